@@ -1,0 +1,1 @@
+"""Agents: what turns a task into a conversation."""

@@ -1,0 +1,84 @@
+"""The one table of failures: what each cause means for retry, for scores and for reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Where a performance of an item broke. The value is what the journal, the files and the command line show."""
+
+    MODEL_ERROR = "model_error"
+    """The endpoint failed: 5xx, a broken connection, a truncated or unreadable answer."""
+    MODEL_REFUSED = "model_refused"
+    """The endpoint refused the request for good: 400, 404, 422, unknown model."""
+    AUTHENTICATION = "authentication"
+    """No key, a wrong key, no permission (401, 403)."""
+    PAYMENT = "payment"
+    """The account has no credit (402)."""
+    RATE_LIMIT = "rate_limit"
+    """429 or 529 for longer than anyone waits."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The conversation does not fit the model's context window."""
+    SANDBOX_LOST = "sandbox_lost"
+    """The sandbox could not be made, or died."""
+    TOOL_ERROR = "tool_error"
+    """A tool's own code broke (not: a command that failed, which the model sees and handles)."""
+    TIMEOUT = "timeout"
+    """The item's wall-clock limit."""
+    INVALID_OUTPUT = "invalid_output"
+    """What came out does not fit what was asked for."""
+    INVALID_INPUT = "invalid_input"
+    """The item itself can't be performed as given."""
+    WORKER_CRASH = "worker_crash"
+    """The process that performed the item died."""
+    GRADER_ERROR = "grader_error"
+    """A grader broke; says nothing about what was graded."""
+    INTERNAL = "internal"
+    """A defect of this program or of a plug-in."""
+    OVER_BUDGET = "over_budget"
+    """The run's budget was used up before the item could end."""
+    CANCELLED = "cancelled"
+    """A person stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRule:
+    """What happens after a failure.
+
+    ``performances``: how often an item may be performed in all before this cause ends it (a run's ``max_attempts`` lowers
+    or raises it where ``retried``). ``delay``: seconds before the second performance, doubled for each further one, at most
+    ``longest_delay``. ``fresh_attempt``: whether the next performance starts from nothing rather than from the last
+    recorded step. ``counts``: whether an evaluation counts the item as the target's failure (True) or as an error
+    without a score (False). ``stops_run``: whether the rest of the run would meet the same failure, so that claiming
+    stops and the items stay pending.
+    """
+
+    retried: bool
+    performances: int = 1
+    delay: float = 0.0
+    longest_delay: float = 60.0
+    fresh_attempt: bool = False
+    counts: bool = False
+    stops_run: bool = False
+
+
+FAILURES: dict[Cause, FailureRule] = {
+    Cause.MODEL_ERROR: FailureRule(retried=True, performances=3, delay=2.0),
+    Cause.MODEL_REFUSED: FailureRule(retried=False),
+    Cause.AUTHENTICATION: FailureRule(retried=False, stops_run=True),
+    Cause.PAYMENT: FailureRule(retried=False, stops_run=True),
+    Cause.RATE_LIMIT: FailureRule(retried=True, performances=5, delay=15.0, longest_delay=300.0),
+    Cause.CONTEXT_OVERFLOW: FailureRule(retried=False, counts=True),
+    Cause.SANDBOX_LOST: FailureRule(retried=True, performances=3, delay=1.0, fresh_attempt=True),
+    Cause.TOOL_ERROR: FailureRule(retried=True, performances=2, delay=1.0),
+    Cause.TIMEOUT: FailureRule(retried=False, counts=True),
+    Cause.INVALID_OUTPUT: FailureRule(retried=True, performances=2, fresh_attempt=True, counts=True),
+    Cause.INVALID_INPUT: FailureRule(retried=False),
+    Cause.WORKER_CRASH: FailureRule(retried=True, performances=3, delay=1.0),
+    Cause.GRADER_ERROR: FailureRule(retried=True, performances=2, delay=1.0),
+    Cause.INTERNAL: FailureRule(retried=False),
+    Cause.OVER_BUDGET: FailureRule(retried=False, stops_run=True),
+    Cause.CANCELLED: FailureRule(retried=False),
+}

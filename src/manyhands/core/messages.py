@@ -1,0 +1,43 @@
+"""Conversations, in the shape of OpenAI's chat completions, with a few keys of our own.
+
+Messages are plain dicts because they travel: to the journal, over the wire, into files. Keys that start with ``_`` are
+ours and never go to an endpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+
+class FunctionCall(TypedDict):
+    name: str
+    arguments: str
+    """JSON text, as the model wrote it."""
+
+
+class ToolCall(TypedDict, total=False):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+    extra_content: Any
+    """Opaque data that some servers (Gemini) want back unchanged."""
+
+
+class Message(TypedDict, total=False):
+    """One message. ``role`` is always there; the rest depends on it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Any
+    """Text, None, or a list of content parts (multimodal prompts)."""
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+    """For a tool message: the name of the tool."""
+    reasoning: str
+    """For an assistant message: all reasoning text, gathered from wherever the server put it, once; absent if none."""
+    reasoning_details: list[Any]
+    """The server's own reasoning items, sent back unchanged."""
+    _synthetic: str
+    """Set when this program wrote the message, not a person, model or tool; says why (``continue``, ``summary_request`` …)."""
+    _failed: bool
+    """For a tool message: whether the call failed."""

@@ -1,0 +1,62 @@
+"""How items end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from manyhands.core.failures import Cause
+
+
+class ItemState(StrEnum):
+    """Where an item stands. The last four are final; an item is in exactly one state at any time."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    DISCARDED = "discarded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self not in (ItemState.PENDING, ItemState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How performing an item ended.
+
+    ``record`` is a small JSON object that the workload keeps with the item: together with the item's steps it must be
+    enough to write the item's output again. ``line`` is what the item adds to the run's output now: a file name (in the
+    run folder) and one line of text without its newline.
+    """
+
+    state: ItemState
+    record: dict[str, Any] = field(default_factory=dict)
+    line: tuple[str, str] | None = None
+    reason: str | None = None
+    """Why it was discarded (a short identifier, as ``no_reasoning``)."""
+    cause: Cause | None = None
+    """Why it failed or was cancelled."""
+    message: str | None = None
+    """The failure in one line, for people."""
+
+    def __post_init__(self) -> None:
+        if not self.state.final:
+            raise ValueError(f"{self.state} is not an end")
+
+
+class StopReason(StrEnum):
+    """Why an agent's conversation ended."""
+
+    ANSWERED = "answered"
+    MAX_TURNS = "max_turns"
+    TRUNCATED = "truncated"
+    EMPTY_ANSWER = "empty_answer"
+    UNKNOWN_TOOLS = "unknown_tools"
+    INVALID_ARGUMENTS = "invalid_arguments"
+    UNCLOSED_REASONING = "unclosed_reasoning"
+    CONTEXT_OVERFLOW = "context_overflow"
+    CONTENT_FILTER = "content_filter"

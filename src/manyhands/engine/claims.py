@@ -1,0 +1,84 @@
+"""Which item is next: those never tried, in order of the input; those put back, when they are due."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from manyhands.core.clock import Clock
+from manyhands.engine.blobs import unpack
+from manyhands.engine.context import Item
+from manyhands.engine.reader import JournalReader
+
+PAGE = 256
+DUE_INTERVAL = 0.25
+"""Seconds between looks for items that have become due, while others wait."""
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An item in hand, with what the journal knows of earlier performances."""
+
+    item: Item
+    attempt: int
+    performances: int
+    failures: int
+
+
+class Claims:
+    """Reads claimable items from the journal, a page at a time. Never gives out an item twice before it was put back."""
+
+    def __init__(self, reader: JournalReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._fresh: deque[Claimed] = deque()
+        self._due: deque[Claimed] = deque()
+        self._position = -1
+        self._fresh_left = True
+        self._looked_at = float("-inf")
+        self._held: set[int] = set()
+
+    def take(self) -> Claimed | None:
+        """The next item, or None if there is none at this moment."""
+        claimed = self._take_due() or self._take_fresh()
+        if claimed is not None:
+            self._held.add(claimed.item.number)
+        return claimed
+
+    def release(self, number: int) -> None:
+        """The item's end, or its return to the journal, is on disk."""
+        self._held.discard(number)
+
+    def next_due(self) -> float | None:
+        """The time of day when the next item becomes due; None if none waits."""
+        row = self._reader.one("next_due")
+        return None if row is None else row[0]
+
+    def look_again(self) -> None:
+        """Items may have become due."""
+        self._looked_at = float("-inf")
+
+    def _take_fresh(self) -> Claimed | None:
+        if not self._fresh and self._fresh_left:
+            rows = self._reader.all("claim_fresh", self._position, PAGE)
+            self._fresh_left = len(rows) == PAGE
+            if rows:
+                self._position = rows[-1][-1]
+            self._fresh.extend(map(_claimed, rows))
+        return self._fresh.popleft() if self._fresh else None
+
+    def _take_due(self) -> Claimed | None:
+        if not self._due and self._clock.monotonic() - self._looked_at >= DUE_INTERVAL:
+            self._looked_at = self._clock.monotonic()
+            rows = self._reader.all("claim_due", self._clock.now(), PAGE + len(self._held))
+            self._due.extend(_claimed(row) for row in rows if row[0] not in self._held)
+        while self._due:
+            claimed = self._due.popleft()
+            if claimed.item.number not in self._held:
+                return claimed
+        return None
+
+
+def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:
+    number, key, payload, attempt, performances, failures, _ = row
+    return Claimed(Item(number, key, unpack(payload)), attempt, performances, failures)

@@ -1,0 +1,288 @@
+"""The scheduler: slots that pull items, failures that go back or end, one way to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from manyhands.core.clock import Clock
+from manyhands.core.errors import ItemError, StorageError, UserError
+from manyhands.core.failures import FAILURES, Cause, FailureRule
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.claims import Claimed, Claims
+from manyhands.engine.executors.protocol import Executor
+from manyhands.engine.files import remove_tree
+from manyhands.engine.outputs import OutputFiles
+from manyhands.engine.performance import Claim, Performed, workspace_of
+from manyhands.engine.store import Store
+from manyhands.engine.workload import Execution
+
+FRESH_ATTEMPTS = 5
+"""Attempts after which an item that keeps losing its world fails."""
+OUTAGE = 10
+"""Performances in a row, over all items, that failed because the model did not answer: then the run stops instead of failing everything."""
+OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a session ended. ``stopped``: why it ended before the work was done (None: it is done)."""
+
+    stopped: str | None = None
+    interrupted: bool = False
+    error: Exception | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Engine:
+    """Performs what is pending in one store until nothing is left or somebody says stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        outputs: OutputFiles,
+        clock: Clock,
+        execution: Execution,
+        budget: Callable[[], str | None],
+    ) -> None:
+        """``budget`` says why no more may be claimed, or None."""
+        self._store = store
+        self._executor = executor
+        self._outputs = outputs
+        self._clock = clock
+        self._execution = execution
+        self._budget = budget
+        self._claims = Claims(store.reader, clock)
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._performing = 0
+        self._slots: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._outage = 0
+        self._remarked: set[str] = set()
+        self.ending = Ending()
+
+    @property
+    def in_flight(self) -> int:
+        return self._performing
+
+    async def run(self) -> Ending:
+        """Perform until done or stopped. Never raises for what went wrong with the run: see ``Ending.error``."""
+        pending = sum(count for (state, _), count in self._store.reader.counts().items() if state == ItemState.PENDING)
+        for _ in range(min(self._executor.capacity, pending)):
+            slot = asyncio.create_task(self._slot())
+            self._slots.add(slot)
+        if self._slots:
+            await asyncio.gather(*self._slots, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        return self.ending
+
+    def stop(self, reason: str, *, interrupted: bool = False) -> None:
+        """Claim no more, begin no further step; what is in flight ends and is recorded."""
+        if self.ending.stopped is None:
+            self.ending.stopped = reason
+            self.ending.interrupted = interrupted
+            self._executor.stop()
+            self._wake_all()
+
+    def abort(self) -> None:
+        """Stop now. Safe: whatever is not recorded is simply done again later."""
+        self.stop("stopped at once", interrupted=True)
+        for slot in self._slots:
+            slot.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        if self.ending.error is None:
+            self.ending.error = error
+        self.stop(str(error))
+        if isinstance(error, StorageError):
+            self.abort()
+
+    def remark(self, text: str) -> None:
+        """Something the person should know, said once."""
+        if text not in self._remarked:
+            self._remarked.add(text)
+            self.ending.notes.append(text)
+
+    async def _slot(self) -> None:
+        try:
+            while self.ending.stopped is None:
+                if (spent := self._budget()) is not None:
+                    self.stop(spent)
+                    return
+                claimed = self._claims.take()
+                if claimed is not None:
+                    await self._perform(claimed)
+                elif not await self._wait():
+                    return
+        except (StorageError, UserError) as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    async def _wait(self) -> bool:
+        """Wait until there may be something to claim; False if there never will be."""
+        due = self._claims.next_due()
+        if due is None and self._performing == 0:
+            self._wake_all()
+            return False
+        if due is not None:
+            self._wake_at(due)
+        future = asyncio.get_running_loop().create_future()
+        self._idle.append(future)
+        await future
+        return True
+
+    def _wake_at(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0.01, due - self._clock.now())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._claims.look_again()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    async def _perform(self, claimed: Claimed) -> None:
+        self._performing += 1
+        try:
+            again = True
+            while again:
+                again = await self._perform_once(claimed)
+        finally:
+            self._performing -= 1
+            if self._idle and (self._performing == 0 or self._claims.next_due() is not None):
+                self._woken()
+
+    async def _perform_once(self, claimed: Claimed) -> bool:
+        """Perform an item once and put the result on disk; True if a fresh attempt is to follow at once."""
+        number = claimed.item.number
+        self._store.start(number)
+        recorded: tuple[tuple[str, int, str, bytes, bytes], ...] = ()
+        if claimed.performances > 0:
+            recorded = tuple(self._store.reader.all("recorded_steps", number, claimed.attempt))
+        claimed.performances += 1
+        performed = await self._executor.perform(Claim(claimed.item, claimed.attempt, recorded))
+        if performed.outcome is not None:
+            await self._settle(claimed, performed.outcome)
+            self._outage = 0
+        elif performed.failure is not None:
+            await self._failed(claimed, performed.failure)
+        elif performed.interrupted:
+            await self._put_back(claimed)
+        else:
+            return await self._start_afresh(claimed, performed)
+        return False
+
+    async def _settle(self, claimed: Claimed, outcome: Outcome) -> None:
+        number = claimed.item.number
+        await self._store.settle(number, outcome)
+        if outcome.line is not None:
+            self._outputs.append(number, outcome.line)
+        self._claims.release(number)
+        if outcome.state is not ItemState.FAILED:
+            await self._remove_workspace(claimed)
+
+    async def _put_back(self, claimed: Claimed, not_before: float = 0.0) -> None:
+        number = claimed.item.number
+        await self._store.put_back(number, attempt=claimed.attempt, failures=claimed.failures, not_before=not_before)
+        self._claims.release(number)
+
+    async def _failed(self, claimed: Claimed, failure: ItemError) -> None:
+        rule = FAILURES[failure.cause]
+        self._store.add_failure(claimed.item.number, claimed.attempt, failure)
+        if rule.stops_run:
+            self.stop(failure.message)
+            await self._put_back(claimed)
+            return
+        claimed.failures += 1
+        self._outage = self._outage + 1 if failure.cause in OUTAGE_CAUSES else 0
+        if self._outage >= OUTAGE:
+            self.stop(f"{failure.message} ({OUTAGE} failures in a row: the endpoint seems to be down)")
+            claimed.failures -= 1
+            await self._put_back(claimed)
+        elif claimed.failures < self._allowed(rule):
+            if rule.fresh_attempt:
+                await self._next_attempt(claimed, failure.message)
+            await self._put_back(claimed, self._clock.now() + _delay(rule, claimed.failures, failure.retry_after))
+        else:
+            await self._settle(claimed, Outcome(ItemState.FAILED, cause=failure.cause, message=failure.message))
+
+    def _allowed(self, rule: FailureRule) -> int:
+        """How often an item may be performed under a rule."""
+        if not rule.retried:
+            return 1
+        return rule.performances if self._execution.max_attempts is None else self._execution.max_attempts
+
+    async def _start_afresh(self, claimed: Claimed, performed: Performed) -> bool:
+        reason = performed.fresh_attempt or f"the recorded steps do not fit any more: {performed.divergence}"
+        if performed.divergence is not None:
+            if self._execution.on_divergence == "stop":
+                await self._put_back(claimed)
+                self._fail(
+                    UserError(
+                        f"item {claimed.item.number}: {performed.divergence} (--on_divergence=fresh pays for it anew)"
+                    )
+                )
+                return False
+            self.remark(f"item {claimed.item.number}: {reason}; it starts a fresh attempt")
+        if claimed.attempt >= FRESH_ATTEMPTS:
+            await self._settle(claimed, Outcome(ItemState.FAILED, cause=Cause.SANDBOX_LOST, message=reason))
+            return False
+        await self._next_attempt(claimed, reason)
+        await self._store.put_back(claimed.item.number, attempt=claimed.attempt, failures=claimed.failures)
+        if self.ending.stopped is not None:
+            self._claims.release(claimed.item.number)
+            return False
+        return True
+
+    async def _next_attempt(self, claimed: Claimed, reason: str) -> None:
+        self._store.end_attempt(claimed.item.number, claimed.attempt, reason)
+        await self._remove_workspace(claimed)
+        claimed.attempt += 1
+        claimed.performances = 0
+
+    async def _remove_workspace(self, claimed: Claimed) -> None:
+        folder = workspace_of(self._store.folder, claimed.item.number, claimed.attempt)
+        if not self._execution.keep_workspaces and folder.exists():
+            await asyncio.to_thread(remove_tree, folder)
+
+
+def sweep_workspaces(store: Store, *, keep: bool) -> None:
+    """Remove folders that a crash left behind: those of items that ended well, and of attempts that were given up."""
+    root = store.folder / "workspaces"
+    if keep or not root.is_dir():
+        return
+    for folder in root.iterdir():
+        if not _still_needed(store, folder):
+            remove_tree(folder)
+    if not any(root.iterdir()):
+        shutil.rmtree(root)
+
+
+def _still_needed(store: Store, folder: Path) -> bool:
+    number, _, attempt = folder.name.partition("-")
+    row = store.reader.item(number) if number.isdigit() else None
+    if row is None or not attempt.isdigit():
+        return False
+    ended_well = row.state.final and row.state is not ItemState.FAILED
+    return not ended_well and row.attempt == int(attempt)
+
+
+def _delay(rule: FailureRule, failures: int, retry_after: float | None) -> float:
+    """Seconds before an item that failed so often is performed again."""
+    delay = min(rule.longest_delay, rule.delay * 2.0 ** (failures - 1))
+    return max(delay, retry_after or 0.0, 0.001)

@@ -1,0 +1,1 @@
+"""Where items are performed."""

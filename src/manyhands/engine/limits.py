@@ -1,0 +1,417 @@
+"""What bounds paid calls: an adaptive limiter of concurrency for each key, and the run's budget.
+
+The limiter follows TCP's congestion control (RFC 5681) with calls in flight as its window: it doubles each round trip
+until the first rate limit, then shrinks by a factor once per rate-limit episode and grows by a constant each round
+trip, and it grows only while the window is really used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from manyhands.core.clock import Clock, SystemClock
+from manyhands.core.digests import derived_random
+from manyhands.core.errors import Interrupted, ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.engine.context import CallReport
+
+FIRST_LIMIT = 64
+"""Calls in flight that a key starts with."""
+CUT = 0.7
+GROWTH = 4.0
+"""Calls in flight gained per round trip after the first rate limit. More than TCP's 1, because a provider's limit is a
+rate rather than a queue: losing one call to find the edge again is cheap, and idle capacity is not."""
+LONGEST_HOLD = 1800.0
+"""Seconds for which one rate limit can hold a key at most, whatever the server asks for."""
+LONGEST_OWN_PAUSE = 60.0
+_TINY = 1e-9
+
+
+class AdaptiveLimiter:
+    """How many calls of one key may be in flight, found out by trying.
+
+    ``acquire`` returns the episode that the call starts in, to be given back to ``release``. Waiters are served in
+    order of arrival. Not for use from several threads.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        clock: Clock,
+        *,
+        initial: int = FIRST_LIMIT,
+        ceiling: int | None = None,
+        first_pause: float = 1.0,
+    ) -> None:
+        if initial < 1 or (ceiling is not None and ceiling < 1):
+            raise ValueError("at least one call must be allowed in flight")
+        self._key = key
+        self._clock = clock
+        self._ceiling = float(ceiling) if ceiling is not None else float("inf")
+        self._limit = min(float(initial), self._ceiling)
+        self._first_pause = first_pause
+        self._slow_start = True
+        self._waiters: deque[asyncio.Future[int]] = deque()
+        self._held_until = 0.0
+        self._hold: asyncio.Task[None] | None = None
+        self._pauses = 0
+        self.in_flight = 0
+        self.episodes = 0
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight now."""
+        return int(self._limit)
+
+    @property
+    def waiting(self) -> int:
+        return sum(not waiter.done() for waiter in self._waiters)
+
+    @property
+    def held_for(self) -> float:
+        """Seconds for which no call may start; 0 if calls may."""
+        if not self._held_until:
+            return 0.0
+        left = self._held_until - self._clock.monotonic()
+        if left <= 0:
+            self._held_until = 0.0
+            return 0.0
+        return left
+
+    def stop(self) -> None:
+        """Give up all waits: they raise Interrupted."""
+        _give_up(self._waiters)
+
+    async def acquire(self) -> int:
+        """Wait for a place. A cancelled wait leaves nothing behind."""
+        if not self._waiters and self.in_flight < int(self._limit) and not self._held_until:
+            self.in_flight += 1
+            return self.episodes
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._admit()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():  # the place was given in the same turn of the loop
+                self.in_flight -= 1
+            self._admit()
+            raise
+
+    def release(self, episode: int, report: CallReport) -> None:
+        """Give the place back and learn from how the call went."""
+        saturated = self.in_flight >= int(self._limit)
+        self.in_flight -= 1
+        if report.rate_limited:
+            self._limited(episode, report.retry_after)
+        elif not report.failed and episode == self.episodes:
+            self._pauses = 0
+            if saturated:
+                self._grow()
+        if report.remaining is not None and report.remaining <= 0 and report.reset_after:
+            self._hold_until(report.reset_after)
+        if self._waiters:
+            self._admit()
+
+    def _grow(self) -> None:
+        self._limit = min(self._limit + (1.0 if self._slow_start else GROWTH / self._limit), self._ceiling)
+
+    def _limited(self, episode: int, retry_after: float | None) -> None:
+        if episode == self.episodes:
+            self.episodes += 1
+            self._slow_start = False
+            self._limit = max(1.0, self._limit * CUT)
+            self._pauses += 1
+            pause = self._own_pause() if retry_after is None else max(retry_after, self._least_pause())
+            self._hold_until(pause)
+        elif retry_after is not None:
+            self._hold_until(retry_after)
+
+    def _own_pause(self) -> float:
+        pause = min(LONGEST_OWN_PAUSE, self._first_pause * 2.0 ** min(self._pauses - 1, 16))
+        return pause * (1.0 + 0.25 * derived_random("pause", self._key, self.episodes).random())
+
+    def _least_pause(self) -> float:
+        """So that a server that always says ``Retry-After: 0`` is not asked in a tight loop."""
+        return min(1.0, 0.01 * 2.0 ** min(self._pauses - 1, 16))
+
+    def _hold_until(self, seconds: float) -> None:
+        end = self._clock.monotonic() + min(seconds, LONGEST_HOLD)
+        self._held_until = max(self._held_until, end)
+
+    def _admit(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            if waiters[0].done():
+                waiters.popleft()
+            elif self.in_flight >= int(self._limit):
+                return
+            elif self.held_for > 0:
+                self._wake_after_hold()
+                return
+            else:
+                self.in_flight += 1
+                waiters.popleft().set_result(self.episodes)
+
+    def _wake_after_hold(self) -> None:
+        if self._hold is None or self._hold.done():
+            self._hold = asyncio.get_running_loop().create_task(self._wait_for_hold())
+
+    async def _wait_for_hold(self) -> None:
+        while (left := self.held_for) > 0:
+            await self._clock.sleep(max(left, 0.001))
+        self._hold = None
+        self._admit()
+
+
+class Budget:
+    """What a run may use in all: US dollars, tokens, and seconds of wall time. None means no bound.
+
+    A call's worst case is reserved before it is made, and settled with what it really used. ``spent`` and ``elapsed``
+    carry over from earlier sessions of the run. Where no price is known a reserve has no cost, and only the server's
+    own figure, after the call, counts.
+    """
+
+    def __init__(
+        self,
+        max_cost: float | None = None,
+        max_total_tokens: int | None = None,
+        max_seconds: float | None = None,
+        *,
+        spent: Usage = ZERO,
+        elapsed: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.max_cost = max_cost
+        self.max_total_tokens = max_total_tokens
+        self.max_seconds = max_seconds
+        self._clock = clock or SystemClock()
+        self._began = self._clock.monotonic() - elapsed
+        self.spent = spent
+        self._reserved_cost = 0.0
+        self._reserved_tokens = 0
+        self._reservations = 0
+        self._waiters: deque[tuple[asyncio.Future[None], Reserve]] = deque()
+        self._refused: str | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of wall time over all sessions of the run."""
+        return self._clock.monotonic() - self._began
+
+    @property
+    def bounded(self) -> bool:
+        return not (self.max_cost is None and self.max_total_tokens is None and self.max_seconds is None)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further work should be started."""
+        return self.reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the budget is exhausted, in one line; None if it is not."""
+        if self._refused is not None:
+            return self._refused
+        if self.max_cost is not None and self.spent.cost >= self.max_cost - _TINY:
+            return f"the budget of ${self.max_cost:g} (max_cost) is used up: ${self.spent.cost:.4f} spent"
+        if self.max_total_tokens is not None and self.spent.total_tokens >= self.max_total_tokens:
+            spent = self.spent.total_tokens
+            return f"the budget of {self.max_total_tokens:,} tokens (max_total_tokens) is used up: {spent:,} used"
+        if self.max_seconds is not None and self.elapsed >= self.max_seconds:
+            return f"the budget of {self.max_seconds:g} seconds of wall time is used up"
+        return None
+
+    def reserve_now(self, reserve: Reserve) -> bool:
+        """Reserve if it fits beside the reservations in flight; False if it must wait for some of these to settle.
+
+        Raises ItemError(OVER_BUDGET) if it would not fit even then.
+        """
+        self._refuse_if_hopeless(reserve)
+        if self._waiters or not self._fits(reserve):
+            return False
+        self._take(reserve)
+        return True
+
+    async def reserve(self, reserve: Reserve) -> None:
+        """Reserve, waiting for calls in flight to settle if need be. Raises ItemError(OVER_BUDGET)."""
+        if self.reserve_now(reserve):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((waiter, reserve))
+        self._admit()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.settle(reserve, ZERO)
+            else:
+                self._admit()
+            raise
+
+    def stop(self) -> None:
+        """Give up all waits: they raise Interrupted."""
+        _give_up(waiter for waiter, _ in self._waiters)
+
+    def settle(self, reserve: Reserve, usage: Usage) -> None:
+        """End a reservation: ``usage`` is what the call really used (nothing if it was not made)."""
+        self._reservations -= 1
+        self._reserved_tokens -= reserve.tokens
+        # Floats added and taken away leave crumbs; nothing reserved is exactly nothing.
+        self._reserved_cost = self._reserved_cost - reserve.cost if self._reservations else 0.0
+        if usage is not ZERO:
+            self.spent = self.spent + usage
+        if self._waiters:
+            self._admit()
+
+    def _take(self, reserve: Reserve) -> None:
+        self._reservations += 1
+        self._reserved_tokens += reserve.tokens
+        self._reserved_cost += reserve.cost
+
+    def _fits(self, reserve: Reserve) -> bool:
+        cost = self.spent.cost + self._reserved_cost + reserve.cost
+        tokens = self.spent.total_tokens + self._reserved_tokens + reserve.tokens
+        return (self.max_cost is None or cost <= self.max_cost + _TINY) and (
+            self.max_total_tokens is None or tokens <= self.max_total_tokens
+        )
+
+    def _refuse_if_hopeless(self, reserve: Reserve) -> None:
+        reason = self.reason or self._too_large(reserve)
+        if reason is None:
+            return
+        self._refused = reason
+        raise ItemError(Cause.OVER_BUDGET, reason)
+
+    def _too_large(self, reserve: Reserve) -> str | None:
+        if self.max_cost is not None and self.spent.cost + reserve.cost > self.max_cost + _TINY:
+            left = self.max_cost - self.spent.cost
+            return (
+                f"the next call may cost up to ${reserve.cost:.4f}, "
+                f"and ${left:.4f} is left of the budget of ${self.max_cost:g} (max_cost); "
+                "a lower max_tokens makes it cheaper"
+            )
+        if self.max_total_tokens is not None and self.spent.total_tokens + reserve.tokens > self.max_total_tokens:
+            left_tokens = self.max_total_tokens - self.spent.total_tokens
+            return (
+                f"the next call may use up to {reserve.tokens:,} tokens, "
+                f"and {left_tokens:,} are left of the budget of {self.max_total_tokens:,} (max_total_tokens)"
+            )
+        return None
+
+    def _admit(self) -> None:
+        while self._waiters:
+            waiter, reserve = self._waiters[0]
+            if waiter.done():
+                self._waiters.popleft()
+                continue
+            try:
+                self._refuse_if_hopeless(reserve)
+            except ItemError as error:
+                self._waiters.popleft()
+                waiter.set_exception(error)
+                continue
+            if not self._fits(reserve):
+                return
+            self._waiters.popleft()
+            self._take(reserve)
+            waiter.set_result(None)
+
+
+class SharedLimits:
+    """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that performs its items.
+
+    ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
+    the first pause after a rate limit without ``Retry-After``.
+    """
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        budget: Budget | None = None,
+        initial: int = FIRST_LIMIT,
+        ceiling: int | None = None,
+        first_pause: float = 1.0,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self.budget = budget or Budget(clock=self._clock)
+        self._initial = initial if ceiling is None else min(initial, ceiling)
+        self._ceiling = ceiling
+        self._first_pause = first_pause
+        self._limiters: dict[str, AdaptiveLimiter] = {}
+        self._permits: dict[int, tuple[AdaptiveLimiter, int, Reserve]] = {}
+        self._next = 0
+        self._stopped = False
+
+    async def acquire(self, key: str, reserve: Reserve) -> int:
+        """Reserve the call's worst case and wait for a place; the permit is for ``release``.
+
+        Raises ItemError(OVER_BUDGET). A cancelled or failed acquire leaves nothing behind.
+        """
+        if self._stopped:
+            raise Interrupted
+        limiter = self._limiters.get(key) or self._new_limiter(key)
+        if not self.budget.reserve_now(reserve):
+            await self.budget.reserve(reserve)
+        try:
+            episode = await limiter.acquire()
+        except BaseException:
+            self.budget.settle(reserve, ZERO)
+            raise
+        self._next += 1
+        self._permits[self._next] = (limiter, episode, reserve)
+        return self._next
+
+    def release(self, permit: int, report: CallReport) -> None:
+        """End a call. Raises ValueError for a permit that is not held (never given, or released before)."""
+        held = self._permits.pop(permit, None)
+        if held is None:
+            raise ValueError(f"permit {permit} is not held")
+        limiter, episode, reserve = held
+        self.budget.settle(reserve, report.usage)
+        limiter.release(episode, report)
+
+    def stop(self) -> None:
+        """No further call may be made: whoever waits for one, or asks later, gets Interrupted."""
+        self._stopped = True
+        self.budget.stop()
+        for limiter in self._limiters.values():
+            limiter.stop()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Figures for display, as JSON."""
+        return {
+            "keys": {
+                key: {
+                    "limit": limiter.limit,
+                    "in_flight": limiter.in_flight,
+                    "waiting": limiter.waiting,
+                    "episodes": limiter.episodes,
+                    "held_for": round(limiter.held_for, 3),
+                }
+                for key, limiter in self._limiters.items()
+            },
+            "budget": {
+                "spent": self.budget.spent.to_json(),
+                "elapsed": round(self.budget.elapsed, 3),
+                "reason": self.budget.reason,
+            },
+        }
+
+    def _new_limiter(self, key: str) -> AdaptiveLimiter:
+        limiter = AdaptiveLimiter(
+            key, self._clock, initial=self._initial, ceiling=self._ceiling, first_pause=self._first_pause
+        )
+        self._limiters[key] = limiter
+        return limiter
+
+
+def _give_up(waiters: Iterable[asyncio.Future[Any]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(Interrupted())

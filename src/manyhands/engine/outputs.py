@@ -1,0 +1,158 @@
+"""Output files that grow line by line, kept true to the journal.
+
+An item's line is appended when its end is on disk. From time to time the files are synced, and then the journal notes how long
+each is and which items' lines it holds. Whatever a crash left beyond that length is cut off when the run is opened, and the lines of
+items not noted as written are written again from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+from manyhands.core.clock import Clock
+from manyhands.core.errors import StorageError
+from manyhands.engine.reader import ItemRow
+from manyhands.engine.store import Store
+from manyhands.engine.workload import Workload
+
+OPEN_FILES = 64
+SYNC_SECONDS = 2.0
+REPAIR_CHUNK = 500
+
+
+class OutputFiles:
+    """The line-by-line files of one run, while it is performed."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._numbers: list[int] = []
+        self._dirty: set[str] = set()
+        self._synced_at = clock.monotonic()
+        self._sync_running: asyncio.Task[None] | None = None
+
+    def append(self, number: int, line: tuple[str, str]) -> None:
+        """Add an item's line. Raises StorageError if it can't be written (nothing of it then remains)."""
+        file, text = line
+        try:
+            self._write(self._descriptor(file), (text + "\n").encode())
+        except OSError as error:
+            raise StorageError(f"{self._store.folder / file}: can't be written ({error.strerror})") from error
+        self._numbers.append(number)
+        self._dirty.add(file)
+        if self._sync_running is None and self._clock.monotonic() - self._synced_at >= SYNC_SECONDS:
+            self._sync_running = asyncio.create_task(self._sync_now())
+
+    async def sync(self) -> None:
+        """Put everything appended so far on disk and note it in the journal."""
+        while self._sync_running is not None:
+            await asyncio.shield(self._sync_running)
+        await self._sync_now()
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    async def _sync_now(self) -> None:
+        numbers, dirty = self._numbers, self._dirty
+        self._numbers, self._dirty = [], set()
+        try:
+            folder = self._store.folder
+            sizes = {file: os.stat(folder / file).st_size for file in dirty}
+            await asyncio.to_thread(_sync_files, [folder / file for file in dirty])
+            if numbers:
+                await self._store.mark_written(numbers, sizes)
+        except (OSError, StorageError):
+            # A failing disk shows itself at the next commit; until a sync succeeds, these lines count as unwritten.
+            self._numbers, self._dirty = numbers + self._numbers, dirty | self._dirty
+        finally:
+            self._synced_at = self._clock.monotonic()
+            self._sync_running = None
+
+    def _descriptor(self, file: str) -> int:
+        descriptor = self._open.get(file)
+        if descriptor is not None:
+            self._open.move_to_end(file)
+            return descriptor
+        if len(self._open) >= OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        path = self._store.folder / file
+        descriptor = self._open[file] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return descriptor
+
+    @staticmethod
+    def _write(descriptor: int, data: bytes) -> None:
+        written = os.write(descriptor, data)
+        if written < len(data):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(28, "the disk is full")
+
+
+def repair(store: Store, workload: Workload, *, rebuild: bool = False) -> int:
+    """Make the output files match the journal, before a session begins.
+
+    ``rebuild``: write all of them again. Returns the number of lines written again.
+    """
+    if rebuild:
+        store.execute("forget_all_outputs")
+    for identity, file, size in store.reader.all("list_outputs"):
+        path = store.folder / file
+        actual = path.stat().st_size if path.exists() else 0
+        if rebuild or actual < size:
+            store.execute("forget_output", identity)
+            store.execute("reset_output_size", identity)
+            size = 0
+        if actual > size:
+            os.truncate(path, size)
+        if rebuild:
+            path.unlink(missing_ok=True)
+    return _write_missing(store, workload, store.reader.unwritten())
+
+
+def _write_missing(store: Store, workload: Workload, rows: Iterable[ItemRow]) -> int:
+    count, chunk = 0, []
+    for row in rows:
+        finished = row.finished()
+        line = workload.render(finished, store.reader.steps(row.number, row.attempt))
+        if line is not None:
+            chunk.append((row.number, line))
+            count += 1
+        if len(chunk) >= REPAIR_CHUNK:
+            _append_chunk(store, chunk)
+            chunk = []
+    if chunk:
+        _append_chunk(store, chunk)
+    return count
+
+
+def _append_chunk(store: Store, chunk: list[tuple[int, tuple[str, str]]]) -> None:
+    store.assign_outputs([(file, number) for number, (file, _) in chunk])
+    texts: dict[str, list[str]] = {}
+    for _, (file, text) in chunk:
+        texts.setdefault(file, []).append(text + "\n")
+    sizes = {}
+    for file, lines in texts.items():
+        path = store.folder / file
+        try:
+            with path.open("ab") as handle:
+                handle.write("".join(lines).encode())
+                handle.flush()
+                os.fsync(handle.fileno())
+                sizes[file] = handle.tell()
+        except OSError as error:
+            raise StorageError(f"{path}: can't be written ({error.strerror})") from error
+    store.note_written([number for number, _ in chunk], sizes)
+
+
+def _sync_files(paths: list[Path]) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

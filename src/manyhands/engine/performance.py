@@ -1,0 +1,302 @@
+"""Performing one item: steps recorded, recorded steps replayed, every way of ending named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from manyhands.core.clock import Clock
+from manyhands.core.digests import derive_seed, derived_random, digest
+from manyhands.core.errors import Divergence, Interrupted, ItemError, ManyhandsError, StorageError, UserError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json
+from manyhands.core.outcomes import Outcome
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.blobs import pack, unpack
+from manyhands.engine.context import Context, Effect, Item, Limits
+from manyhands.engine.workload import Workload
+
+ROOT_SCOPE = ""
+_Kind = TypeVar("_Kind", bound=BaseException)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step on its way to the journal; requests and outputs packed."""
+
+    item: int
+    attempt: int
+    scope: str
+    seq: int
+    kind: str
+    digest: bytes
+    request: bytes
+    output: bytes
+    usage: Usage
+    started_at: float
+    finished_at: float
+
+    def columns(self) -> tuple[Any, ...]:
+        """In the order of the ``add_steps`` query."""
+        usage = None if self.usage is ZERO else pack(self.usage.to_json())
+        return (
+            self.item,
+            self.attempt,
+            self.scope,
+            self.seq,
+            self.kind,
+            self.digest,
+            self.request,
+            self.output,
+            usage,
+            self.started_at,
+            self.finished_at,
+        )
+
+
+class Journal(Protocol):
+    """Where a performance records its steps."""
+
+    def record(self, row: StepRow) -> Awaitable[None]:
+        """Done when the step is durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An item to be performed. ``recorded`` are its attempt's steps: (scope, seq, kind, digest, packed output)."""
+
+    item: Item
+    attempt: int
+    recorded: tuple[tuple[str, int, str, bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """How one performance of an item came out: exactly one of the four is set (``interrupted``: it stopped on request and is to be
+    continued some other time)."""
+
+    outcome: Outcome | None = None
+    failure: ItemError | None = None
+    fresh_attempt: str | None = None
+    divergence: str | None = None
+    interrupted: bool = False
+
+
+class NewAttemptNeeded(ManyhandsError):
+    """The attempt can't go on."""
+
+
+class UnrecordedStep(ManyhandsError):
+    """A performance from the journal alone came to a step that the journal does not hold."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all performances in one process share."""
+
+    journal: Journal
+    limits: Limits
+    clock: Clock
+    seed: int
+    folder: Path
+    """The run folder."""
+    stopping: bool = False
+    replay_only: bool = False
+
+
+class ItemContext:
+    """The Context of one performance (or one scope of it)."""
+
+    __slots__ = ("_claim", "_next", "_performance", "_scope", "_surroundings")
+
+    def __init__(self, surroundings: Surroundings, claim: Claim, performance: _Performance, scope: str) -> None:
+        self._surroundings = surroundings
+        self._claim = claim
+        self._performance = performance
+        self._scope = scope
+        self._next = 0
+
+    @property
+    def item(self) -> Item:
+        return self._claim.item
+
+    @property
+    def attempt(self) -> int:
+        return self._claim.attempt
+
+    @property
+    def clock(self) -> Clock:
+        return self._surroundings.clock
+
+    @property
+    def limits(self) -> Limits:
+        return self._surroundings.limits
+
+    @property
+    def workspace(self) -> Path:
+        return workspace_of(self._surroundings.folder, self._claim.item.number, self._claim.attempt)
+
+    @property
+    def replaying(self) -> bool:
+        return (self._scope, self._next) in self._performance.recorded
+
+    @property
+    def resumed(self) -> bool:
+        return bool(self._claim.recorded)
+
+    @property
+    def place(self) -> str:
+        return f"{self._scope}/{self._next}"
+
+    async def step(self, kind: str, request: Json, effect: Callable[[], Awaitable[Effect]]) -> Json:
+        seq = self._next
+        self._next = seq + 1
+        identity = digest(kind, request)
+        recorded = self._performance.recorded.get((self._scope, seq))
+        if recorded is not None:
+            return self._replayed(seq, kind, identity, recorded)
+        surroundings = self._surroundings
+        if surroundings.replay_only:
+            raise UnrecordedStep(f"step {self._scope}/{seq} ({kind}) is not in the journal")
+        if surroundings.stopping:
+            raise Interrupted
+        started = surroundings.clock.now()
+        result = await effect()
+        row = StepRow(
+            self._claim.item.number,
+            self._claim.attempt,
+            self._scope,
+            seq,
+            kind,
+            identity,
+            pack(request),
+            pack(result.output),
+            result.usage,
+            started,
+            surroundings.clock.now(),
+        )
+        await surroundings.journal.record(row)
+        return result.output
+
+    def scope(self, name: str) -> Context:
+        full = f"{self._scope}/{name}" if self._scope else name
+        self._performance.open_scope(full)
+        return ItemContext(self._surroundings, self._claim, self._performance, full)
+
+    def random(self, purpose: str) -> Random:
+        return derived_random(self._surroundings.seed, self._claim.item.key, purpose)
+
+    def seed(self, purpose: str) -> int:
+        return derive_seed(self._surroundings.seed, self._claim.item.key, purpose)
+
+    def new_attempt_needed(self, reason: str) -> Exception:
+        return NewAttemptNeeded(reason)
+
+    def _replayed(self, seq: int, kind: str, identity: bytes, recorded: tuple[str, bytes, bytes]) -> Json:
+        recorded_kind, recorded_identity, output = recorded
+        if recorded_identity != identity:
+            divergence = Divergence(
+                self._scope, seq, recorded_kind, kind, " with another request" * (kind == recorded_kind)
+            )
+            self._performance.divergence = divergence
+            raise divergence
+        self._performance.replayed.add((self._scope, seq))
+        return unpack(output)
+
+
+class _Performance:
+    """The state that the scopes of one performance share."""
+
+    __slots__ = ("divergence", "recorded", "replayed", "scopes")
+
+    def __init__(self, claim: Claim) -> None:
+        self.recorded = {
+            (scope, seq): (kind, identity, output) for scope, seq, kind, identity, output in claim.recorded
+        }
+        self.replayed: set[tuple[str, int]] = set()
+        self.scopes: set[str] = {ROOT_SCOPE}
+        self.divergence: Divergence | None = None
+
+    def open_scope(self, name: str) -> None:
+        if name in self.scopes:
+            raise ValueError(f"the scope {name!r} was opened before in this item")
+        self.scopes.add(name)
+
+    def unused(self) -> list[tuple[str, int]]:
+        """Recorded places that were never come to."""
+        return sorted(set(self.recorded) - self.replayed)
+
+
+async def perform_item(
+    workload: Workload, surroundings: Surroundings, claim: Claim, timeout: float | None
+) -> Performed:
+    """Perform an item once. ``timeout``: its wall-clock limit in seconds.
+
+    Raises only StorageError (the journal can't be written), UserError (the workload can't be used as configured) and CancelledError.
+    """
+    performance = _Performance(claim)
+    context = ItemContext(surroundings, claim, performance, ROOT_SCOPE)
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            outcome = await workload.perform(context)
+        if unused := performance.unused():
+            return Performed(
+                divergence=f"step {unused[0][0]}/{unused[0][1]} was recorded, but is not performed any more"
+            )
+        return Performed(outcome=outcome)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the boundary where whatever a workload raises becomes a recorded failure
+        if limit.expired() and _first(error, TimeoutError) is not None:
+            return Performed(failure=ItemError(Cause.TIMEOUT, f"took longer than {timeout:g} s"))
+        return classify(error, performance.divergence)
+
+
+def classify(error: BaseException, divergence: Divergence | None) -> Performed:
+    """What an exception means, whatever group it is wrapped in."""
+    fatal = _first(error, StorageError) or _first(error, UserError) or _first(error, UnrecordedStep)
+    if fatal is not None:
+        raise fatal
+    if divergence is not None or (divergence := _first(error, Divergence)) is not None:
+        return Performed(divergence=str(divergence))
+    if (needed := _first(error, NewAttemptNeeded)) is not None:
+        return Performed(fresh_attempt=str(needed))
+    if _first(error, Interrupted) is not None:
+        return Performed(interrupted=True)
+    if (failure := _first(error, ItemError)) is not None:
+        return Performed(failure=ItemError(failure.cause, failure.message, retry_after=failure.retry_after))
+    leaf = next(_leaves(error), error)
+    return Performed(failure=ItemError(Cause.INTERNAL, describe(leaf)))
+
+
+def describe(error: BaseException) -> str:
+    """An unexpected exception in one line: its type, its message, and where in the code it was raised."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500] + place
+
+
+def workspace_of(run_folder: Path, item: int, attempt: int) -> Path:
+    """The folder that belongs to one attempt alone."""
+    return run_folder / "workspaces" / f"{item}-{attempt}"
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _first(error: BaseException, kind: type[_Kind]) -> _Kind | None:
+    return next((leaf for leaf in _leaves(error) if isinstance(leaf, kind)), None)

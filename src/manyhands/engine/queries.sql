@@ -1,0 +1,172 @@
+-- Every query of the engine, by name. ":rows" stands for as many rows of placeholders as are written at once.
+
+-- name: set_meta
+INSERT INTO meta (name, value) VALUES :rows ON CONFLICT DO UPDATE SET value = excluded.value;
+
+-- name: get_meta
+SELECT value FROM meta WHERE name = ?;
+
+-- name: start_items
+-- number, time
+UPDATE items SET state = 'running', performances = performances + 1, started_at = coalesce(started_at, v.column2)
+FROM (VALUES :rows) AS v WHERE items.number = v.column1;
+
+-- name: put_back_items
+-- number, not_before, attempt, failures
+UPDATE items SET state = 'pending', not_before = v.column2, attempt = v.column3, failures = v.column4
+FROM (VALUES :rows) AS v WHERE items.number = v.column1;
+
+-- name: settle_items
+-- number, state, reason, cause, message, record, finished_at, output file (or null)
+UPDATE items SET state = v.column2, reason = v.column3, cause = v.column4, message = v.column5, record = v.column6,
+    finished_at = v.column7, written = 0, output = (SELECT id FROM outputs WHERE file = v.column8)
+FROM (VALUES :rows) AS v WHERE items.number = v.column1;
+
+-- name: end_attempts
+-- item, attempt, ended_at, reason
+INSERT INTO attempts (item, attempt, ended_at, reason) VALUES :rows ON CONFLICT DO NOTHING;
+
+-- name: add_failures
+-- item, attempt, at, cause, message
+INSERT INTO failures (item, attempt, at, cause, message) VALUES :rows;
+
+-- name: add_steps
+-- item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at
+INSERT INTO steps (item, attempt, scope, seq, kind, digest, request, output, usage, started_at, finished_at) VALUES :rows;
+
+-- name: add_outputs
+-- file
+INSERT INTO outputs (file, size) SELECT v.column1, 0 FROM (VALUES :rows) AS v WHERE true ON CONFLICT DO NOTHING;
+
+-- name: mark_written
+-- number
+UPDATE items SET written = 1 FROM (VALUES :rows) AS v WHERE items.number = v.column1;
+
+-- name: set_output_sizes
+-- file, size
+UPDATE outputs SET size = v.column2 FROM (VALUES :rows) AS v WHERE outputs.file = v.column1;
+
+-- name: beat
+-- session, time
+UPDATE sessions SET heartbeat_at = v.column2 FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;
+
+-- name: add_usage
+UPDATE usage SET calls = calls + ?, input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
+    cached_tokens = cached_tokens + ?, cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?,
+    cost = cost + ?, unpriced_calls = unpriced_calls + ?, simulated_calls = simulated_calls + ? WHERE id = 1;
+
+-- name: plan_items
+-- key, position, generation, payload. A known item keeps its number and state; one that was removed from the input and is back goes on.
+INSERT INTO items (key, position, generation, payload, state)
+SELECT v.column1, v.column2, v.column3, v.column4, 'pending' FROM (VALUES :rows) AS v WHERE true
+ON CONFLICT (key) DO UPDATE SET position = excluded.position, generation = excluded.generation, payload = excluded.payload,
+    state = CASE WHEN items.reason = 'removed' THEN 'pending' ELSE items.state END,
+    cause = CASE WHEN items.reason = 'removed' THEN NULL ELSE items.cause END,
+    reason = CASE WHEN items.reason = 'removed' THEN NULL ELSE items.reason END;
+
+-- name: enter_outcome
+-- number of an item that ended elsewhere: key, state, reason, cause, message, record, finished_at, output file
+UPDATE items SET state = v.column2, reason = v.column3, cause = v.column4, message = v.column5, record = v.column6,
+    finished_at = v.column7, written = 0, output = (SELECT id FROM outputs WHERE file = v.column8)
+FROM (VALUES :rows) AS v WHERE items.key = v.column1 AND items.state = 'pending';
+
+-- name: moved_items
+-- whether planning gave an ended item another payload or place (compared before it is written)
+SELECT count(*) FROM items JOIN (VALUES :rows) AS v ON items.key = v.column1
+WHERE items.output IS NOT NULL AND (items.position <> v.column2 OR items.payload <> v.column3);
+
+-- name: removed_items
+SELECT number, key, state FROM items WHERE generation < ? ORDER BY number;
+
+-- name: park_removed
+-- behind everything that the input names, so that positions stay unique
+UPDATE items SET position = number + 1000000000000 WHERE generation < ?;
+
+-- name: cancel_removed
+UPDATE items SET state = 'cancelled', reason = 'removed', cause = NULL, message = 'no longer in the input'
+WHERE generation < ? AND state IN ('pending', 'running', 'failed');
+
+-- name: release_running
+UPDATE items SET state = 'pending' WHERE state = 'running';
+
+-- name: release_failed
+UPDATE items SET state = 'pending', failures = 0, not_before = 0, cause = NULL, message = NULL, record = NULL, finished_at = NULL
+WHERE state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed');
+
+-- name: release_waiting
+UPDATE items SET not_before = 0 WHERE state = 'pending' AND not_before > 0;
+
+-- name: claim_fresh
+SELECT number, key, payload, attempt, performances, failures, position FROM items
+WHERE state = 'pending' AND not_before = 0 AND position > ? ORDER BY position LIMIT ?;
+
+-- name: claim_due
+SELECT number, key, payload, attempt, performances, failures, position FROM items
+WHERE state = 'pending' AND not_before > 0 AND not_before <= ? ORDER BY not_before LIMIT ?;
+
+-- name: next_due
+SELECT min(not_before) FROM items WHERE state = 'pending' AND not_before > 0;
+
+-- name: recorded_steps
+SELECT scope, seq, kind, digest, output FROM steps WHERE item = ? AND attempt = ?;
+
+-- name: steps_of_attempt
+SELECT attempt, scope, seq, kind, request, output, started_at, finished_at, usage FROM steps
+WHERE item = ? AND attempt = ? ORDER BY id;
+
+-- name: item_by_number
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE number = ?;
+
+-- name: item_by_key
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE key = ?;
+
+-- name: items_after
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE position > ? ORDER BY position LIMIT ?;
+
+-- name: unwritten_items
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE written = 0 AND output IS NOT NULL AND position > ? ORDER BY position LIMIT ?;
+
+-- name: attempts_of_item
+SELECT attempt, ended_at, reason FROM attempts WHERE item = ? ORDER BY attempt;
+
+-- name: failures_of_item
+SELECT attempt, at, cause, message FROM failures WHERE item = ? ORDER BY id;
+
+-- name: count_by_state
+SELECT state, detail, items FROM totals WHERE items > 0;
+
+-- name: get_usage
+SELECT calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls
+FROM usage WHERE id = 1;
+
+-- name: list_outputs
+SELECT id, file, size FROM outputs;
+
+-- name: forget_output
+UPDATE items SET written = 0 WHERE output = ?;
+
+-- name: forget_all_outputs
+UPDATE items SET written = 0 WHERE output IS NOT NULL;
+
+-- name: reset_output_size
+UPDATE outputs SET size = 0 WHERE id = ?;
+
+-- name: assign_output
+UPDATE items SET output = (SELECT id FROM outputs WHERE file = ?) WHERE number = ?;
+
+-- name: open_session
+INSERT INTO sessions (process, host, started_at, heartbeat_at) VALUES (?, ?, ?, ?) RETURNING id;
+
+-- name: close_session
+UPDATE sessions SET ended_at = ?, heartbeat_at = ?, ending = ? WHERE id = ?;
+
+-- name: last_session
+SELECT id, process, host, started_at, heartbeat_at, ended_at, ending FROM sessions ORDER BY id DESC LIMIT 1;
+
+-- name: working_seconds
+-- how long anyone worked on the run; a session that was killed counts up to its last heartbeat
+SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at), 0.0) FROM sessions;

@@ -1,0 +1,182 @@
+"""Reading a run: for exports, reports and everyone who is not its owner."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import RunError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, loads
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import Usage
+from manyhands.engine.blobs import unpack
+from manyhands.engine.context import Item
+from manyhands.engine.database import connect, queries, storage_errors
+from manyhands.engine.workload import FinishedItem, RecordedStep
+
+JOURNAL = "run.db"
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """An item as the journal holds it. Times are seconds since 1970 UTC."""
+
+    number: int
+    key: str
+    payload: Json
+    state: ItemState
+    attempt: int
+    performances: int
+    failures: int
+    reason: str | None
+    cause: str | None
+    message: str | None
+    record: Any
+    started_at: float | None
+    finished_at: float | None
+    position: int
+
+    @property
+    def item(self) -> Item:
+        return Item(self.number, self.key, self.payload)
+
+    def finished(self) -> FinishedItem:
+        """As an ended item. Raises ValueError if it has not ended."""
+        cause = Cause(self.cause) if self.cause else None
+        outcome = Outcome(self.state, self.record or {}, None, self.reason, cause, self.message)
+        return FinishedItem(self.item, self.attempt, outcome)
+
+
+class JournalReader:
+    """Queries over one journal. Not shared between threads."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
+        self._folder = folder
+        self._path = folder / JOURNAL
+        if connection is None and not self._path.is_file():
+            raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+        self._connection = connection or connect(self._path, read_only=True)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a named query."""
+        with storage_errors(self._path):
+            return self._connection.execute(queries()[query], values).fetchall()
+
+    def one(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row of a named query, or None."""
+        with storage_errors(self._path):
+            row: tuple[Any, ...] | None = self._connection.execute(queries()[query], values).fetchone()
+        return row
+
+    def meta(self, name: str, default: Json = None) -> Json:
+        """A fact about the run."""
+        row = self.one("get_meta", name)
+        return default if row is None else loads(row[0])
+
+    def item(self, which: str) -> ItemRow | None:
+        """An item by its number, or else by its key."""
+        row = self.one("item_by_number", int(which)) if which.isdigit() else None
+        row = row or self.one("item_by_key", which)
+        return None if row is None else item_row(row)
+
+    def items(self) -> Iterator[ItemRow]:
+        """All items in order of the input, streamed."""
+        return self._paged("items_after")
+
+    def unwritten(self) -> Iterator[ItemRow]:
+        """Ended items whose output line is not known to be on disk."""
+        return self._paged("unwritten_items")
+
+    def finished(self, state: str | None = None) -> Iterator[FinishedItem]:
+        """Ended items (in that state), in order of the input, streamed."""
+        for row in self.items():
+            if row.state.final and (state is None or row.state == state):
+                yield row.finished()
+
+    def steps(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
+        """An attempt's steps in order of recording."""
+        return [
+            RecordedStep(
+                attempt,
+                scope,
+                seq,
+                kind,
+                unpack(request),
+                unpack(output),
+                started,
+                ended,
+                unpack(usage) if usage else {},
+            )
+            for attempt, scope, seq, kind, request, output, started, ended, usage in self.all(
+                "steps_of_attempt", item_number, attempt
+            )
+        ]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many items are in each state, by reason or cause."""
+        return {(state, detail): items for state, detail, items in self.all("count_by_state")}
+
+    def usage(self) -> Usage:
+        """What the run has used since it began, interrupted and abandoned attempts included."""
+        row = self.one("get_usage")
+        return Usage(*row) if row else Usage()
+
+    def working_seconds(self) -> float:
+        """How long anyone worked on the run, all sessions together."""
+        row = self.one("working_seconds")
+        return float(row[0]) if row else 0.0
+
+    def _paged(self, query: str) -> Iterator[ItemRow]:
+        position = -1
+        while rows := self.all(query, position, PAGE):
+            for row in rows:
+                yield item_row(row)
+            position = rows[-1][-1]
+
+
+def item_row(row: tuple[Any, ...]) -> ItemRow:
+    """A row of the ``items`` queries, decoded."""
+    (
+        number,
+        key,
+        payload,
+        state,
+        attempt,
+        performances,
+        failures,
+        reason,
+        cause,
+        message,
+        record,
+        started,
+        ended,
+        position,
+    ) = row
+    return ItemRow(
+        number,
+        key,
+        unpack(payload),
+        ItemState(state),
+        attempt,
+        performances,
+        failures,
+        reason,
+        cause,
+        message,
+        unpack(record) if record else None,
+        started,
+        ended,
+        position,
+    )

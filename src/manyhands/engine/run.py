@@ -1,0 +1,369 @@
+"""A run from outside: made, opened, performed, checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.clock import Clock, SystemClock
+from manyhands.core.errors import ManyhandsError, RunError, StorageError
+from manyhands.core.outcomes import ItemState
+from manyhands.core.usage import Usage
+from manyhands.engine.context import Limits
+from manyhands.engine.engine import Ending, Engine, sweep_workspaces
+from manyhands.engine.executors import wire
+from manyhands.engine.executors.local import LocalExecutor
+from manyhands.engine.executors.processes import ProcessExecutor
+from manyhands.engine.executors.protocol import Executor
+from manyhands.engine.files import written_aside
+from manyhands.engine.limits import Budget, SharedLimits
+from manyhands.engine.outputs import OutputFiles, repair
+from manyhands.engine.performance import Surroundings
+from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.store import Store
+from manyhands.engine.strays import kill_strays
+from manyhands.engine.summary import ledger, summarise
+from manyhands.engine.workload import Execution, Workload
+
+HEARTBEAT_SECONDS = 5.0
+SUMMARY = "summary.json"
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands. ``counts``: items by (state, reason or cause); ``seconds`` of the present session."""
+
+    counts: dict[tuple[str, str], int]
+    usage: Usage
+    in_flight: int
+    seconds: float
+    finished_before: int
+    """Items that had ended when the session began, for an honest rate."""
+
+    @property
+    def items(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def finished(self) -> int:
+        return sum(n for (state, _), n in self.counts.items() if ItemState(state).final)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a session of a run ended, with the run's summary. ``done``: nothing is left to do."""
+
+    folder: Path
+    summary: dict[str, Any]
+    stopped: str | None
+    interrupted: bool
+    error: Exception | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """``items``, the count of each state, ``by_cause``."""
+        value: dict[str, Any] = self.summary["ledger"]
+        return value
+
+    @property
+    def done(self) -> bool:
+        return bool(self.ledger["pending"] == 0)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when everything asked for was done, 1 when items failed or are left, 130 when interrupted."""
+        if self.interrupted and not self.done:
+            return 130
+        return (
+            0 if self.done and not self.ledger["failed"] and not self._cancelled_by_person and self.error is None else 1
+        )
+
+    @property
+    def _cancelled_by_person(self) -> int:
+        cancelled: dict[str, int] = self.ledger["by_cause"].get("cancelled", {})
+        return sum(n for reason, n in cancelled.items() if reason != "removed")
+
+
+class Controls:
+    """A hold on a run in progress, for signal handlers, callbacks and tests."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._limits: SharedLimits | None = None
+        self._stopped: str | None = None
+        self._progress: Callable[[], Progress] | None = None
+
+    def attach(self, engine: Engine, limits: SharedLimits, progress: Callable[[], Progress]) -> None:
+        self._engine, self._limits, self._progress = engine, limits, progress
+        if self._stopped is not None:
+            self.stop(self._stopped)
+
+    def progress(self) -> Progress | None:
+        """Where the run stands now; None before it began. Only from the loop that performs it."""
+        return self._progress() if self._progress else None
+
+    def stop(self, reason: str = "interrupted") -> None:
+        """Claim no more, finish the calls in flight. A second call stops at once."""
+        again = self._stopped is not None
+        self._stopped = reason
+        if self._engine is not None and self._limits is not None:
+            self._engine.stop(reason, interrupted=True)
+            self._limits.stop()
+            if again:
+                self._engine.abort()
+
+
+def create_run(folder: Path, name: str, workload: Workload, *, version: str, notice: Notice) -> None:
+    """Make a run folder and plan all items. A crash in the middle leaves a run that the next opening plans again.
+
+    Raises RunError if the folder holds a run already, UserError for unusable input, StorageError.
+    """
+    if (folder / JOURNAL).exists():
+        raise RunError(f"{folder}: there is a run here already")
+    clock = SystemClock()
+    _make_folder(folder)
+    store = Store(folder, clock, notice)
+    try:
+        store.set_meta(
+            run_id=uuid.uuid4().hex,
+            workload=name,
+            spec=workload.spec,
+            seed=workload.execution.seed,
+            created_at=clock.now(),
+            version=version,
+        )
+        plan(store, workload, notice)
+    except BaseException:
+        empty = not store.reader.counts()
+        store.close()
+        if empty:
+            for leftover in (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", "run.lock"):
+                (folder / leftover).unlink(missing_ok=True)
+            _remove_if_empty(folder)
+        raise
+    store.close()
+
+
+def plan(store: Store, workload: Workload, notice: Notice) -> bool:
+    """Enter the items of the input, if it changed since it was last planned.
+
+    Returns whether output must be written again because ended items moved.
+    """
+    identity = workload.input_identity()
+    planned = store.reader.meta("planned")
+    if planned is not None and (identity is None or planned["identity"] == identity):
+        if identity is None:
+            notice("the input is not there any more; going on with the items that were planned from it")
+        return False
+    generation = (planned["generation"] if planned else 0) + 1
+    moved = store.plan(workload.plan(), generation)
+    if planned:
+        _name_removed(store.removed(generation), notice)
+    store.set_meta(planned={"identity": identity, "generation": generation})
+    return moved
+
+
+async def perform_run(
+    folder: Path,
+    workload: Workload,
+    *,
+    spec_changed: bool = False,
+    retry_failed: bool = True,
+    notice: Notice = lambda text: None,
+    controls: Controls | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    clock: Clock | None = None,
+) -> RunResult:
+    """Perform what is left of a run, then write its exports and its summary.
+
+    ``spec_changed``: record the workload's spec as the run's from now on. ``retry_failed``: failed items are performed again. ``on_progress``
+    is called at most twice a second. Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
+    """
+    clock = clock or SystemClock()
+    if not (folder / JOURNAL).is_file():
+        raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+    store = Store(folder, clock, notice)
+    try:
+        session = _Session(store, workload, clock, notice)
+        session.prepare(spec_changed=spec_changed, retry_failed=retry_failed)
+        ending = await session.perform(controls or Controls(), on_progress)
+        return session.finish(ending)
+    finally:
+        store.close()
+
+
+class _Session:
+    """One opening of a run to perform it."""
+
+    def __init__(self, store: Store, workload: Workload, clock: Clock, notice: Notice) -> None:
+        self._store = store
+        self._workload = workload
+        self._clock = clock
+        self._notice = notice
+        self._run_id: str = store.reader.meta("run_id")
+
+    def prepare(self, *, spec_changed: bool, retry_failed: bool) -> None:
+        store = self._store
+        if strays := kill_strays(self._run_id):
+            self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
+        if spec_changed:
+            store.set_meta(spec=self._workload.spec)
+        moved = plan(store, self._workload, self._notice)
+        store.release_items(failed=retry_failed)
+        if written := repair(store, self._workload, rebuild=moved):
+            self._notice(f"{written} output lines were written again from the journal")
+        sweep_workspaces(store, keep=self._workload.execution.keep_workspaces)
+
+    async def perform(self, controls: Controls, on_progress: Callable[[Progress], None] | None) -> Ending:
+        store, execution = self._store, self._workload.execution
+        if not _left_to_do(store.reader):
+            return Ending()
+        limits = self._limits(execution)
+        store.begin()
+        outputs = OutputFiles(store, self._clock)
+        ending = Ending(stopped="crashed")
+        try:
+            async with _executor(self._executor(execution, limits)) as executor:
+                engine = Engine(store, executor, outputs, self._clock, execution, lambda: limits.budget.reason)
+                progress = self._progress(engine)
+                controls.attach(engine, limits, progress)
+                watcher = asyncio.create_task(self._watch(progress, on_progress))
+                try:
+                    ending = await engine.run()
+                finally:
+                    watcher.cancel()
+                    await asyncio.gather(watcher, return_exceptions=True)
+            if store.writer.failure is None:
+                await outputs.sync()
+            if on_progress is not None:
+                on_progress(progress())
+        finally:
+            outputs.close()
+            await store.end("finished" if ending.stopped is None else f"stopped: {ending.stopped}")
+        return ending
+
+    def finish(self, ending: Ending) -> RunResult:
+        """Exports and summary. A storage failure here is reported like one before."""
+        error = ending.error
+        if error is not None and not isinstance(error, ManyhandsError):
+            raise error
+        try:
+            self._workload.export(self._store.reader)
+            summary = summarise(self._store.reader)
+            with written_aside(self._store.folder / SUMMARY) as handle:
+                handle.write(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        except StorageError as failure:
+            error = error or failure
+            summary = summarise(self._store.reader)
+        return RunResult(self._store.folder, summary, ending.stopped, ending.interrupted, error, tuple(ending.notes))
+
+    def _limits(self, execution: Execution) -> SharedLimits:
+        reader = self._store.reader
+        budget = Budget(
+            execution.max_cost,
+            execution.max_total_tokens,
+            execution.max_seconds,
+            spent=reader.usage(),
+            elapsed=reader.working_seconds(),
+            clock=self._clock,
+        )
+        return SharedLimits(self._clock, budget=budget)
+
+    def _executor(self, execution: Execution, limits: Limits) -> Executor:
+        if execution.executor == "local":
+            surroundings = Surroundings(self._store, limits, self._clock, execution.seed, self._store.folder)
+            capacity = execution.workers * execution.concurrency
+            return LocalExecutor(self._workload, surroundings, capacity, execution.item_timeout)
+        begin = wire.Begin(
+            self._store.reader.meta("workload"),
+            self._workload.spec,
+            self._workload.secrets(),
+            str(self._store.folder.resolve()),
+            execution.seed,
+            execution.item_timeout,
+        )
+        workers = min(execution.workers, -(-_left_to_do(self._store.reader) // execution.concurrency))
+        return ProcessExecutor(
+            begin, self._run_id, self._store, limits, workers=workers, concurrency=execution.concurrency
+        )
+
+    def _progress(self, engine: Engine) -> Callable[[], Progress]:
+        reader, began = self._store.reader, self._clock.monotonic()
+        before = Progress(reader.counts(), Usage(), 0, 0.0, 0).finished
+
+        def progress() -> Progress:
+            seconds = self._clock.monotonic() - began
+            return Progress(reader.counts(), reader.usage(), engine.in_flight, seconds, before)
+
+        return progress
+
+    async def _watch(self, progress: Callable[[], Progress], on_progress: Callable[[Progress], None] | None) -> None:
+        beat_at = self._clock.monotonic()
+        while True:
+            if on_progress is not None:
+                on_progress(progress())
+            await asyncio.sleep(0.5)
+            if self._clock.monotonic() - beat_at >= HEARTBEAT_SECONDS:
+                beat_at = self._clock.monotonic()
+                self._store.beat()
+
+
+@asynccontextmanager
+async def _executor(executor: Executor) -> AsyncIterator[Executor]:
+    """An executor, started, and closed whatever happens; the closing itself can't be interrupted."""
+    try:
+        await executor.start()
+        yield executor
+    finally:
+        await asyncio.shield(executor.close())
+
+
+def find_runs(data_dir: Path) -> Iterator[Path]:
+    """The run folders under a data folder, by name."""
+    if data_dir.is_dir():
+        for folder in sorted(data_dir.iterdir()):
+            if (folder / JOURNAL).is_file():
+                yield folder
+
+
+def open_reader(folder: Path) -> JournalReader:
+    """Open a run to look at it. Raises RunError if it is none."""
+    return JournalReader(folder)
+
+
+def _left_to_do(reader: JournalReader) -> int:
+    pending: int = ledger(reader.counts())["pending"]
+    return pending
+
+
+def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
+    if not removed:
+        return
+    numbers = ", ".join(str(number) for number, _, _ in removed[:10]) + (" …" if len(removed) > 10 else "")
+    finished = sum(state == ItemState.COMPLETED for _, _, state in removed)
+    notice(
+        f"{len(removed)} items are no longer in the input (items {numbers}): "
+        f"{finished} had finished and keep their results, the others are cancelled"
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder}: the folder can't be made ({error.strerror})") from error
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

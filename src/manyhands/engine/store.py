@@ -1,0 +1,269 @@
+"""The owner's hold on a run: the lock, the only writer, and what it writes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from manyhands.core.clock import Clock
+from manyhands.core.errors import ItemError, RunError, StorageError
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.outcomes import Outcome
+from manyhands.engine.blobs import pack
+from manyhands.engine.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
+from manyhands.engine.performance import StepRow
+from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.workload import PlannedItem
+from manyhands.engine.writer import GroupWriter
+
+LOCK = "run.lock"
+PLAN_CHUNK = 256
+_Element = TypeVar("_Element")
+CHUNKS_IN_TRANSACTION = 20
+
+
+class RunLock:
+    """The right to perform a run: an operating system lock that ends with the process, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises RunError, naming the owner, if another process has it."""
+        self._path = folder / LOCK
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(f"{self._path}: the folder can't be written ({error.strerror})") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = self._path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+            os.close(self._descriptor)
+            raise RunError(
+                f"{folder}: this run is being performed by {owner}; one process at a time can do that"
+            ) from None
+        os.ftruncate(self._descriptor, 0)
+        os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def is_owned(folder: Path) -> bool:
+    """Whether some process is performing the run."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+class Store:
+    """A run's journal, opened by its owner. Planning is done before ``begin``; after it, all writing goes through group commits."""
+
+    def __init__(self, folder: Path, clock: Clock, notice: Callable[[str], None]) -> None:
+        """Opens (or makes) the journal, brings its schema up to date.
+
+        Raises RunError if another process owns the run, StorageError if the folder can't be written.
+        """
+        self.folder = folder
+        self._clock = clock
+        self._path = folder / JOURNAL
+        self._lock = RunLock(folder)
+        try:
+            self._connection = connect(self._path, any_thread=True)
+            prepare(self._connection, self._path, notice)
+            migrate(self._connection, self._path)
+            self.reader = JournalReader(folder, connect(self._path, read_only=True))
+        except BaseException:
+            self._lock.release()
+            raise
+        self._writer: GroupWriter | None = None
+        self._session = 0
+
+    # Before performing
+
+    def set_meta(self, **values: Json) -> None:
+        """Record facts about the run."""
+        with storage_errors(self._path), transaction(self._connection):
+            for name, value in values.items():
+                self._execute("set_meta", [(name, dumps(value).decode())])
+
+    def plan(self, items: Iterable[PlannedItem], generation: int) -> bool:
+        """Enter all items of the input, in order.
+
+        Returns whether an item that had ended got another place or payload (so that output must be written again).
+        """
+        moved, position = False, 0
+        chunks = _chunks(items, PLAN_CHUNK)
+        with storage_errors(self._path):
+            while group := list(islice(chunks, CHUNKS_IN_TRANSACTION)):
+                with transaction(self._connection):
+                    for chunk in group:
+                        moved |= self._plan_chunk(chunk, position, generation)
+                        position += len(chunk)
+            (entered,) = self._connection.execute(
+                "SELECT count(*) FROM items WHERE generation = ?", (generation,)
+            ).fetchone()
+        if entered != position:
+            raise RunError(f"{self._path}: two items of the input have the same key")
+        return moved
+
+    def _plan_chunk(self, chunk: list[PlannedItem], position: int, generation: int) -> bool:
+        rows = [(item.key, position + index, generation, pack(item.payload)) for index, item in enumerate(chunk)]
+        moved = False
+        if generation > 1:
+            places = [(key, place, payload) for key, place, _, payload in rows]
+            moved = bool(self._execute("moved_items", places).fetchone()[0])
+        self._execute("plan_items", rows)
+        ended = [(item.key, item.outcome) for item in chunk if item.outcome is not None]
+        if ended:
+            files = sorted({outcome.line[0] for _, outcome in ended if outcome.line})
+            if files:
+                self._execute("add_outputs", [(file,) for file in files])
+            self._execute("enter_outcome", [(key, *outcome_row(outcome, self._clock.now())) for key, outcome in ended])
+        return moved
+
+    def removed(self, generation: int) -> list[tuple[int, str, str]]:
+        """Items (number, key, state) that the latest planning did not name; those without an end are cancelled."""
+        rows = self.reader.all("removed_items", generation)
+        if rows:
+            with storage_errors(self._path), transaction(self._connection):
+                self._connection.execute(queries()["cancel_removed"], (generation,))
+                self._connection.execute(queries()["park_removed"], (generation,))
+        return [(number, key, state) for number, key, state in rows]
+
+    def release_items(self, *, failed: bool) -> None:
+        """Make items claimable again: those that a dead owner left running and, if asked for, those that failed."""
+        with storage_errors(self._path), transaction(self._connection):
+            self._connection.execute(queries()["release_running"])
+            self._connection.execute(queries()["release_waiting"])
+            if failed:
+                self._connection.execute(queries()["release_failed"])
+
+    def execute(self, query: str, *values: Any) -> None:
+        """Run a named query at once (only before ``begin``)."""
+        with storage_errors(self._path):
+            self._connection.execute(queries()[query], values)
+
+    def assign_outputs(self, rows: list[tuple[str, int]]) -> None:
+        """Say which output file each item's line goes to: (file, item number)."""
+        with storage_errors(self._path), transaction(self._connection):
+            self._execute("add_outputs", [(file,) for file in sorted({file for file, _ in rows})])
+            self._connection.executemany(queries()["assign_output"], rows)
+
+    def note_written(self, numbers: list[int], sizes: dict[str, int]) -> None:
+        """As ``mark_written``, at once (only before ``begin``)."""
+        with storage_errors(self._path), transaction(self._connection):
+            for chunk in _chunks(numbers, PLAN_CHUNK):
+                self._execute("mark_written", [(number,) for number in chunk])
+            for file, size in sizes.items():
+                self._execute("set_output_sizes", [(file, size)])
+
+    # While performing
+
+    def begin(self) -> None:
+        """Start a session: from here on, writes are grouped."""
+        now = self._clock.now()
+        with storage_errors(self._path):
+            row = self._connection.execute(
+                queries()["open_session"], (os.getpid(), socket.gethostname(), now, now)
+            ).fetchone()
+        self._session = row[0]
+        self._writer = GroupWriter(self._connection, self._path)
+
+    @property
+    def writer(self) -> GroupWriter:
+        if self._writer is None:
+            raise RuntimeError("the store has not begun a session")
+        return self._writer
+
+    def record(self, row: StepRow) -> Awaitable[None]:
+        """Done when the step is on disk."""
+        self.writer.submit("add_steps", row.columns(), row.usage)
+        return self.writer.committed()
+
+    def start(self, number: int) -> None:
+        """An item is being performed (durable with the next commit)."""
+        self.writer.submit("start_items", (number, self._clock.now()))
+
+    def settle(self, number: int, outcome: Outcome) -> Awaitable[None]:
+        """An item has ended."""
+        if outcome.line is not None:
+            self.writer.submit("add_outputs", (outcome.line[0],))
+        self.writer.submit("settle_items", (number, *outcome_row(outcome, self._clock.now())))
+        return self.writer.committed()
+
+    def put_back(self, number: int, *, attempt: int, failures: int, not_before: float = 0.0) -> Awaitable[None]:
+        """An item is to be performed (again), not before a time of day."""
+        self.writer.submit("put_back_items", (number, not_before, attempt, failures))
+        return self.writer.committed()
+
+    def add_failure(self, number: int, attempt: int, failure: ItemError) -> None:
+        self.writer.submit("add_failures", (number, attempt, self._clock.now(), failure.cause, failure.message))
+
+    def end_attempt(self, number: int, attempt: int, reason: str) -> None:
+        self.writer.submit("end_attempts", (number, attempt, self._clock.now(), reason))
+
+    def mark_written(self, numbers: list[int], sizes: dict[str, int]) -> Awaitable[None]:
+        """Lines are on disk: their items, and the sizes of their files in bytes."""
+        for number in numbers:
+            self.writer.submit("mark_written", (number,))
+        for file, size in sizes.items():
+            self.writer.submit("set_output_sizes", (file, size))
+        return self.writer.committed()
+
+    def beat(self) -> None:
+        self.writer.submit("beat", (self._session, self._clock.now()))
+
+    async def end(self, ending: str) -> None:
+        """End the session."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await writer.close()
+            if writer.failure is None:
+                now = self._clock.now()
+                with storage_errors(self._path):
+                    self._connection.execute(queries()["close_session"], (now, now, ending, self._session))
+
+    def close(self) -> None:
+        """Give the run up to whoever wants it next."""
+        self.reader.close()
+        self._connection.close()
+        self._lock.release()
+
+    def _execute(self, query: str, rows: list[tuple[Any, ...]]) -> sqlite3.Cursor:
+        values = [value for row in rows for value in row]
+        return self._connection.execute(expanded(query, len(rows[0]), len(rows)), values)
+
+
+def outcome_row(outcome: Outcome, time: float) -> tuple[Any, ...]:
+    """An outcome in the order of the ``settle_items`` query, without the item's number."""
+    return (
+        outcome.state,
+        outcome.reason,
+        outcome.cause,
+        outcome.message,
+        pack(outcome.record) if outcome.record else None,
+        time,
+        outcome.line[0] if outcome.line else None,
+    )
+
+
+def _chunks(items: Iterable[_Element], size: int) -> Iterator[list[_Element]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,176 @@
+"""What a workload is to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from manyhands.core.errors import RunError
+from manyhands.core.jsonio import Json
+from manyhands.core.outcomes import Outcome
+from manyhands.core.usage import Usage
+from manyhands.engine.context import Context, Item
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a run is performed: everything about it that may differ between sessions without changing what comes out.
+
+    ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each; limits in US dollars, tokens
+    and seconds; ``max_attempts``: how often an item may be performed where the failure table retries at all (None: as the table says).
+    """
+
+    executor: str = "processes"
+    workers: int = 4
+    concurrency: int = 1
+    max_attempts: int | None = None
+    item_timeout: float | None = None
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    max_seconds: float | None = None
+    keep_workspaces: bool = False
+    on_divergence: str = "fresh"
+    seed: int = 0
+
+
+WORKLOADS = {
+    "trajectories": "manyhands.trajectories.workload:TrajectoryWorkload",
+    "steps": "manyhands.testing.steps_workload:StepsWorkload",
+}
+"""The workloads of this package by name. Others come by the entry point group ``manyhands.workloads``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedItem:
+    """An item to be, as ``plan`` yields it. ``outcome``: already ended elsewhere (an adopted folder), so only to be entered."""
+
+    key: str
+    payload: Json
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step as the journal holds it. Times are seconds since 1970 UTC."""
+
+    attempt: int
+    scope: str
+    seq: int
+    kind: str
+    request: Json
+    output: Json
+    started_at: float
+    finished_at: float
+    usage: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedItem:
+    """An item with its outcome, as the journal holds it."""
+
+    item: Item
+    attempt: int
+    outcome: Outcome
+
+
+class RunReader(Protocol):
+    """Reads a run, for exports and reports."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def finished(self, state: str | None = None) -> Iterator[FinishedItem]:
+        """All items that ended (in that state), in order of their numbers, streamed."""
+        ...
+
+    def steps(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
+        """An attempt's steps in order of recording."""
+        ...
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many items are in each state, by reason or cause."""
+        ...
+
+    def usage(self) -> Usage:
+        """What the run has used since it began."""
+        ...
+
+    def working_seconds(self) -> float:
+        """How long anyone worked on the run."""
+        ...
+
+    def meta(self, name: str, default: Json = None) -> Json:
+        """A fact recorded with the run."""
+        ...
+
+
+class Workload(Protocol):
+    """One kind of work. One instance lives in the owner process and one in each worker process.
+
+    A workload is made from its spec: a JSON object without secrets, recorded with the run.
+    """
+
+    name: str
+    spec: dict[str, Any]
+
+    @property
+    def execution(self) -> Execution:
+        """How to perform the run."""
+        ...
+
+    def input_identity(self) -> str | None:
+        """Changes when what ``plan`` would yield may have changed; None if the input is gone (the run goes on with what was planned)."""
+        ...
+
+    def plan(self) -> Iterable[PlannedItem]:
+        """All items in order, streamed. Called at creation and again at each resume; must raise UserError before it yields
+        the first item if the input can't be used."""
+        ...
+
+    def performing(self) -> AbstractAsyncContextManager[None]:
+        """Entered once in each process that performs items: opens clients, checks keys."""
+        ...
+
+    async def perform(self, context: Context) -> Outcome:
+        """Perform one item. Raises ItemError for a failure (the engine applies the failure table); any other exception
+        is recorded as ``internal``."""
+        ...
+
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
+        """The same line that ``perform`` gave, written again from the journal."""
+        ...
+
+    def export(self, reader: RunReader) -> None:
+        """Write the files that exist once per run. Called at the end of every session of the run, however it ended."""
+        ...
+
+    def secrets(self) -> dict[str, str]:
+        """Secrets that worker processes need (by name), passed to them over a pipe and written nowhere."""
+        ...
+
+    def set_secrets(self, secrets: Mapping[str, str]) -> None: ...
+
+
+class WorkloadFactory(Protocol):
+    def __call__(self, spec: dict[str, Any], run_folder: Path) -> Workload: ...
+
+
+def load_workload(name: str) -> WorkloadFactory:
+    """The class of a workload by name.
+
+    Raises RunError if there is none of that name.
+    """
+    target = WORKLOADS.get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        factory: WorkloadFactory = getattr(import_module(module), attribute)
+        return factory
+    for entry in entry_points(group="manyhands.workloads", name=name):
+        factory = entry.load()
+        return factory
+    raise RunError(f"no workload is called {name!r}; known: {', '.join(sorted(WORKLOADS))}")

@@ -1,0 +1,157 @@
+"""Group commit: many writers on the event loop, one thread, one fsync for all that queued up meanwhile.
+
+The thread commits a batch; whatever is submitted during its fsync forms the next batch. Each submitter awaits the commit
+of its own batch. Rows of one kind go into multi-row statements, because a statement per row would hand the interpreter's
+lock to and fro for each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import StorageError
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.database import expanded, queries, storage_error, transaction
+
+ORDER = (
+    "set_meta",
+    "add_outputs",
+    "start_items",
+    "end_attempts",
+    "add_failures",
+    "add_steps",
+    "settle_items",
+    "put_back_items",
+    "mark_written",
+    "set_output_sizes",
+    "beat",
+)
+"""The order of kinds within a batch. It never reorders two writes about one item that depend on each other: an item's writer awaits
+its step before it settles, and its end before it is claimed again."""
+CHUNKS = (256, 64, 16, 4, 1)
+Row = Sequence[Any]
+
+
+@dataclass(slots=True)
+class _Batch:
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    usage: Usage = ZERO
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+class GroupWriter:
+    """Writes to one database from one thread. Made, used and closed on one event loop."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._condition = threading.Condition()
+        self._batch = _Batch()
+        self._closing = False
+        self._failure: Exception | None = None
+        self.commits = 0
+        self._thread = threading.Thread(target=self._work, name="manyhands-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing can be written any more, if so."""
+        return self._failure
+
+    def submit(self, kind: str, row: Row, usage: Usage = ZERO) -> None:
+        """Queue a row. It is durable when a ``committed`` taken afterwards is done."""
+        with self._condition:
+            batch = self._batch
+            rows = batch.rows.get(kind)
+            if rows is None:
+                rows = batch.rows[kind] = []
+            rows.append(row)
+            if usage is not ZERO:
+                batch.usage += usage
+            self._condition.notify()
+
+    def committed(self) -> asyncio.Future[None]:
+        """A future that is done when everything submitted so far is on disk.
+
+        It raises StorageError if that failed, as it then will for everything later.
+        """
+        future = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(StorageError(str(self._failure)))
+            return future
+        with self._condition:
+            self._batch.waiters.append(future)
+            self._condition.notify()
+        return future
+
+    async def close(self) -> None:
+        """Commit what is queued, then end the thread."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                while not (self._batch.rows or self._batch.waiters or self._closing):
+                    self._condition.wait()
+                batch, self._batch = self._batch, _Batch()
+                if not (batch.rows or batch.waiters):
+                    return
+            self._commit(batch)
+
+    def _commit(self, batch: _Batch) -> None:
+        try:
+            if self._failure is None and batch.rows:
+                with transaction(self._connection):
+                    for kind in ORDER:
+                        if kind in batch.rows:
+                            self._write(kind, batch.rows[kind])
+                    if batch.usage is not ZERO:
+                        self._connection.execute(queries()["add_usage"], usage_row(batch.usage))
+                self.commits += 1
+        except (sqlite3.Error, OSError) as error:
+            self._failure = storage_error(self._path, error)
+        if batch.waiters and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_resolve, batch.waiters, self._failure)
+
+    def _write(self, kind: str, rows: list[Row]) -> None:
+        columns, start = len(rows[0]), 0
+        for size in CHUNKS:
+            while len(rows) - start >= size:
+                chunk = rows[start : start + size]
+                self._connection.execute(expanded(kind, columns, size), [value for row in chunk for value in row])
+                start += size
+
+
+def usage_row(usage: Usage) -> tuple[Any, ...]:
+    """A usage in the order of the ``usage`` table's columns."""
+    return (
+        usage.calls,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+        usage.cost,
+        usage.unpriced_calls,
+        usage.simulated_calls,
+    )
+
+
+def _resolve(waiters: list[asyncio.Future[None]], failure: Exception | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if failure is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(StorageError(str(failure)))

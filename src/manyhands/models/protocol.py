@@ -1,0 +1,72 @@
+"""What a chat model is to an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from manyhands.core.clock import Clock
+from manyhands.core.messages import Message
+from manyhands.core.usage import Usage
+from manyhands.engine.context import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """How to ask. None means that the field is not sent and the server decides.
+
+    ``reasoning``: the value of the request's ``reasoning`` object, ``{"effort": "none"}`` or
+    ``{"enabled": True, "effort": E}``; see ``reasoning_settings``. ``provider``: OpenRouter's routing object (``only``, ``ignore``,
+    ``order``, ``sort``). ``call_timeout``: seconds for one HTTP exchange.
+    """
+
+    model: str
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    reasoning: dict[str, Any] | None = None
+    provider: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    call_timeout: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One call: the whole conversation, and the tools on offer as chat-completions tool objects."""
+
+    settings: ChatSettings
+    messages: Sequence[Message]
+    tools: Sequence[dict[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One answer. ``message`` is an assistant message with ``reasoning`` already gathered (and taken out of the content);
+    ``finish_reason`` is ``stop``, ``tool_calls``, ``length``, ``content_filter`` or what else the server said; ``extra`` holds what the
+    journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries."""
+
+    message: Message
+    finish_reason: str
+    usage: Usage
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class ChatModel(Protocol):
+    """Answers conversations."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its answers are made up by this program. Everything made from them must say so."""
+        ...
+
+    async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
+        """Ask once, retrying what passes by itself (rate limits, 5xx, broken connections) within the failure table's bounds.
+
+        Raises ItemError with the cause otherwise (``context_overflow`` included, for the agent to handle).
+        """
+        ...
+
+    async def close(self) -> None: ...

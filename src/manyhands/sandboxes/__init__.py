@@ -1,0 +1,1 @@
+"""Where commands written by a model run."""

@@ -1,0 +1,168 @@
+"""What a sandbox is to the tools, whatever the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """Bounds on what runs inside. Bytes, seconds, counts; ``network`` is off unless asked for."""
+
+    memory: int = 4 << 30
+    processes: int = 512
+    file_size: int = 2 << 30
+    cpu_seconds: int = 3600
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """What to make. ``folder`` is a host folder of this sandbox alone (it may hold what an earlier process of the same attempt
+    left, see ``Sandbox.reattach``). ``cwd``: where commands start, as seen inside; None is the workspace. ``image``: a container image,
+    for backends that take one. ``run_id`` marks processes so that strays of a crashed run can be found and killed."""
+
+    folder: Path
+    run_id: str
+    image: str | None = None
+    cwd: str | None = None
+    environment: Mapping[str, str] | None = None
+    limits: SandboxLimits = SandboxLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command came to. ``output`` is stdout and stderr as they came, at most ``max_output`` bytes with head and tail kept;
+    ``omitted`` counts the bytes left out between them. ``exit_code`` is None when it was stopped at its time limit."""
+
+    exit_code: int | None
+    output: bytes
+    omitted: int = 0
+    timed_out: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    name: str
+    is_directory: bool
+    size: int
+
+
+class BackgroundProcess(Protocol):
+    """A command left running in a sandbox."""
+
+    @property
+    def id(self) -> str:
+        """Its name in this sandbox: ``p1``, ``p2`` …"""
+        ...
+
+    @property
+    def command(self) -> str: ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        ...
+
+    def output(self, start: int = 0, max_output: int = 50_000) -> tuple[bytes, int]:
+        """Output from byte ``start`` of everything written so far (head and tail kept), and the total number of bytes so far."""
+        ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close_input(self) -> None: ...
+
+    async def wait(self, timeout: float) -> int | None:
+        """Wait for its end, ``timeout`` seconds at most; the exit code, or None if it still runs."""
+        ...
+
+    async def kill(self) -> None: ...
+
+
+class Sandbox(Protocol):
+    """A place for one attempt's commands. Paths are as seen inside; relative ones start at the workspace.
+
+    Methods raise ItemError(SANDBOX_LOST) when the sandbox itself fails, and ToolError for what the model can mend (no such file …).
+    """
+
+    @property
+    def kind(self) -> str:
+        """``local``, ``bubblewrap`` …"""
+        ...
+
+    @property
+    def workspace(self) -> str:
+        """The workspace's path inside."""
+        ...
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        timeout: float,
+        input: bytes | None = None,
+        cwd: str | None = None,
+        max_output: int = 100_000,
+    ) -> ExecResult:
+        """Run a program on its own, in a process group that is killed at the time limit. May run beside others."""
+        ...
+
+    async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
+        """Run a command line in the persistent shell: directory, variables, functions stay for the next one. While the shell is
+        busy, a further command runs beside it in a shell of its own that starts from the persistent one's last known directory
+        and exported variables (and leaves no trace in it). A command stopped at its time limit costs the shell its unexported state
+        at most."""
+        ...
+
+    async def spawn(self, command: str, *, cwd: str | None = None) -> BackgroundProcess:
+        """Start a command line in the background."""
+        ...
+
+    def background(self) -> Mapping[str, BackgroundProcess]:
+        """Background processes by id, ended ones included."""
+        ...
+
+    async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes: ...
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Write aside, then rename; parent folders are made. Keeps an existing file's mode. Raises ToolError."""
+        ...
+
+    async def begin_step(self, place: str) -> None:
+        """Called before a step that may change the world: remembers the world as it is now, so that a crash in the middle of the
+        step can be undone. Cheap when little changed since the last call; a world too large to copy is only marked."""
+        ...
+
+    async def reattach(self, recorded: bool, place: str) -> bool:
+        """Called once, on a sandbox made over a folder from an interrupted performance, before its first use. ``place`` is what
+        ``open_step`` said; ``recorded`` whether the journal holds that step's output. Brings the world to the state after the last recorded
+        step and returns True; returns False if it can't (background processes died, the world was too large to copy)."""
+        ...
+
+    @property
+    def open_step(self) -> str | None:
+        """The place that the last ``begin_step`` in this folder named, also by an earlier process; None if there was none."""
+        ...
+
+    async def close(self) -> None:
+        """Stop everything inside. Idempotent. The folder is left to its owner."""
+        ...
+
+
+class SandboxBackend(Protocol):
+    """Makes sandboxes of one kind."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def unavailable(self) -> str | None:
+        """One line on why this machine can't use it (what to install), or None if it can."""
+        ...
+
+    async def create(self, request: SandboxRequest) -> Sandbox:
+        """Raises ItemError(SANDBOX_LOST) if it can't be made."""
+        ...

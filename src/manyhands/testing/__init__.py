@@ -1,0 +1,1 @@
+"""Test doubles and contract suites, public, the same that the project is tested with."""

@@ -1,0 +1,1 @@
+"""What agents can do: tools, toolsets, and the distributions that toolsets are drawn from."""

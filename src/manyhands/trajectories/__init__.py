@@ -1,0 +1,1 @@
+"""Workload 1: prompts become training trajectories."""
