@@ -14,6 +14,7 @@ from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import FAILURES, Cause, FailureRule
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.claims import Claimed, Claims
+from manyhands.engine.context import Item
 from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_tree
 from manyhands.engine.outputs import OutputFiles
@@ -49,14 +50,16 @@ class Engine:
         clock: Clock,
         execution: Execution,
         budget: Callable[[], str | None],
+        on_outcome: Callable[[Item, Outcome], None] | None = None,
     ) -> None:
-        """``budget`` says why no more may be claimed, or None."""
+        """``budget`` says why no more may be claimed, or None; ``on_outcome`` is told of every end of an item, once it is on disk."""
         self._store = store
         self._executor = executor
         self._outputs = outputs
         self._clock = clock
         self._execution = execution
         self._budget = budget
+        self._on_outcome = on_outcome
         self._claims = Claims(store.reader, clock)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._performing = 0
@@ -195,6 +198,8 @@ class Engine:
         self._claims.release(number)
         if outcome.state is not ItemState.FAILED:
             await self._remove_workspace(claimed)
+        if self._on_outcome is not None:
+            self._on_outcome(claimed.item, outcome)
 
     async def _put_back(self, claimed: Claimed, not_before: float = 0.0) -> None:
         number = claimed.item.number

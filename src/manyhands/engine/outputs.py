@@ -15,9 +15,8 @@ from pathlib import Path
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError
-from manyhands.engine.reader import ItemRow
 from manyhands.engine.store import Store
-from manyhands.engine.workload import Workload
+from manyhands.engine.workload import ItemRow, Workload
 
 OPEN_FILES = 64
 SYNC_SECONDS = 2.0

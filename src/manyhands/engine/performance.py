@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed, derived_random, digest
 from manyhands.core.errors import Divergence, Interrupted, ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.blobs import pack, unpack
@@ -21,7 +22,11 @@ from manyhands.engine.context import Context, Effect, Item, Limits
 from manyhands.engine.workload import Workload
 
 ROOT_SCOPE = ""
+LAST_STEPS_SECONDS = 120.0
+"""How long the end of a performance waits for steps that are still in flight (a branch failed while another one was calling)."""
+_inside_effect: ContextVar[bool] = ContextVar("manyhands_inside_effect", default=False)
 _Kind = TypeVar("_Kind", bound=BaseException)
+_Broken = TypeVar("_Broken", bound=Exception)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ class Claim:
     item: Item
     attempt: int
     recorded: tuple[tuple[str, int, str, bytes, bytes], ...] = ()
+    alone: bool = False
+    """Perform it in a process where nothing else is performed meanwhile: it is suspected of killing its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class Performed:
     fresh_attempt: str | None = None
     divergence: str | None = None
     interrupted: bool = False
+    shared_crash: bool = False
+    """With a failure of cause ``worker_crash``: other items were in the process too, so that any of them may be to blame."""
 
 
 class NewAttemptNeeded(ManyhandsError):
@@ -122,6 +131,11 @@ class ItemContext:
         self._next = 0
 
     @property
+    def performance(self) -> _Performance:
+        """What the scopes share; for the engine."""
+        return self._performance
+
+    @property
     def item(self) -> Item:
         return self._claim.item
 
@@ -157,34 +171,25 @@ class ItemContext:
         seq = self._next
         self._next = seq + 1
         identity = digest(kind, request)
-        recorded = self._performance.recorded.get((self._scope, seq))
+        performance = self._performance
+        recorded = performance.recorded.get((self._scope, seq))
         if recorded is not None:
             return self._replayed(seq, kind, identity, recorded)
-        surroundings = self._surroundings
-        if surroundings.replay_only:
-            raise UnrecordedStep(f"step {self._scope}/{seq} ({kind}) is not in the journal")
-        if surroundings.stopping:
-            raise Interrupted
-        started = surroundings.clock.now()
-        result = await effect()
-        row = StepRow(
-            self._claim.item.number,
-            self._claim.attempt,
-            self._scope,
-            seq,
-            kind,
-            identity,
-            pack(request),
-            pack(result.output),
-            result.usage,
-            started,
-            surroundings.clock.now(),
-        )
-        await surroundings.journal.record(row)
-        return result.output
+        if self._surroundings.replay_only:
+            raise performance.broken_by(UnrecordedStep(f"step {self._scope}/{seq} ({kind}) is not in the journal"))
+        if self._surroundings.stopping or performance.ended:
+            await (
+                performance.quiet()
+            )  # an exception in one branch often cancels the others, whose calls are to be recorded first
+            raise performance.broken_by(Interrupted())
+        performance.in_flight += 1
+        try:
+            return await self._take(seq, kind, identity, request, effect)
+        finally:
+            performance.step_ended()
 
     def scope(self, name: str) -> Context:
-        full = f"{self._scope}/{name}" if self._scope else name
+        full = without_surrogates(f"{self._scope}/{name}" if self._scope else name)
         self._performance.open_scope(full)
         return ItemContext(self._surroundings, self._claim, self._performance, full)
 
@@ -197,14 +202,40 @@ class ItemContext:
     def new_attempt_needed(self, reason: str) -> Exception:
         return NewAttemptNeeded(reason)
 
+    async def _take(
+        self, seq: int, kind: str, identity: bytes, request: Json, effect: Callable[[], Awaitable[Effect]]
+    ) -> Json:
+        """Perform a step's effect and record it."""
+        clock = self._surroundings.clock
+        started = clock.now()
+        token = _inside_effect.set(True)
+        try:
+            result = await effect()
+        finally:
+            _inside_effect.reset(token)
+        if self._performance.abandoned:
+            raise Interrupted
+        row = StepRow(
+            self._claim.item.number,
+            self._claim.attempt,
+            self._scope,
+            seq,
+            kind,
+            identity,
+            pack(request),
+            pack(result.output),
+            result.usage,
+            started,
+            clock.now(),
+        )
+        await self._surroundings.journal.record(row)
+        return result.output
+
     def _replayed(self, seq: int, kind: str, identity: bytes, recorded: tuple[str, bytes, bytes]) -> Json:
         recorded_kind, recorded_identity, output = recorded
         if recorded_identity != identity:
-            divergence = Divergence(
-                self._scope, seq, recorded_kind, kind, " with another request" * (kind == recorded_kind)
-            )
-            self._performance.divergence = divergence
-            raise divergence
+            detail = " with another request" * (kind == recorded_kind)
+            raise self._performance.broken_by(Divergence(self._scope, seq, recorded_kind, kind, detail))
         self._performance.replayed.add((self._scope, seq))
         return unpack(output)
 
@@ -212,7 +243,7 @@ class ItemContext:
 class _Performance:
     """The state that the scopes of one performance share."""
 
-    __slots__ = ("divergence", "recorded", "replayed", "scopes")
+    __slots__ = ("_waiters", "abandoned", "broken", "ended", "in_flight", "recorded", "replayed", "scopes")
 
     def __init__(self, claim: Claim) -> None:
         self.recorded = {
@@ -220,7 +251,42 @@ class _Performance:
         }
         self.replayed: set[tuple[str, int]] = set()
         self.scopes: set[str] = {ROOT_SCOPE}
-        self.divergence: Divergence | None = None
+        self.broken: Exception | None = None
+        """Why the performance can't come to an end of its own, even if the workload should overlook it."""
+        self.in_flight = 0
+        self.ended = False
+        """No further step may begin."""
+        self.abandoned = False
+        """Steps that are still in flight are not recorded any more."""
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def broken_by(self, error: _Broken) -> _Broken:
+        """Remember the first error that breaks the performance; returns the error, to be raised."""
+        self.broken = self.broken or error
+        return error
+
+    def step_ended(self) -> None:
+        self.in_flight -= 1
+        if not self.in_flight:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+    async def quiet(self) -> None:
+        """Wait until no step is in flight (from within a step, there is nothing to wait for)."""
+        if self.in_flight and not _inside_effect.get():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    async def last_steps(self) -> None:
+        """Let the steps end that the workload left in flight, so that what they cost is not lost."""
+        try:
+            async with asyncio.timeout(LAST_STEPS_SECONDS):
+                await self.quiet()
+        except TimeoutError:
+            self.abandoned = True
 
     def open_scope(self, name: str) -> None:
         if name in self.scopes:
@@ -229,6 +295,8 @@ class _Performance:
 
     def unused(self) -> list[tuple[str, int]]:
         """Recorded places that were never come to."""
+        if len(self.replayed) == len(self.recorded):
+            return []
         return sorted(set(self.recorded) - self.replayed)
 
 
@@ -240,29 +308,49 @@ async def perform_item(
     Raises only StorageError (the journal can't be written), UserError (the workload can't be used as configured) and CancelledError.
     """
     performance = _Performance(claim)
-    context = ItemContext(surroundings, claim, performance, ROOT_SCOPE)
+    try:
+        performed = await _performed(workload, ItemContext(surroundings, claim, performance, ROOT_SCOPE), timeout)
+        performance.ended = True
+        if performance.in_flight:
+            await performance.last_steps()
+        return performed
+    except BaseException:
+        performance.ended = performance.abandoned = True
+        raise
+
+
+async def _performed(workload: Workload, context: ItemContext, timeout: float | None) -> Performed:
+    performance = context.performance
     try:
         async with asyncio.timeout(timeout) as limit:
             outcome = await workload.perform(context)
+        if performance.broken is not None:
+            return classify(performance.broken)
         if unused := performance.unused():
             return Performed(
                 divergence=f"step {unused[0][0]}/{unused[0][1]} was recorded, but is not performed any more"
             )
         return Performed(outcome=outcome)
     except asyncio.CancelledError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the boundary where whatever a workload raises becomes a recorded failure
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return Performed(failure=ItemError(Cause.INTERNAL, "something that the item waited for was cancelled"))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary where whatever a workload raises becomes a recorded failure
         if limit.expired() and _first(error, TimeoutError) is not None:
+            performance.abandoned = True
             return Performed(failure=ItemError(Cause.TIMEOUT, f"took longer than {timeout:g} s"))
-        return classify(error, performance.divergence)
+        return classify(error, performance.broken)
 
 
-def classify(error: BaseException, divergence: Divergence | None) -> Performed:
-    """What an exception means, whatever group it is wrapped in."""
+def classify(error: BaseException, broken: Exception | None = None) -> Performed:
+    """What an exception means, whatever group it is wrapped in. ``broken``: an earlier one, which the workload may have overlooked."""
+    if broken is not None and broken is not error:
+        error = BaseExceptionGroup("", (broken, error))
     fatal = _first(error, StorageError) or _first(error, UserError) or _first(error, UnrecordedStep)
     if fatal is not None:
         raise fatal
-    if divergence is not None or (divergence := _first(error, Divergence)) is not None:
+    if (divergence := _first(error, Divergence)) is not None:
         return Performed(divergence=str(divergence))
     if (needed := _first(error, NewAttemptNeeded)) is not None:
         return Performed(fresh_attempt=str(needed))

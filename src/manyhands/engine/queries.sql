@@ -61,6 +61,8 @@ INSERT INTO items (key, position, generation, payload, state)
 SELECT v.column1, v.column2, v.column3, v.column4, 'pending' FROM (VALUES :rows) AS v WHERE true
 ON CONFLICT (key) DO UPDATE SET position = excluded.position, generation = excluded.generation, payload = excluded.payload,
     state = CASE WHEN items.reason = 'removed' THEN 'pending' ELSE items.state END,
+    failures = CASE WHEN items.reason = 'removed' THEN 0 ELSE items.failures END,
+    message = CASE WHEN items.reason = 'removed' THEN NULL ELSE items.message END,
     cause = CASE WHEN items.reason = 'removed' THEN NULL ELSE items.cause END,
     reason = CASE WHEN items.reason = 'removed' THEN NULL ELSE items.reason END;
 
@@ -70,13 +72,18 @@ UPDATE items SET state = v.column2, reason = v.column3, cause = v.column4, messa
     finished_at = v.column7, written = 0, output = (SELECT id FROM outputs WHERE file = v.column8)
 FROM (VALUES :rows) AS v WHERE items.key = v.column1 AND items.state = 'pending';
 
+-- name: planned_twice
+-- keys that this planning has named before: key, generation
+SELECT items.key FROM items JOIN (VALUES :rows) AS v ON items.key = v.column1 WHERE items.generation = v.column2 LIMIT 1;
+
 -- name: moved_items
 -- whether planning gave an ended item another payload or place (compared before it is written)
 SELECT count(*) FROM items JOIN (VALUES :rows) AS v ON items.key = v.column1
 WHERE items.output IS NOT NULL AND (items.position <> v.column2 OR items.payload <> v.column3);
 
 -- name: removed_items
-SELECT number, key, state FROM items WHERE generation < ? ORDER BY number;
+-- those that this planning is the first not to name
+SELECT number, key, state FROM items WHERE generation < ? AND position < 1000000000000 ORDER BY number;
 
 -- name: park_removed
 -- behind everything that the input names, so that positions stay unique
@@ -90,7 +97,8 @@ WHERE generation < ? AND state IN ('pending', 'running', 'failed');
 UPDATE items SET state = 'pending' WHERE state = 'running';
 
 -- name: release_failed
-UPDATE items SET state = 'pending', failures = 0, not_before = 0, cause = NULL, message = NULL, record = NULL, finished_at = NULL
+UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, cause = NULL, message = NULL, record = NULL,
+    finished_at = NULL
 WHERE state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed');
 
 -- name: release_waiting
@@ -155,6 +163,9 @@ UPDATE items SET written = 0 WHERE output IS NOT NULL;
 -- name: reset_output_size
 UPDATE outputs SET size = 0 WHERE id = ?;
 
+-- name: reset_all_output_sizes
+UPDATE outputs SET size = 0;
+
 -- name: assign_output
 UPDATE items SET output = (SELECT id FROM outputs WHERE file = ?) WHERE number = ?;
 
@@ -170,3 +181,7 @@ SELECT id, process, host, started_at, heartbeat_at, ended_at, ending FROM sessio
 -- name: working_seconds
 -- how long anyone worked on the run; a session that was killed counts up to its last heartbeat
 SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at), 0.0) FROM sessions;
+
+-- name: states_after
+-- position, state, reason: what checkpoints are made of, without decoding anything
+SELECT position, state, reason FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;

@@ -4,52 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import RunError
-from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, loads
-from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.engine.blobs import unpack
-from manyhands.engine.context import Item
 from manyhands.engine.database import connect, queries, storage_errors
-from manyhands.engine.workload import FinishedItem, RecordedStep
+from manyhands.engine.workload import FinishedItem, ItemRow, RecordedStep
 
 JOURNAL = "run.db"
 PAGE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class ItemRow:
-    """An item as the journal holds it. Times are seconds since 1970 UTC."""
-
-    number: int
-    key: str
-    payload: Json
-    state: ItemState
-    attempt: int
-    performances: int
-    failures: int
-    reason: str | None
-    cause: str | None
-    message: str | None
-    record: Any
-    started_at: float | None
-    finished_at: float | None
-    position: int
-
-    @property
-    def item(self) -> Item:
-        return Item(self.number, self.key, self.payload)
-
-    def finished(self) -> FinishedItem:
-        """As an ended item. Raises ValueError if it has not ended."""
-        cause = Cause(self.cause) if self.cause else None
-        outcome = Outcome(self.state, self.record or {}, None, self.reason, cause, self.message)
-        return FinishedItem(self.item, self.attempt, outcome)
 
 
 class JournalReader:
@@ -123,6 +90,10 @@ class JournalReader:
                 "steps_of_attempt", item_number, attempt
             )
         ]
+
+    def states(self, position: int, limit: int) -> list[tuple[int, str, str | None]]:
+        """(position, state, reason) of items behind a position, in order, without those that left the input."""
+        return [(place, state, reason) for place, state, reason in self.all("states_after", position, limit)]
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many items are in each state, by reason or cause."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, StorageError
-from manyhands.core.outcomes import ItemState
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.context import Limits
+from manyhands.engine.context import Item, Limits
 from manyhands.engine.engine import Ending, Engine, sweep_workspaces
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.local import LocalExecutor
@@ -106,6 +106,11 @@ class Controls:
         if self._stopped is not None:
             self.stop(self._stopped)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stopped is not None
+
     def progress(self) -> Progress | None:
         """Where the run stands now; None before it began. Only from the loop that performs it."""
         return self._progress() if self._progress else None
@@ -176,24 +181,26 @@ async def perform_run(
     workload: Workload,
     *,
     spec_changed: bool = False,
+    rewrite_outputs: bool = False,
     retry_failed: bool = True,
     notice: Notice = lambda text: None,
     controls: Controls | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_outcome: Callable[[Item, Outcome], None] | None = None,
     clock: Clock | None = None,
 ) -> RunResult:
     """Perform what is left of a run, then write its exports and its summary.
 
     ``spec_changed``: record the workload's spec as the run's from now on. ``retry_failed``: failed items are performed again. ``on_progress``
-    is called at most twice a second. Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
+    is called at most twice a second, ``on_outcome`` at every end of an item. ``rewrite_outputs``: write all output lines again. Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
     clock = clock or SystemClock()
     if not (folder / JOURNAL).is_file():
         raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
     store = Store(folder, clock, notice)
     try:
-        session = _Session(store, workload, clock, notice)
-        session.prepare(spec_changed=spec_changed, retry_failed=retry_failed)
+        session = _Session(store, workload, clock, notice, on_outcome)
+        session.prepare(spec_changed=spec_changed, retry_failed=retry_failed, rewrite=rewrite_outputs)
         ending = await session.perform(controls or Controls(), on_progress)
         return session.finish(ending)
     finally:
@@ -203,14 +210,22 @@ async def perform_run(
 class _Session:
     """One opening of a run to perform it."""
 
-    def __init__(self, store: Store, workload: Workload, clock: Clock, notice: Notice) -> None:
+    def __init__(
+        self,
+        store: Store,
+        workload: Workload,
+        clock: Clock,
+        notice: Notice,
+        on_outcome: Callable[[Item, Outcome], None] | None,
+    ) -> None:
         self._store = store
         self._workload = workload
         self._clock = clock
         self._notice = notice
+        self._on_outcome = on_outcome
         self._run_id: str = store.reader.meta("run_id")
 
-    def prepare(self, *, spec_changed: bool, retry_failed: bool) -> None:
+    def prepare(self, *, spec_changed: bool, retry_failed: bool, rewrite: bool) -> None:
         store = self._store
         if strays := kill_strays(self._run_id):
             self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
@@ -218,7 +233,7 @@ class _Session:
             store.set_meta(spec=self._workload.spec)
         moved = plan(store, self._workload, self._notice)
         store.release_items(failed=retry_failed)
-        if written := repair(store, self._workload, rebuild=moved):
+        if written := repair(store, self._workload, rebuild=moved or rewrite):
             self._notice(f"{written} output lines were written again from the journal")
         sweep_workspaces(store, keep=self._workload.execution.keep_workspaces)
 
@@ -232,7 +247,9 @@ class _Session:
         ending = Ending(stopped="crashed")
         try:
             async with _executor(self._executor(execution, limits)) as executor:
-                engine = Engine(store, executor, outputs, self._clock, execution, lambda: limits.budget.reason)
+                engine = Engine(
+                    store, executor, outputs, self._clock, execution, lambda: limits.budget.reason, self._on_outcome
+                )
                 progress = self._progress(engine)
                 controls.attach(engine, limits, progress)
                 watcher = asyncio.create_task(self._watch(progress, on_progress))

@@ -6,14 +6,17 @@ import fcntl
 import os
 import socket
 import sqlite3
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from manyhands.core.clock import Clock
-from manyhands.core.errors import ItemError, RunError, StorageError
-from manyhands.core.jsonio import Json, dumps
+from manyhands.core.errors import ItemError, RunError, StorageError, UserError
+from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.blobs import pack
 from manyhands.engine.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
@@ -23,7 +26,11 @@ from manyhands.engine.workload import PlannedItem
 from manyhands.engine.writer import GroupWriter
 
 LOCK = "run.lock"
+LOCK_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.0)
+REWRITE = "rewrite_outputs"
+"""The fact that all output has to be written again, recorded until that is done."""
 PLAN_CHUNK = 256
+LONGEST_MESSAGE = 4000
 _Element = TypeVar("_Element")
 CHUNKS_IN_TRANSACTION = 20
 
@@ -38,16 +45,25 @@ class RunLock:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StorageError(f"{self._path}: the folder can't be written ({error.strerror})") from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._locked():
             owner = self._path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
             os.close(self._descriptor)
-            raise RunError(
-                f"{folder}: this run is being performed by {owner}; one process at a time can do that"
-            ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            raise RunError(f"{folder}: this run is being performed by {owner}; one process at a time can do that")
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except OSError:
+            pass  # a full disk: the name is for people, the lock holds without it
+
+    def _locked(self) -> bool:
+        """Take the lock. Whoever only looks whether a run is owned holds it for an instant, which is waited out."""
+        for pause in LOCK_PAUSES:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except OSError:
+                time.sleep(pause)
+        return False
 
     def release(self) -> None:
         if self._descriptor >= 0:
@@ -83,14 +99,14 @@ class Store:
         self._clock = clock
         self._path = folder / JOURNAL
         self._lock = RunLock(folder)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._lock.release)
             self._connection = connect(self._path, any_thread=True)
+            undo.callback(self._connection.close)
             prepare(self._connection, self._path, notice)
             migrate(self._connection, self._path)
             self.reader = JournalReader(folder, connect(self._path, read_only=True))
-        except BaseException:
-            self._lock.release()
-            raise
+            undo.pop_all()
         self._writer: GroupWriter | None = None
         self._session = 0
 
@@ -102,32 +118,30 @@ class Store:
             for name, value in values.items():
                 self._execute("set_meta", [(name, dumps(value).decode())])
 
-    def plan(self, items: Iterable[PlannedItem], generation: int) -> bool:
-        """Enter all items of the input, in order.
+    def plan(self, items: Iterable[PlannedItem], generation: int) -> None:
+        """Enter all items of the input, in order. ``generation``: a number that no earlier planning had, finished or not.
 
-        Returns whether an item that had ended got another place or payload (so that output must be written again).
+        Where an item that had ended gets another place or payload, it is recorded that the output must be written again.
+        Raises UserError for two items with the same key.
         """
-        moved, position = False, 0
+        position = 0
         chunks = _chunks(items, PLAN_CHUNK)
-        with storage_errors(self._path):
-            while group := list(islice(chunks, CHUNKS_IN_TRANSACTION)):
-                with transaction(self._connection):
-                    for chunk in group:
-                        moved |= self._plan_chunk(chunk, position, generation)
-                        position += len(chunk)
-            (entered,) = self._connection.execute(
-                "SELECT count(*) FROM items WHERE generation = ?", (generation,)
-            ).fetchone()
-        if entered != position:
-            raise RunError(f"{self._path}: two items of the input have the same key")
-        return moved
+        while group := list(islice(chunks, CHUNKS_IN_TRANSACTION)):
+            with storage_errors(self._path), transaction(self._connection):
+                for chunk in group:
+                    self._plan_chunk(chunk, position, generation)
+                    position += len(chunk)
 
-    def _plan_chunk(self, chunk: list[PlannedItem], position: int, generation: int) -> bool:
-        rows = [(item.key, position + index, generation, pack(item.payload)) for index, item in enumerate(chunk)]
-        moved = False
+    def _plan_chunk(self, chunk: list[PlannedItem], position: int, generation: int) -> None:
+        rows = [
+            (without_surrogates(item.key), position + index, generation, pack(item.payload))
+            for index, item in enumerate(chunk)
+        ]
+        self._refuse_duplicates([row[0] for row in rows], generation)
         if generation > 1:
             places = [(key, place, payload) for key, place, _, payload in rows]
-            moved = bool(self._execute("moved_items", places).fetchone()[0])
+            if self._execute("moved_items", places).fetchone()[0]:
+                self._execute("set_meta", [(REWRITE, "true")])
         self._execute("plan_items", rows)
         ended = [(item.key, item.outcome) for item in chunk if item.outcome is not None]
         if ended:
@@ -136,6 +150,12 @@ class Store:
                 self._execute("add_outputs", [(file,) for file in files])
             self._execute("enter_outcome", [(key, *outcome_row(outcome, self._clock.now())) for key, outcome in ended])
         return moved
+
+    def _refuse_duplicates(self, keys: list[str], generation: int) -> None:
+        seen = self._execute("planned_twice", [(key, generation) for key in keys]).fetchone()
+        twice = seen[0] if seen else next((key for key, count in Counter(keys).items() if count > 1), None)
+        if twice is not None:
+            raise UserError(f"two items of the input have the same key: {twice}")
 
     def removed(self, generation: int) -> list[tuple[int, str, str]]:
         """Items (number, key, state) that the latest planning did not name; those without an end are cancelled."""
@@ -201,10 +221,11 @@ class Store:
         self.writer.submit("start_items", (number, self._clock.now()))
 
     def settle(self, number: int, outcome: Outcome) -> Awaitable[None]:
-        """An item has ended."""
+        """An item has ended. Raises TypeError or ValueError, with nothing written, if its record is no JSON."""
+        row = (number, *outcome_row(outcome, self._clock.now()))
         if outcome.line is not None:
             self.writer.submit("add_outputs", (outcome.line[0],))
-        self.writer.submit("settle_items", (number, *outcome_row(outcome, self._clock.now())))
+        self.writer.submit("settle_items", row)
         return self.writer.committed()
 
     def put_back(self, number: int, *, attempt: int, failures: int, not_before: float = 0.0) -> Awaitable[None]:
@@ -213,7 +234,7 @@ class Store:
         return self.writer.committed()
 
     def add_failure(self, number: int, attempt: int, failure: ItemError) -> None:
-        self.writer.submit("add_failures", (number, attempt, self._clock.now(), failure.cause, failure.message))
+        self.writer.submit("add_failures", (number, attempt, self._clock.now(), failure.cause, _text(failure.message)))
 
     def end_attempt(self, number: int, attempt: int, reason: str) -> None:
         self.writer.submit("end_attempts", (number, attempt, self._clock.now(), reason))
@@ -256,11 +277,16 @@ def outcome_row(outcome: Outcome, time: float) -> tuple[Any, ...]:
         outcome.state,
         outcome.reason,
         outcome.cause,
-        outcome.message,
+        None if outcome.message is None else _text(outcome.message),
         pack(outcome.record) if outcome.record else None,
         time,
         outcome.line[0] if outcome.line else None,
     )
+
+
+def _text(message: str) -> str:
+    """A message as the journal can hold it: valid Unicode, of bounded length."""
+    return without_surrogates(message[:LONGEST_MESSAGE])
 
 
 def _chunks(items: Iterable[_Element], size: int) -> Iterator[list[_Element]]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from manyhands.core.errors import RunError
+from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
-from manyhands.core.outcomes import Outcome
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.context import Context, Item
 
@@ -78,6 +79,36 @@ class FinishedItem:
     outcome: Outcome
 
 
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """An item as the journal holds it. Times are seconds since 1970 UTC."""
+
+    number: int
+    key: str
+    payload: Json
+    state: ItemState
+    attempt: int
+    performances: int
+    failures: int
+    reason: str | None
+    cause: str | None
+    message: str | None
+    record: Any
+    started_at: float | None
+    finished_at: float | None
+    position: int
+
+    @property
+    def item(self) -> Item:
+        return Item(self.number, self.key, self.payload)
+
+    def finished(self) -> FinishedItem:
+        """As an ended item. Raises ValueError if it has not ended."""
+        cause = Cause(self.cause) if self.cause else None
+        outcome = Outcome(self.state, self.record or {}, None, self.reason, cause, self.message)
+        return FinishedItem(self.item, self.attempt, outcome)
+
+
 class RunReader(Protocol):
     """Reads a run, for exports and reports."""
 
@@ -90,6 +121,15 @@ class RunReader(Protocol):
 
     def steps(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
         """An attempt's steps in order of recording."""
+        ...
+
+    def items(self) -> Iterator[ItemRow]:
+        """All items in order of the input, streamed."""
+        ...
+
+    def states(self, position: int, limit: int) -> list[tuple[int, str, str | None]]:
+        """(position, state, reason) of items behind a position, in order: cheap, for the largest runs. Items that left the input are left
+        out."""
         ...
 
     def counts(self) -> dict[tuple[str, str], int]:
@@ -132,13 +172,18 @@ class Workload(Protocol):
         the first item if the input can't be used."""
         ...
 
-    def performing(self) -> AbstractAsyncContextManager[None]:
-        """Entered once in each process that performs items: opens clients, checks keys."""
+    def performing(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
+        """Entered once in each process that performs items: opens clients, checks keys. ``replay``: nothing will happen outside, so
+        nothing need be there."""
         ...
 
     async def perform(self, context: Context) -> Outcome:
         """Perform one item. Raises ItemError for a failure (the engine applies the failure table); any other exception
         is recorded as ``internal``."""
+        ...
+
+    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
+        """A step for people: pairs of a label (``user``, ``assistant``, ``terminal`` …) and text."""
         ...
 
     def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:

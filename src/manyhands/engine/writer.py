@@ -118,7 +118,7 @@ class GroupWriter:
                     if batch.usage is not ZERO:
                         self._connection.execute(queries()["add_usage"], usage_row(batch.usage))
                 self.commits += 1
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a thread that died of anything would leave everyone waiting for ever
             self._failure = storage_error(self._path, error)
         if batch.waiters and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_resolve, batch.waiters, self._failure)

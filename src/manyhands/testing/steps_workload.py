@@ -48,7 +48,7 @@ class StepsWorkload:
         return (PlannedItem(key, {"position": position}) for position, key in enumerate(keys))
 
     @asynccontextmanager
-    async def performing(self) -> AsyncIterator[None]:
+    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
         yield
 
     async def perform(self, context: Context) -> Outcome:
@@ -57,6 +57,9 @@ class StepsWorkload:
             request = {"number": number, "tag": self.spec.get("tag", ""), "total": total}
             total = await context.step("count", request, partial(self._effect, context, number, total))
         return Outcome(ItemState.COMPLETED, {"total": total}, self._line(context.item.key, context.item.payload, total))
+
+    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
+        return [("number", str(step.request["number"])), ("total", str(step.output))]
 
     def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
         if finished.outcome.state is not ItemState.COMPLETED:

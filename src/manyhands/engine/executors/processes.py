@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import sys
-from collections import deque
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from manyhands.core.errors import ItemError, ManyhandsError, UserError
+from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import ZERO
 from manyhands.engine.context import CallReport, Limits
@@ -23,6 +23,8 @@ from manyhands.engine.strays import MARK, kill_strays
 
 START_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
+"""How long a worker may take to end an item that is past its time limit, before the worker is killed."""
 FAILED_STARTS = 3
 """Workers in a row that died before they were ready, after which the run stops."""
 
@@ -35,6 +37,11 @@ class _Worker:
     permits: set[int] = field(default_factory=set)
     requests: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     ready: bool = False
+    reserved: bool = False
+    """Kept for an item that has to be alone."""
+
+    def free_places(self, concurrency: int) -> int:
+        return concurrency - len(self.tickets) if self.ready and not self.reserved else 0
 
 
 class ProcessExecutor:
@@ -51,7 +58,8 @@ class ProcessExecutor:
         self._concurrency = concurrency
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._free: deque[asyncio.Future[None]] = deque()
+        self._spawning: set[asyncio.Task[None]] = set()
+        self._free: list[asyncio.Future[None]] = []
         self._ticket = 0
         self._failed_starts = 0
         self._unusable: str | None = None
@@ -64,27 +72,52 @@ class ProcessExecutor:
         return self._count * self._concurrency
 
     async def start(self) -> None:
-        self._log = await asyncio.to_thread((Path(self._begin.folder) / "workers.log").open, "ab")
+        path = Path(self._begin.folder) / "workers.log"
+        try:
+            self._log = await asyncio.to_thread(path.open, "ab")
+        except OSError as error:
+            raise StorageError(f"{path}: can't be written ({error.strerror})") from error
         for _ in range(self._count):
             await self._spawn()
+        if self._unusable is not None:
+            raise UserError(self._unusable)
 
     async def perform(self, claim: Claim) -> Performed:
-        worker = await self._free_worker()
+        worker = await (self._reserved_worker() if claim.alone else self._free_worker())
+        if worker is None:
+            return Performed(interrupted=True)
         self._ticket += 1
+        ticket = self._ticket
         future: asyncio.Future[Performed] = asyncio.get_running_loop().create_future()
-        worker.tickets[self._ticket] = future
-        worker.channel.send(wire.Perform(self._ticket, claim))
-        return await future
+        worker.tickets[ticket] = future
+        worker.channel.send(wire.Perform(ticket, claim))
+        try:
+            async with asyncio.timeout(self._longest()):
+                return await future
+        except TimeoutError:
+            _kill(worker.process)
+            return Performed(failure=ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
+        finally:
+            if claim.alone:
+                worker.reserved = False
+                self._wake_all()
+
+    def _longest(self) -> float | None:
+        """Seconds after which a worker is not trusted any more to end an item that is past its time limit."""
+        limit = self._begin.item_timeout
+        return None if limit is None else limit + GRACE_SECONDS
 
     def stop(self) -> None:
         self._stopping = True
         for worker in self._workers:
             worker.channel.send(wire.Stop())
+        self._wake_all()
 
     async def close(self) -> None:
         if self._closing:
             return
         self._closing = True
+        await asyncio.gather(*self._spawning, return_exceptions=True)
         workers = list(self._workers)
         for worker in workers:
             worker.channel.close()
@@ -96,6 +129,16 @@ class ProcessExecutor:
             self._log.close()
 
     async def _spawn(self) -> None:
+        """Start a worker; one that is begun is started to its end, so that it can be ended properly."""
+        task = asyncio.ensure_future(self._start_worker())
+        self._spawning.add(task)
+        task.add_done_callback(self._spawning.discard)
+        try:
+            await asyncio.shield(task)
+        except OSError as error:
+            self._unusable = f"worker processes can't be started: {error.strerror or error}"
+
+    async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -123,10 +166,10 @@ class ProcessExecutor:
         try:
             async with asyncio.timeout(START_SECONDS):
                 self._handle(worker, await worker.channel.receive())
-        except TimeoutError:
-            worker.process.kill()
-        while (message := await worker.channel.receive()) is not None:
-            self._handle(worker, message)
+            while (message := await worker.channel.receive()) is not None:
+                self._handle(worker, message)
+        except Exception:  # noqa: BLE001 - whatever is wrong with this worker, its items must get an answer
+            _kill(worker.process)
         await self._lost(worker)
 
     def _handle(self, worker: _Worker, message: object) -> None:
@@ -136,30 +179,31 @@ class ProcessExecutor:
             case wire.Acquire(request, key, reserve):
                 self._answer(worker, request, self._grant(worker, self._limits.acquire(key, reserve)))
             case wire.Release(permit, report):
-                worker.permits.discard(permit)
-                self._limits.release(permit, report)
+                if permit in worker.permits:
+                    worker.permits.discard(permit)
+                    self._limits.release(permit, report)
             case wire.Forget(request):
                 if request in worker.requests:
                     worker.requests[request].cancel()
-            case wire.Done(ticket, performed, unusable):
-                self._done(worker, ticket, performed, unusable)
+            case wire.Done(ticket, performed, error):
+                self._done(worker, ticket, performed, error)
             case wire.Ready():
                 worker.ready = True
                 self._failed_starts = 0
                 if self._stopping:
                     worker.channel.send(wire.Stop())
-                self._wake()
+                self._wake_all()
             case wire.Unusable(text):
                 self._unusable = text
 
-    def _done(self, worker: _Worker, ticket: int, performed: Performed | None, unusable: str | None) -> None:
+    def _done(self, worker: _Worker, ticket: int, performed: Performed | None, error: Exception | None) -> None:
         future = worker.tickets.pop(ticket)
         if not future.done():
             if performed is not None:
                 future.set_result(performed)
             else:
-                future.set_exception(UserError(unusable or "the worker could not perform the item"))
-        self._wake()
+                future.set_exception(error or UserError("the worker could not perform the item"))
+        self._wake_all()
 
     def _answer(self, worker: _Worker, request: int, answer: Awaitable[int | None]) -> None:
         async def reply() -> None:
@@ -167,38 +211,68 @@ class ProcessExecutor:
                 worker.channel.send(wire.Granted(request, await answer or 0))
             except ManyhandsError as error:
                 worker.channel.send(wire.Granted(request, error=error))
-            finally:
-                worker.requests.pop(request, None)
 
-        worker.requests[request] = self._background(reply())
+        task = worker.requests[request] = self._background(reply())
+        task.add_done_callback(lambda _: worker.requests.pop(request, None))
 
     async def _grant(self, worker: _Worker, acquired: Awaitable[int]) -> int:
         permit = await acquired
         worker.permits.add(permit)
         return permit
 
-    async def _free_worker(self) -> _Worker:
-        while True:
-            if self._unusable is not None:
-                raise UserError(self._unusable)
-            ready = [worker for worker in self._workers if worker.ready and len(worker.tickets) < self._concurrency]
-            if ready:
-                return min(ready, key=lambda worker: len(worker.tickets))
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._free.append(future)
-            await future
+    async def _free_worker(self) -> _Worker | None:
+        """A worker with a free place; None if the run is stopping."""
+        while not self._is_over():
+            worker = max(self._workers, key=self._free_places, default=None)
+            if worker is not None and self._free_places(worker) > 0:
+                return worker
+            await self._change()
+        return None
 
-    def _wake(self) -> None:
-        while self._free:
-            future = self._free.popleft()
+    async def _reserved_worker(self) -> _Worker | None:
+        """A worker that performs nothing else, and takes nothing else until its ``reserved`` is reset."""
+        reserved: _Worker | None = None
+        try:
+            while not self._is_over():
+                if reserved not in self._workers:
+                    reserved = max(self._workers, key=self._free_places, default=None)
+                    if reserved is None or self._free_places(reserved) <= 0:
+                        reserved = None
+                    else:
+                        reserved.reserved = True
+                if reserved is not None and not reserved.tickets:
+                    found, reserved = reserved, None
+                    return found
+                await self._change()
+        finally:
+            if reserved is not None:
+                reserved.reserved = False
+        return None
+
+    def _free_places(self, worker: _Worker) -> int:
+        return worker.free_places(self._concurrency)
+
+    def _is_over(self) -> bool:
+        if self._unusable is not None:
+            raise UserError(self._unusable)
+        return self._stopping
+
+    async def _change(self) -> None:
+        """Wait until a place may have become free."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._free.append(future)
+        await future
+
+    def _wake_all(self) -> None:
+        waiting, self._free = self._free, []
+        for future in waiting:
             if not future.done():
                 future.set_result(None)
-                if self._unusable is None:
-                    return
 
     async def _lost(self, worker: _Worker) -> None:
         """A worker's socket closed: it died, or was told to end."""
         self._workers.remove(worker)
+        worker.channel.close()
         code = await _exit_code(worker.process)
         kill_strays(f"{self._run_id}.{worker.process.pid}")
         for task in list(worker.requests.values()):
@@ -206,9 +280,10 @@ class ProcessExecutor:
         for permit in worker.permits:
             self._limits.release(permit, CallReport(usage=ZERO, failed=True))
         failure = ItemError(Cause.WORKER_CRASH, f"the worker process {worker.process.pid} died ({_how(code)})")
+        performed = Performed(failure=failure, shared_crash=len(worker.tickets) > 1)
         for future in worker.tickets.values():
             if not future.done():
-                future.set_result(Performed(failure=failure))
+                future.set_result(performed)
         if not self._closing:
             await self._replace(worker, code)
 
@@ -219,17 +294,16 @@ class ProcessExecutor:
                 self._unusable = (
                     f"worker processes die before they are ready ({_how(code)}); see {self._begin.folder}/workers.log"
                 )
-        if self._unusable is None:
+        if self._unusable is None and not self._stopping:
             await self._spawn()
-        else:
-            self._wake()
+        self._wake_all()
 
     async def _end(self, worker: _Worker) -> None:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await worker.process.wait()
         except TimeoutError:
-            worker.process.kill()
+            _kill(worker.process)
             await worker.process.wait()
         kill_strays(f"{self._run_id}.{worker.process.pid}")
 
@@ -245,8 +319,13 @@ async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
         async with asyncio.timeout(CLOSE_SECONDS):
             return await process.wait()
     except TimeoutError:
-        process.kill()
+        _kill(process)
         return await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
 
 
 def _how(code: int | None) -> str:

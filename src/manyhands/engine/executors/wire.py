@@ -12,12 +12,14 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from manyhands.core.errors import StorageError, UserError
 from manyhands.core.usage import Reserve
 from manyhands.engine.context import CallReport
 from manyhands.engine.performance import Claim, Performed, StepRow
 
 _LENGTH = struct.Struct("!I")
-HIGH_WATER = 1 << 20
+BUFFER = 1 << 20
+"""Bytes read ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,11 @@ class Perform:
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """Worker to owner: how it came out; or, in ``error``, why no item is to blame."""
+
     ticket: int
     performed: Performed | None
-    unusable: str | None = None
+    error: UserError | StorageError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class Channel:
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
         end.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=end))
+        return cls(*await asyncio.open_connection(sock=end, limit=BUFFER))
 
     def send(self, message: object) -> None:
         """Queue a message. To a peer that is gone, it is dropped."""

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.clock import SystemClock
-from manyhands.core.errors import StorageError, UserError
+from manyhands.core.errors import ItemError, StorageError, UserError
+from manyhands.core.failures import Cause
 from manyhands.core.usage import Reserve
 from manyhands.engine.context import CallReport
 from manyhands.engine.executors import wire
 from manyhands.engine.loop import run_on_loop
-from manyhands.engine.performance import StepRow, Surroundings, perform_item
+from manyhands.engine.performance import Performed, StepRow, Surroundings, describe, perform_item
 from manyhands.engine.workload import Workload, load_workload
 
 CLEAN_UP_SECONDS = 8.0
+"""How long items may take to clean up when the owner is gone."""
 
 
 class Owner:
@@ -61,7 +63,11 @@ class Owner:
         try:
             return await future
         except asyncio.CancelledError:
-            self._channel.send(wire.Forget(request))
+            self._requests.pop(request, None)
+            if not future.done() or future.cancelled():
+                self._channel.send(wire.Forget(request))
+            elif future.exception() is None and future.result():  # the permit came in the same turn of the loop
+                self.release(future.result(), CallReport())
             raise
 
 
@@ -89,7 +95,8 @@ class Worker:
                         self._surroundings.stopping = True
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=CLEAN_UP_SECONDS)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -99,9 +106,19 @@ class Worker:
     async def _perform(self, order: wire.Perform) -> None:
         try:
             performed = await perform_item(self._workload, self._surroundings, order.claim, self._begin.item_timeout)
-            self._channel.send(wire.Done(order.ticket, performed))
-        except (UserError, StorageError) as error:
-            self._channel.send(wire.Done(order.ticket, None, str(error)))
+        except StorageError as error:
+            self._channel.send(wire.Done(order.ticket, None, StorageError(str(error))))
+        except UserError as error:
+            self._channel.send(wire.Done(order.ticket, None, UserError(str(error))))
+        else:
+            self._report(order.ticket, performed)
+
+    def _report(self, ticket: int, performed: Performed) -> None:
+        try:
+            self._channel.send(wire.Done(ticket, performed))
+        except Exception as error:  # noqa: BLE001 - pickling runs the code of whatever the workload put in its record
+            failure = ItemError(Cause.INTERNAL, f"the outcome can't be sent: {describe(error)}")
+            self._channel.send(wire.Done(ticket, Performed(failure=failure)))
 
 
 async def serve(descriptor: int) -> None:

@@ -1,0 +1,42 @@
+# make demo        30 prompts become trajectories, with a simulated model (no key, no cost)
+# make test        format, lint, types, import contract, all tests
+# make crash-test  N=100 kills at random instants (see docs/promises.md)
+# make bench       what the engine costs, as ratios measured in one run
+VENV ?= .venv
+BIN := $(VENV)/bin
+N ?= 100
+
+.PHONY: demo test lint tests crash-test bench format clean
+
+demo:
+	@VENV=$(VENV) tools/setup demo
+	@$(BIN)/python examples/demo.py
+
+test: lint tests
+
+lint:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+tests:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+crash-test:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/python -m tests.crash.campaign --kills $(N)
+
+bench:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/python -m benchmarks $(BENCH)
+
+format:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

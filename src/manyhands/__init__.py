@@ -1,0 +1,33 @@
+"""manyhands: thousands of agent tasks on one machine, and never a paid call lost or repeated.
+
+The public names are imported when they are first used, so that the command line starts at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from manyhands.engine.run import Controls, Progress, RunResult
+    from manyhands.tools.registry import tool
+    from manyhands.trajectories.batch_runner import BatchRunner, Callbacks
+
+_WHERE = {
+    "BatchRunner": "manyhands.trajectories.batch_runner",
+    "Callbacks": "manyhands.trajectories.batch_runner",
+    "Controls": "manyhands.engine.run",
+    "Progress": "manyhands.engine.run",
+    "RunResult": "manyhands.engine.run",
+    "tool": "manyhands.tools.registry",
+}
+
+__all__ = ["BatchRunner", "Callbacks", "Controls", "Progress", "RunResult", "tool"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'manyhands' has no attribute {name!r}")

@@ -1,0 +1,185 @@
+"""The agent loop: ask the model, run the tools it calls, until it answers.
+
+How a conversation ends is always named (``StopReason``), and a failed model call is never an ending: it fails the item,
+which then goes on from its last recorded step. Against the original (section 4 of the specification):
+
+- An answer on the last allowed turn is an answer.
+- Calls of unknown tools and unreadable arguments are answered to the model; other calls of the same turn are run as
+  usual. The
+  third turn in a row without a call that could be run ends the conversation and is left out of it.
+- An empty answer, endless reasoning, or a tool call cut off at the token limit is asked for again, with nothing added
+  to the
+  conversation; a text cut off there is continued after a user turn that is marked as this program's own.
+- Tool results are never edited, so nothing about turns running out gets into them.
+- The history is never shortened: what is kept is what happened. If it outgrows the model's context window, the
+  conversation ends
+  there (before any answer, the item fails).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from manyhands.agents.reading import Progress, read_answer, read_summary
+from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
+from manyhands.agents.tool_running import ToolRunner
+from manyhands.agents.toolbox import NO_TOOLS, Toolbox
+from manyhands.agents.trajectory import MODEL, Transcript, refusals
+from manyhands.agents.world import World
+from manyhands.core.digests import derive_seed, digest
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.messages import Message
+from manyhands.core.outcomes import StopReason
+from manyhands.engine.context import Context, Effect
+from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
+from manyhands.tools.protocol import Tool, ToolEnvironment
+
+CONTINUE = "Your answer was cut off. Go on exactly where it stopped, and repeat nothing."
+SUMMARY_REQUEST = (
+    "No more turns are left for tool calls. Without calling tools, say what you found and did, and what is still open."
+)
+
+
+async def run_agent(
+    context: Context,
+    task: AgentTask,
+    *,
+    model: ChatModel,
+    tools: Sequence[Tool] | Toolbox,
+    environment: ToolEnvironment,
+    settings: AgentSettings,
+    world: World | None = None,
+) -> AgentResult:
+    """Perform a task.
+
+    ``world``: whose sandbox the tools change; its ``sandbox`` is what ``environment`` should offer. It is not closed
+    here. Passing the same tool objects (or the same ``Toolbox``) for many tasks saves work.
+
+    Raises ItemError: whatever the model client raises, a context overflow before any answer, SANDBOX_LOST, and
+    TOOL_ERROR naming a tool that broke.
+    """
+    toolbox = Toolbox.of(tools)
+    runner = ToolRunner(context, toolbox, environment, world, settings)
+    return await _Conversation(context, task, model, toolbox, runner, settings).run()
+
+
+def settings_digest(settings: ChatSettings) -> dict[str, Any]:
+    """What of the settings makes a call another call: everything that is sent."""
+    return {name: value for name in _SENT if (value := getattr(settings, name)) is not None}
+
+
+_SENT = tuple(name for name in (field.name for field in fields(ChatSettings)) if name != "call_timeout")
+
+
+class _Conversation:
+    """One conversation being held."""
+
+    __slots__ = ("_context", "_head", "_model", "_progress", "_runner", "_settings", "_task", "_toolbox", "_transcript")
+
+    def __init__(
+        self,
+        context: Context,
+        task: AgentTask,
+        model: ChatModel,
+        toolbox: Toolbox,
+        runner: ToolRunner,
+        settings: AgentSettings,
+    ) -> None:
+        self._context = context
+        self._task = task
+        self._model = model
+        self._toolbox = toolbox
+        self._runner = runner
+        self._settings = settings
+        self._head = task.head(with_tools=bool(toolbox.names))
+        self._transcript = Transcript()
+        self._progress = Progress(settings.max_turns)
+
+    async def run(self) -> AgentResult:
+        added: list[Message] = [{"role": "user", "content": self._task.prompt}]
+        stop: StopReason | None = None
+        while stop is None:
+            stop, added = await self._turn(added)
+        transcript = self._transcript
+        return AgentResult(
+            transcript.messages,
+            stop,
+            self._progress.api_calls,
+            transcript.usage,
+            transcript.tool_uses,
+            transcript.unknown_tools,
+        )
+
+    async def _turn(self, added: list[Message]) -> tuple[StopReason | None, list[Message]]:
+        """One model call and what follows from it: why to stop, or else what to add to the next request."""
+        turn = self._context.place
+        output = await self._ask(added, self._toolbox)
+        if "overflow" in output:
+            return StopReason.CONTEXT_OVERFLOW, []
+        self._progress.take(output)
+        calls = self._transcript.answer(output)
+        following = output.get("next")
+        if following == "stop":
+            return StopReason(output["stop"]), []
+        if following == "resend":
+            return None, []
+        if following == "continue":
+            return None, [_synthetic(CONTINUE, "continue")]
+        if not calls:
+            return StopReason.ANSWERED, []
+        results = await self._runner.run(turn, calls, refusals(output))
+        for index, call in enumerate(calls):
+            self._transcript.result(call, results[index])
+        if self._progress.api_calls < self._settings.max_turns:
+            return None, []
+        if self._settings.summary:
+            output = await self._ask([_synthetic(SUMMARY_REQUEST, "summary_request")], NO_TOOLS, summary=True)
+            self._transcript.answer(output)
+        return StopReason.MAX_TURNS, []
+
+    async def _ask(self, added: list[Message], toolbox: Toolbox, *, summary: bool = False) -> dict[str, Any]:
+        transcript = self._transcript
+        transcript.ask(added)
+        settings = self._chat_settings()
+        request: dict[str, Any] = {
+            "settings": settings_digest(settings),
+            "tools": toolbox.digest,
+            "added": added,
+            "count": len(self._head) + len(transcript.messages),
+        }
+        if self._progress.api_calls == 0:
+            request["head"] = digest("head", self._head).hex()
+
+        async def effect() -> Effect:
+            messages = [*self._head, *transcript.messages]
+            try:
+                completion = await self._model.complete(
+                    ChatRequest(settings, messages, toolbox.definitions), self._context.limits, self._context.clock
+                )
+            except ItemError as error:
+                if error.cause is Cause.CONTEXT_OVERFLOW and transcript.answered:
+                    return Effect({"overflow": error.message})
+                raise
+            return Effect(self._read(completion, summary), completion.usage)
+
+        output: dict[str, Any] = await self._context.step(MODEL, request, effect)
+        return output
+
+    def _read(self, completion: Completion, summary: bool) -> dict[str, Any]:
+        if summary:
+            return read_summary(completion)
+        return read_answer(completion, self._progress, self._toolbox, self._transcript.used_ids)
+
+    def _chat_settings(self) -> ChatSettings:
+        """The settings of the next call. A repeated request gets another seed, or it would get the same answer."""
+        settings, resends = self._settings.chat, self._progress.resends
+        if resends and settings.seed is not None:
+            return replace(settings, seed=derive_seed(settings.seed, "resend", resends))
+        return settings
+
+
+def _synthetic(text: str, why: str) -> Message:
+    return {"role": "user", "content": text, "_synthetic": why}

@@ -1,0 +1,97 @@
+"""What an agent is given, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from manyhands.core.messages import Message
+from manyhands.core.outcomes import StopReason
+from manyhands.core.usage import Usage
+from manyhands.models.protocol import ChatSettings
+
+BASE_PROMPT = "Complete the task that the user gives you, and finish with an answer in plain text."
+TOOLS_PROMPT = "Call the tools on offer where they help. Read what they return before you rely on it."
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """One task.
+
+    ``prompt``: text, or a list of chat-completions content parts. ``system``: paragraphs of the system prompt; None
+    takes this program's own, which name no date, so that two runs ask the same. ``ephemeral``: a further paragraph.
+    ``prefill``: messages put right after the system message in every request. System prompt and prefill go over the
+    wire and are never part of the conversation that is kept.
+    """
+
+    prompt: str | list[Any]
+    system: Sequence[str] | None = None
+    ephemeral: str | None = None
+    prefill: Sequence[Message] = ()
+
+    def head(self, with_tools: bool) -> list[Message]:
+        """The messages that every request starts with."""
+        own = (BASE_PROMPT, TOOLS_PROMPT) if with_tools else (BASE_PROMPT,)
+        parts = [*(own if self.system is None else self.system), self.ephemeral]
+        text = "\n\n".join(part for part in parts if part)
+        system: list[Message] = [{"role": "system", "content": text}] if text else []
+        return [*system, *self.prefill]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How an agent works.
+
+    ``max_turns``: model calls at most, repeated ones included, the closing summary not. ``tool_timeout``: seconds after
+    which a tool call is cut off; None gives what the tool environment says plus ten for the tool's own clean-up.
+    ``max_result``: characters of a tool result that the model gets to see at most. ``sequential_tools``: run the calls
+    of one turn one after the other. ``summary``: when the turns are used up, ask once more, without tools, for a
+    summary.
+    """
+
+    chat: ChatSettings
+    max_turns: int = 10
+    tool_timeout: float | None = None
+    max_result: int = 100_000
+    sequential_tools: bool = False
+    summary: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, not {self.max_turns}")
+
+
+class ToolUse(NamedTuple):
+    """One tool call that got an answer."""
+
+    name: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """How a conversation went.
+
+    ``messages``: from the prompt on, without system message and prefill. ``api_calls``: model calls made, the closing
+    summary not counted. ``tool_uses``: every answered tool call in order. ``unknown_tools``: names that were called and
+    not on offer, each once. ``usage``: the sum over all model calls, dropped answers included.
+    """
+
+    messages: list[Message]
+    stop_reason: StopReason
+    api_calls: int
+    usage: Usage
+    tool_uses: list[ToolUse] = field(default_factory=list)
+    unknown_tools: list[str] = field(default_factory=list)
+
+    @property
+    def completed(self) -> bool:
+        """Whether the agent gave its answer."""
+        return self.stop_reason is StopReason.ANSWERED
+
+    @property
+    def partial(self) -> bool:
+        """Whether the conversation was broken off by a defect of an answer. (Running out of turns is neither completed
+        nor partial.)"""
+        return self.stop_reason not in (StopReason.ANSWERED, StopReason.MAX_TURNS)

@@ -1,0 +1,199 @@
+"""Running the tool calls of one turn: as steps, at the same time, each within a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from manyhands.agents.results import from_record, recorded, refusal
+from manyhands.agents.task import AgentSettings
+from manyhands.agents.tool_calls import parse_arguments
+from manyhands.agents.toolbox import Toolbox
+from manyhands.agents.trajectory import TOOL, TOOLS
+from manyhands.agents.world import World
+from manyhands.core.errors import ItemError, ManyhandsError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json
+from manyhands.core.messages import ToolCall
+from manyhands.engine.context import Context, Effect
+from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
+
+GRACE = 10.0
+"""Seconds that a tool gets beyond its own time limit to end by itself."""
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCall:
+    """A call that can be run. ``index``: its position in the turn."""
+
+    index: int
+    call_id: str
+    tool: Tool
+    arguments: dict[str, Any]
+
+    def request(self) -> dict[str, Any]:
+        """What a step records of it."""
+        return {"index": self.index, "id": self.call_id, "name": self.tool.name, "arguments": self.arguments}
+
+
+class ToolRunner:
+    """Runs the calls of one conversation."""
+
+    __slots__ = ("_context", "_environment", "_settings", "_toolbox", "_world")
+
+    def __init__(
+        self,
+        context: Context,
+        toolbox: Toolbox,
+        environment: ToolEnvironment,
+        world: World | None,
+        settings: AgentSettings,
+    ) -> None:
+        self._context = context
+        self._toolbox = toolbox
+        self._environment = environment
+        self._world = world
+        self._settings = settings
+
+    async def run(
+        self, turn: str, calls: Sequence[ToolCall], refused: Mapping[int, ToolResult]
+    ) -> dict[int, ToolResult]:
+        """The results of a turn's calls by index. ``turn``: the place of the model step that asked; ``refused``:
+        answers to calls that are not run.
+
+        Raises ItemError(TOOL_ERROR) if a tool breaks; what the engine raises passes through. Nothing is left running.
+        """
+        ready = [self._ready(index, call) for index, call in enumerate(calls) if index not in refused]
+        results = dict(refused)
+        if self._settings.sequential_tools:
+            for group in _stretches(ready):
+                results.update(await self._branch(turn, group))
+            return results
+        for part in await together([self._branch(turn, group) for group in _branches(ready)]):
+            results.update(part)
+        return results
+
+    def _ready(self, index: int, call: ToolCall) -> ReadyCall:
+        function = call["function"]
+        return ReadyCall(
+            index, call["id"], self._toolbox.tools[function["name"]], parse_arguments(function["arguments"])
+        )
+
+    async def _branch(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
+        if calls[0].tool.changes_world:
+            return await self._shared_step(turn, calls)
+        return {calls[0].index: await self._own_step(turn, calls[0])}
+
+    async def _own_step(self, turn: str, call: ReadyCall) -> ToolResult:
+        ran = False
+
+        async def effect() -> Effect:
+            nonlocal ran
+            ran = True
+            return Effect(await self._record(call))
+
+        scope = self._context.scope(f"call-{turn}-{call.index}")
+        output = await scope.step(TOOL, {"turn": turn, "call": call.request()}, effect)
+        result = from_record(output)
+        if not ran:
+            self._restore(call, result)
+        return result
+
+    async def _shared_step(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
+        ran = False
+        place = self._context.place
+
+        async def effect() -> Effect:
+            nonlocal ran
+            ran = True
+            if self._world is not None:
+                await self._world.begin_step(place)
+            return Effect({"results": await self._records(calls)})
+
+        output = await self._context.step(TOOLS, {"turn": turn, "calls": [call.request() for call in calls]}, effect)
+        results = {call.index: from_record(record) for call, record in zip(calls, output["results"], strict=True)}
+        if not ran:
+            if self._world is not None:
+                self._world.replayed(place)
+            for call in calls:
+                self._restore(call, results[call.index])
+        return results
+
+    async def _records(self, calls: Sequence[ReadyCall]) -> list[Json]:
+        if self._settings.sequential_tools:
+            return [await self._record(call) for call in calls]
+        return await together([self._record(call) for call in calls])
+
+    async def _record(self, call: ReadyCall) -> Json:
+        try:
+            return recorded(await self._call(call), self._settings.max_result)
+        except ManyhandsError:
+            raise
+        except Exception as error:
+            raise _broken(call, error) from error
+
+    async def _call(self, call: ReadyCall) -> ToolResult:
+        seconds = self._settings.tool_timeout
+        if seconds is None:
+            seconds = self._environment.timeout + GRACE
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await call.tool.call(call.arguments, self._environment)
+        except ToolError as error:
+            return refusal(str(error))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return refusal(
+                f"The call was stopped because it took longer than {seconds:g} seconds. "
+                "Ask for less at once, or do the work in smaller steps."
+            )
+
+    def _restore(self, call: ReadyCall, result: ToolResult) -> None:
+        try:
+            call.tool.restore(call.arguments, result, self._environment)
+        except Exception as error:
+            raise _broken(call, error) from error
+
+
+async def together(parts: Sequence[Coroutine[Any, Any, _Value]]) -> list[_Value]:
+    """The values of coroutines run at the same time, in their order. If one raises, the others are cancelled and waited
+    for, and its exception is raised, not a group of one."""
+    if len(parts) == 1:
+        return [await parts[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in parts]
+    except BaseExceptionGroup as failures:
+        if len(failures.exceptions) > 1:
+            raise
+        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    return [task.result() for task in tasks]
+
+
+def _branches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:
+    """The groups that run at the same time: all calls that share the world as one, every other call for itself."""
+    shared = [call for call in calls if call.tool.changes_world]
+    alone = [[call] for call in calls if not call.tool.changes_world]
+    return [shared, *alone] if shared else alone
+
+
+def _stretches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:
+    """The same in call order: neighbours that share the world as one step."""
+    stretches: list[list[ReadyCall]] = []
+    for call in calls:
+        if call.tool.changes_world and stretches and stretches[-1][-1].tool.changes_world:
+            stretches[-1].append(call)
+        else:
+            stretches.append([call])
+    return stretches
+
+
+def _broken(call: ReadyCall, error: Exception) -> ItemError:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return ItemError(Cause.TOOL_ERROR, f"tool {call.tool.name!r} broke: {text[:1000]}")

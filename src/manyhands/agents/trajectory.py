@@ -1,0 +1,113 @@
+"""The conversation of an attempt, as a fold over its steps.
+
+The loop builds its history with the same ``Transcript`` that ``fold`` uses, so the two can't drift apart. Nothing is
+stored twice: a model step's request holds only the messages that no earlier step holds (the prompt, and user turns that
+this program wrote), its output the answer, and the steps of the tools their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from manyhands.agents.results import from_record, refusal, tool_message
+from manyhands.agents.task import ToolUse
+from manyhands.core.messages import Message, ToolCall
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.workload import RecordedStep
+from manyhands.tools.protocol import ToolResult
+
+MODEL = "model"
+TOOLS = "tools"
+"""The calls of one turn that share the sandbox's world, as one step."""
+TOOL = "tool"
+"""One call that has nothing to do with the sandbox."""
+
+
+class Transcript:
+    """A conversation as it grows, with what is counted along."""
+
+    __slots__ = ("answered", "messages", "tool_uses", "unknown_tools", "usage", "used_ids")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.tool_uses: list[ToolUse] = []
+        self.unknown_tools: list[str] = []
+        self.usage: Usage = ZERO
+        self.used_ids: set[str] = set()
+        self.answered = False
+
+    def ask(self, added: Iterable[Message]) -> None:
+        """Messages that are not answers: the prompt, and user turns of this program."""
+        self.messages.extend(added)
+
+    def answer(self, output: Mapping[str, Any]) -> Sequence[ToolCall]:
+        """A model step's output. Returns the tool calls that now need results."""
+        usage = output.get("usage")
+        if usage:
+            self.usage = self.usage + Usage(**usage)
+        if "message" not in output or output.get("dropped"):
+            return ()
+        message: Message = output["message"]
+        self.messages.append(message)
+        self.answered = True
+        calls = message.get("tool_calls") or ()
+        self.used_ids.update(call["id"] for call in calls)
+        for name in output.get("unknown") or ():
+            if name not in self.unknown_tools:
+                self.unknown_tools.append(name)
+        return calls
+
+    def result(self, call: ToolCall, result: ToolResult) -> None:
+        """The result of a tool call; to be given in the order of the calls."""
+        self.messages.append(tool_message(call, result))
+        self.tool_uses.append(ToolUse(call["function"]["name"], result.failed))
+
+
+def refusals(output: Mapping[str, Any]) -> dict[int, ToolResult]:
+    """The answers to those calls of a turn that are not run, by index."""
+    refused = output.get("refused")
+    return {int(index): refusal(reason) for index, reason in refused.items()} if refused else {}
+
+
+def fold(steps: Iterable[RecordedStep], scope: str | None = None) -> list[Message]:
+    """The messages of an attempt's conversation, from the prompt on.
+
+    ``steps``: all steps of one attempt, in any order. ``scope``: the scope that the conversation took place in; None
+    takes that of the first model step given. The steps of an attempt that has not ended give the conversation so far.
+    """
+    return fold_transcript(steps, scope).messages
+
+
+def fold_transcript(steps: Iterable[RecordedStep], scope: str | None = None) -> Transcript:
+    """Like ``fold``, with tool uses, unknown tools and usage."""
+    answers: list[RecordedStep] = []
+    results: dict[tuple[str, int], ToolResult] = {}
+    for step in steps:
+        if step.kind == MODEL:
+            scope = step.scope if scope is None else scope
+            answers.append(step)
+        elif step.kind in (TOOL, TOOLS):
+            results.update(_results(step))
+    transcript = Transcript()
+    for step in sorted((step for step in answers if step.scope == scope), key=lambda step: step.seq):
+        _fold_turn(transcript, step, results)
+    return transcript
+
+
+def _fold_turn(transcript: Transcript, step: RecordedStep, results: Mapping[tuple[str, int], ToolResult]) -> None:
+    transcript.ask(step.request["added"])
+    refused = refusals(step.output)
+    for index, call in enumerate(transcript.answer(step.output)):
+        result = refused.get(index) or results.get((f"{step.scope}/{step.seq}", index))
+        if result is None:  # the attempt was interrupted here
+            break
+        transcript.result(call, result)
+
+
+def _results(step: RecordedStep) -> dict[tuple[str, int], ToolResult]:
+    turn = step.request["turn"]
+    if step.kind == TOOL:
+        return {(turn, step.request["call"]["index"]): from_record(step.output)}
+    pairs = zip(step.request["calls"], step.output["results"], strict=True)
+    return {(turn, call["index"]): from_record(record) for call, record in pairs}

@@ -1,0 +1,118 @@
+"""``manyhands batch``: a dataset of prompts becomes trajectories."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.table import Table
+
+from manyhands.cli.console import err, notice, out
+from manyhands.cli.options import help_text, make, parse
+from manyhands.cli.performing import perform
+from manyhands.cli.report import print_ending, print_ledger, print_usage
+from manyhands.cli.verbose import ItemLog
+from manyhands.core.jsonio import loads
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.run import RunResult
+from manyhands.tools.distributions import format_distributions
+from manyhands.trajectories.exports import FAILURES, STATISTICS, TRAJECTORIES
+from manyhands.trajectories.prepared import tables
+from manyhands.trajectories.session import Session, open_batch
+from manyhands.trajectories.spec import BatchSpec
+
+PROGRAM = "manyhands batch"
+DESCRIPTION = "Turns each prompt of a dataset into a trajectory made by a tool-using agent, and can be resumed after any crash."
+
+
+def run(argv: list[str]) -> int:
+    """Perform the command line; the exit code."""
+    line = parse(BatchSpec, argv, PROGRAM)
+    if line.help:
+        print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
+        return 0
+    if line.values.get("list_distributions"):
+        return _list_distributions(line.values.get("distributions_file"))
+    return perform_batch(make(BatchSpec, line.values, PROGRAM))
+
+
+def perform_batch(options: BatchSpec) -> int:
+    """Open the run that the settings name, perform it, and say how it ended."""
+    session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
+    return perform_session(session)
+
+
+def perform_session(session: Session) -> int:
+    """Perform an opened run in the foreground; the exit code."""
+    options = session.workload.prepared.options
+    if not options.quiet:
+        _print_head(session)
+    log = ItemLog(session.folder, options.log_prefix_chars) if options.verbose else None
+    result = perform(
+        session.folder,
+        session.workload,
+        quiet=options.quiet,
+        spec_changed=session.spec_changed,
+        rewrite_outputs=session.rewrite_outputs,
+        on_outcome=log.show if log else None,
+    )
+    _print_results(result)
+    return result.exit_code
+
+
+def _list_distributions(distributions_file: str | bool | None) -> int:
+    options = BatchSpec.model_construct(distributions_file=distributions_file or None)
+    print(format_distributions(tables(options)[0]))
+    return 0
+
+
+def _print_head(session: Session) -> None:
+    options = session.workload.prepared.options
+    execution = session.workload.execution
+    simulated = " (simulated: its answers are made up)" if options.model.startswith("simulated") else ""
+    lines = [
+        f"Run {session.folder.name}: {options.dataset_file}, in batches of {options.batch_size}",
+        f"  model {options.model}{simulated}, distribution {options.distribution}, sandbox {options.sandbox}",
+        f"  {execution.workers} worker processes with {execution.concurrency} prompts each"
+        if execution.executor == "processes"
+        else f"  {execution.workers * execution.concurrency} prompts at once in this process",
+    ]
+    if options.ephemeral_system_prompt:
+        lines.append(f"  ephemeral system prompt: {options.ephemeral_system_prompt[:60]!r}")
+    for line in lines:
+        out().print(line, markup=False)
+
+
+def _print_results(result: RunResult) -> None:
+    console = out()
+    statistics = result.folder / STATISTICS
+    print_ledger(console, result.summary)
+    if statistics.is_file():
+        _print_statistics(statistics)
+    print_usage(console, result.summary)
+    console.print(f"Trajectories:  {result.folder / TRAJECTORIES}", markup=False)
+    if result.ledger["items"] > result.ledger["completed"]:
+        console.print(f"Without one:   {result.folder / FAILURES}", markup=False)
+    console.print(f"Statistics:    {statistics}", markup=False)
+    print_ending(console, err(), result)
+
+
+def _print_statistics(path: Path) -> None:
+    statistics = loads(path.read_bytes())
+    console = out()
+    tools = statistics["tool_statistics"]
+    if tools:
+        table = Table(title="Tools", title_justify="left", box=None, pad_edge=False)
+        for column in ("tool", "calls", "success", "failure", "success rate"):
+            table.add_column(column, justify="left" if column == "tool" else "right")
+        for name, counts in sorted(tools.items(), key=lambda entry: (-entry[1]["count"], entry[0])):
+            figures = (str(counts[key]) for key in ("count", "success", "failure"))
+            table.add_row(name, *figures, f"{counts['success_rate']:.1f} %")
+        console.print(table)
+    reasoning = statistics["reasoning_statistics"]
+    total = reasoning["total_assistant_turns"]
+    if total:
+        share = 100 * reasoning["turns_with_reasoning"] / total
+        console.print(f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)", markup=False)
+    if discarded := statistics["discarded_no_reasoning"]:
+        console.print(f"Samples discarded (zero reasoning): {discarded}", markup=False)

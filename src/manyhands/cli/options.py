@@ -1,0 +1,258 @@
+"""The command line of a settings class.
+
+Every field is an option, written ``--max_turns 5``, ``--max-turns=5`` and so on; a switch (a yes-or-no field) is written
+``--resume``, ``--resume=true``, ``--resume false``, ``--no-resume``. If an option is given twice the last one counts. Nothing is
+abbreviated, no value is taken for anything but what its field says, and an unknown option is refused before anything is done.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from manyhands.core.errors import UserError
+from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS, About, Settings, suggestion
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
+
+_NEGATIVE_NUMBER = re.compile(r"-\.?[0-9].*")
+_SWITCH_WORDS = TRUE_WORDS | FALSE_WORDS
+_HOW_TO = "Options are written --name=value or --name value, with _ or - inside names; switches --name, --name=false or --no-name."
+
+
+class UsageError(UserError):
+    """The command line can't be understood; one line for each problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. ``value`` is what the help calls its value, or None for a switch."""
+
+    name: str
+    group: str
+    help: str
+    value: str | None
+    default: Any
+    required: bool
+
+    @property
+    def is_switch(self) -> bool:
+        return self.value is None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What was typed: the values by the names of their fields (text, or a bool for a switch), and whether help was asked for."""
+
+    values: dict[str, str | bool]
+    help: bool = False
+
+
+def spell(name: str) -> str:
+    """A field's name as an option."""
+    return f"--{name}"
+
+
+def options_of(settings: type[Settings]) -> dict[str, Option]:
+    """The options of a settings class, by field name, in order."""
+    fields = settings.model_fields.items()
+    return {name: _option(name, field, settings.about(name)) for name, field in fields if settings.about(name).typed}
+
+
+def parse(settings: type[Settings], argv: Sequence[str], program: str) -> CommandLine:
+    """Read a command line. ``program`` is the command as typed, as in ``manyhands batch``.
+
+    Raises UsageError for unknown options, missing values and stray words (not for values out of range: see ``make``). If
+    help is asked for, nothing else matters.
+    """
+    parser = _Parser(options_of(settings), argv)
+    parser.run()
+    if parser.problems and not parser.help:
+        raise _usage_error(parser.problems, program)
+    return CommandLine(parser.values, parser.help)
+
+
+def make(settings: type[SettingsType], values: Mapping[str, Any], program: str) -> SettingsType:
+    """Checked settings from what was typed. Raises UsageError with one line for each problem, each naming its option."""
+    try:
+        return settings.make(values, spell)
+    except UserError as error:
+        raise _usage_error(str(error).splitlines(), program) from None
+
+
+def read(settings: type[SettingsType], argv: Sequence[str], program: str, description: str) -> SettingsType | None:
+    """``parse`` and ``make`` in one; if help is asked for, print it and return None."""
+    line = parse(settings, argv, program)
+    if line.help:
+        print(help_text(settings, program, description))
+        return None
+    return make(settings, line.values, program)
+
+
+def _usage_error(problems: Sequence[str], program: str) -> UsageError:
+    return UsageError("\n".join([*problems[:-1], f"{problems[-1]} (see {program} --help)"]))
+
+
+class _Parser:
+    """Goes through the words of a command line once."""
+
+    def __init__(self, options: Mapping[str, Option], argv: Sequence[str]) -> None:
+        self._options = options
+        self._words = list(argv)
+        self._place = 0
+        self.values: dict[str, str | bool] = {}
+        self.problems: list[str] = []
+        self.help = False
+
+    def run(self) -> None:
+        while self._place < len(self._words):
+            word = self._words[self._place]
+            self._place += 1
+            if word in ("-h", "--help"):
+                self.help = True
+            elif word.startswith("--") and len(word) > 2:
+                self._take(word)
+            elif word.startswith("-") and len(word) > 1 and word != "--":
+                self.problems.append(f"unknown option {word.partition('=')[0]}; option names begin with two dashes")
+                self._skip_value(word)
+            else:
+                self.problems.append(f"unexpected {word!r}; options are written --name=value")
+
+    def _take(self, word: str) -> None:
+        typed, equals, text = word.partition("=")
+        name = typed[2:].replace("-", "_")
+        option = self._options.get(name)
+        if option is None:
+            self._take_negation_or_complain(word, typed, name)
+        elif option.is_switch:
+            self._take_switch(option, text if equals else self._next_switch_word())
+        elif equals:
+            self.values[name] = text
+        else:
+            self._take_next(option)
+
+    def _take_next(self, option: Option) -> None:
+        if self._place < len(self._words) and not _is_option(self._words[self._place]):
+            self.values[option.name] = self._words[self._place]
+            self._place += 1
+            return
+        hint = ""
+        if self._place < len(self._words) and not self._is_known(self._words[self._place]):
+            word = self._words[self._place]
+            self._place += 1
+            hint = f" (one that begins with a dash is written {spell(option.name)}={word})"
+        self.problems.append(f"{spell(option.name)} needs a value{hint}")
+
+    def _take_switch(self, option: Option, text: str | None) -> None:
+        word = "true" if text is None else text.strip().lower()
+        if word in _SWITCH_WORDS:
+            self.values[option.name] = word in TRUE_WORDS
+        else:
+            self.problems.append(f"{spell(option.name)} must be true or false, not {text!r}")
+
+    def _take_negation_or_complain(self, word: str, typed: str, name: str) -> None:
+        negated = _negated(self._options, name)
+        if negated is None:
+            near = suggestion(name, self._options, spell)
+            self.problems.append(f"unknown option {typed}{near}")
+            self._skip_value(word)
+        elif "=" in word:
+            self.problems.append(
+                f"{typed} takes no value; write {spell(negated.name)}=true or {spell(negated.name)}=false"
+            )
+        else:
+            self.values[negated.name] = False
+
+    def _next_switch_word(self) -> str | None:
+        if self._place < len(self._words) and self._words[self._place].lower() in _SWITCH_WORDS:
+            self._place += 1
+            return self._words[self._place - 1]
+        return None
+
+    def _skip_value(self, word: str) -> None:
+        """Leave out the value of an unknown option, so that one mistake is reported once."""
+        if "=" not in word and self._place < len(self._words) and not _is_option(self._words[self._place]):
+            self._place += 1
+
+    def _is_known(self, word: str) -> bool:
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        known = name in self._options or _negated(self._options, name) is not None
+        return word in ("-h", "--help", "--") or (word.startswith("--") and known)
+
+
+def _negated(options: Mapping[str, Option], name: str) -> Option | None:
+    """The switch that ``no_name`` (or ``noname``, as the original wrote it) turns off."""
+    for prefix in ("no_", "no"):
+        option = options.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if option is not None and option.is_switch:
+            return option
+    return None
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not _NEGATIVE_NUMBER.fullmatch(word)
+
+
+# --- Options from fields
+
+
+def _option(name: str, field: FieldInfo, about: About) -> Option:
+    kind = _bare(field.annotation)
+    value = None if kind is bool else about.value or _value_name(kind)
+    return Option(name, about.group, field.description or "", value, field.default, field.is_required())
+
+
+def _bare(annotation: Any) -> Any:
+    """The type without "or None"."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next((part for part in get_args(annotation) if part is not NoneType), str)
+    return annotation
+
+
+def _value_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(str(choice) for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        return "A,B,…"
+    return {int: "N", float: "X"}.get(kind, "TEXT")
+
+
+# --- Help
+
+
+def help_text(settings: type[Settings], program: str, description: str, width: int | None = None) -> str:
+    """The help: how options are written, then every option under its heading, with its default."""
+    columns = width or min(100, shutil.get_terminal_size().columns)
+    options = options_of(settings).values()
+    required = " ".join(f"{spell(option.name)} {option.value}" for option in options if option.required)
+    lines = [f"{program} {required} [OPTIONS]".replace("  ", " "), "", *textwrap.wrap(description, columns)]
+    lines += ["", *textwrap.wrap(_HOW_TO, columns)]
+    for group in dict.fromkeys(option.group for option in options):
+        lines += ["", f"{group}:"]
+        for option in options:
+            if option.group == group:
+                lines += _option_help(option, columns)
+    return "\n".join(lines)
+
+
+def _option_help(option: Option, columns: int) -> Iterator[str]:
+    yield f"  {spell(option.name)}" + ("" if option.is_switch else f" {option.value}")
+    text = f"{option.help} {_default(option)}".strip()
+    yield from textwrap.wrap(text, columns, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+def _default(option: Option) -> str:
+    if option.required:
+        return "(required)"
+    if option.is_switch:
+        return f"(default: {str(bool(option.default)).lower()})"
+    if option.default is None:
+        return "(default: none)"
+    return f"(default: {option.default:g})" if isinstance(option.default, float) else f"(default: {option.default})"

@@ -1,0 +1,69 @@
+"""The end of a run in words: the ledger, the bill, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from manyhands.engine.run import RunResult
+from manyhands.engine.summary import ORDER
+
+_MEANING = {
+    "completed": "ended with a result",
+    "discarded": "ended, and left out of the results",
+    "failed": "ended without a result",
+    "cancelled": "not to be performed any more",
+    "pending": "not ended: resume to go on",
+}
+
+
+def print_ledger(console: Console, summary: dict[str, Any]) -> None:
+    """The ledger as a table: N in = the sum of the states."""
+    ledger = summary["ledger"]
+    table = Table(title="Ledger", title_justify="left", box=None, pad_edge=False)
+    table.add_column("state")
+    table.add_column("items", justify="right")
+    table.add_column("")
+    for state in ORDER:
+        causes = ledger["by_cause"].get(state, {})
+        why = ", ".join(f"{name} {count}" for name, count in causes.items()) or _MEANING[state]
+        table.add_row(str(state), str(ledger[state]), why)
+    table.add_row("in all", str(ledger["items"]), "= the sum of the states")
+    console.print(table)
+
+
+def print_usage(console: Console, summary: dict[str, Any]) -> None:
+    """What the whole run has used, all sessions together."""
+    usage = summary["usage"]
+    text = (
+        f"Used by the whole run: {usage['calls']:,} model calls, {usage['input_tokens']:,} tokens in, "
+        f"{usage['output_tokens']:,} out, ${usage['cost']:.4f}"
+    )
+    if usage["simulated_calls"]:
+        text += f" ({usage['simulated_calls']:,} calls answered by the simulated model, which costs nothing)"
+    if usage["unpriced_calls"]:
+        text += f" (the price of {usage['unpriced_calls']:,} calls is unknown, so the true cost is higher)"
+    console.print(text + f"; {summary['working_seconds']:.1f} s of work", markup=False, soft_wrap=True)
+
+
+def print_ending(console: Console, errors: Console, result: RunResult, program: str = "manyhands") -> None:
+    """Why a session ended early, and the command that goes on."""
+    for note in result.notes:
+        errors.print(f"note: {note}", markup=False, soft_wrap=True)
+    if result.error is not None:
+        errors.print(f"{program}: error: {result.error}", markup=False, soft_wrap=True)
+    elif result.stopped is not None and not result.done:
+        errors.print(f"{program}: stopped: {result.stopped}", markup=False, soft_wrap=True)
+    left = result.ledger["pending"]
+    failed = result.ledger["failed"]
+    if left or failed:
+        what = f"{left} items are left" if left else f"{failed} items failed and can be tried again"
+        console.print(f"{what}. To go on:  {resume_command(result)}", markup=False, soft_wrap=True)
+
+
+def resume_command(result: RunResult) -> str:
+    """What to type to continue a run."""
+    return f"manyhands resume {shlex.quote(str(result.folder))}"

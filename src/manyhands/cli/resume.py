@@ -1,0 +1,98 @@
+"""``manyhands resume``: continue any run from its folder alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from manyhands.cli.batch import perform_session
+from manyhands.cli.console import err, notice, out
+from manyhands.cli.options import UsageError, help_text, make, parse
+from manyhands.cli.performing import perform
+from manyhands.cli.report import print_ending, print_ledger, print_usage
+from manyhands.cli.run_folders import find_run, load_recorded
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.reader import JournalReader
+from manyhands.trajectories.session import open_batch
+from manyhands.trajectories.spec import BatchSpec
+
+PROGRAM = "manyhands resume RUN"
+DESCRIPTION = (
+    "Continues a run from its folder: what is recorded is not done again, failed items are tried again. RUN is the folder, or the run's name "
+    "under --data_dir. Options may be given to change settings; a change that would make it another run is refused unless --override names it."
+)
+
+
+def run(argv: list[str]) -> int:
+    """Perform the command line; the exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
+        return 0 if argv else _usage("name the run to resume")
+    name, rest = argv[0], argv[1:]
+    if name.startswith("-"):
+        return _usage("name the run first: manyhands resume RUN [OPTIONS]")
+    folder = find_run(name, _data_dir(rest))
+    return _resumers().get(_workload_of(folder), _resume_any)(folder, rest)
+
+
+def _resumers() -> dict[str, Callable[[Path, list[str]], int]]:
+    return {"trajectories": _resume_batch}
+
+
+def _resume_batch(folder: Path, rest: list[str]) -> int:
+    line = parse(BatchSpec, rest, PROGRAM)
+    if line.help:
+        print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
+        return 0
+    recorded = _recorded_options(folder)
+    values = {"dataset_file": recorded["dataset_file"], "batch_size": recorded["batch_size"], **line.values}
+    values |= {"run_name": folder.resolve().name, "data_dir": str(folder.resolve().parent)}
+    options = make(BatchSpec, values, PROGRAM)
+    return perform_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
+
+
+def _resume_any(folder: Path, rest: list[str]) -> int:
+    """A workload without settings of its own on this command line."""
+    if [word for word in rest if not word.startswith(("--data_dir", "--data-dir"))]:
+        raise UsageError(f"this kind of run takes no options: {' '.join(rest)}")
+    reader = JournalReader(folder)
+    try:
+        workload = load_recorded(reader)
+    finally:
+        reader.close()
+    result = perform(folder, workload)
+    console = out()
+    print_ledger(console, result.summary)
+    print_usage(console, result.summary)
+    print_ending(console, err(), result)
+    return result.exit_code
+
+
+def _workload_of(folder: Path) -> str:
+    reader = JournalReader(folder)
+    try:
+        return str(reader.meta("workload"))
+    finally:
+        reader.close()
+
+
+def _recorded_options(folder: Path) -> dict[str, object]:
+    reader = JournalReader(folder)
+    try:
+        options: dict[str, object] = reader.meta("spec")["options"]
+        return options
+    finally:
+        reader.close()
+
+
+def _data_dir(words: list[str]) -> str:
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.replace("-", "_") == "__data_dir":
+            return value if equals else "".join(words[place + 1 : place + 2])
+    return "data"
+
+
+def _usage(message: str) -> int:
+    raise UsageError(f"{message} (see manyhands resume --help)")

@@ -1,0 +1,34 @@
+"""From what a person types for a run to its folder and its workload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from manyhands.core.errors import RunError
+from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.run import find_runs, open_reader
+from manyhands.engine.workload import Workload, load_workload
+
+
+def find_run(name: str, data_dir: str) -> Path:
+    """A run by its folder's path, or by its name under the data folder.
+
+    Raises RunError, naming what there is.
+    """
+    for folder in (Path(name), Path(data_dir) / name):
+        if (folder / JOURNAL).is_file():
+            return folder
+    known = [folder.name for folder in find_runs(Path(data_dir))]
+    there = f"runs in {data_dir}: {', '.join(known[:20])}" if known else f"there are no runs in {data_dir}"
+    raise RunError(f"no run {name!r} ({there})")
+
+
+def load_recorded(reader: JournalReader) -> Workload:
+    """The workload of a run, from the spec recorded with it."""
+    workload = load_workload(reader.meta("workload"))
+    return workload(reader.meta("spec"), reader.folder)
+
+
+def open_run(name: str, data_dir: str) -> JournalReader:
+    """Open a run to look at it. Raises RunError if there is none."""
+    return open_reader(find_run(name, data_dir))

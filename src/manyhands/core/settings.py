@@ -1,0 +1,258 @@
+"""Settings of a workload as one object: each with its type, default, help, and what a change of it means.
+
+A settings class is a frozen pydantic model whose fields are made with ``setting``. The same class serves the command line
+(``manyhands.cli.options``), Python callers and the record in the run folder. Values may be given as they are typed on a
+command line (``"10"``, ``"yes"``, ``"a, b"``); what can't be read is refused with a message that says what is expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from math import isfinite
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from manyhands.core.errors import UserError
+
+TRUE_WORDS = frozenset(("true", "yes", "1", "on"))
+FALSE_WORDS = frozenset(("false", "no", "0", "off"))
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known about a setting besides its type, default and description.
+
+    ``group``: its heading in the help. ``identity``: a run is another run if it changes, so a resume refuses it; other
+    settings may change freely. ``recorded``: kept in the run folder. ``typed``: offered on the command line. ``secret``:
+    its value appears in no message. ``value``: what the help calls its value.
+    """
+
+    group: str = "Options"
+    identity: bool = False
+    recorded: bool = True
+    typed: bool = True
+    secret: bool = False
+    value: str | None = None
+
+    @classmethod
+    def of(cls, field: FieldInfo) -> Self:
+        """What ``setting`` was told about a field."""
+        extra = field.json_schema_extra
+        return cls(**extra) if isinstance(extra, dict) else cls()  # type: ignore[arg-type]
+
+
+def setting(default: Any, description: str, **about: Any) -> Any:
+    """A field of a settings class: its default (``...`` if it must be given), one sentence of help, and fields of ``About``."""
+    return Field(default, description=description, validate_default=False, json_schema_extra=asdict(About(**about)))
+
+
+class Settings(BaseModel):
+    """The base of settings classes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any], spell: Callable[[str], str] = str) -> Self:
+        """A checked instance. ``spell`` gives the name of a setting as the person knows it (``--max_turns``).
+
+        Raises UserError with one line for each problem.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise UserError("\n".join(problems(cls, error, spell))) from None
+
+    @classmethod
+    def about(cls, name: str) -> About:
+        """What is known about one setting."""
+        return About.of(cls.model_fields[name])
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings as a JSON object for the run folder, without secrets; ``type(self)(**…)`` takes it back."""
+        names = {name for name in type(self).model_fields if self.about(name).recorded and not self.about(name).secret}
+        return self.model_dump(mode="json", include=names)
+
+    def inherit(self, earlier: Self) -> Self:
+        """These settings, with everything that was not given explicitly as it is in ``earlier``."""
+        kept = {
+            name: getattr(earlier, name)
+            for name in type(self).model_fields
+            if name not in self.model_fields_set and self.about(name).recorded
+        }
+        return self.model_copy(update=kept)
+
+
+def changed_settings(old: Settings, new: Settings) -> list[tuple[str, Any, Any]]:
+    """Settings that make it another run: name, old value, new value."""
+    names = (name for name in type(new).model_fields if new.about(name).identity)
+    return [
+        (name, getattr(old, name), getattr(new, name)) for name in names if getattr(old, name) != getattr(new, name)
+    ]
+
+
+def shown(value: Any, length: int = 60) -> str:
+    """A value for a message: short, and on one line."""
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+# --- Problems in plain words
+
+
+def problems(settings: type[Settings], error: ValidationError, spell: Callable[[str], str] = str) -> list[str]:
+    """What is wrong with the values, one line for each problem, the setting's name first."""
+    return [_problem(settings, detail, spell) for detail in error.errors(include_url=False)]
+
+
+def _problem(settings: type[Settings], detail: Mapping[str, Any], spell: Callable[[str], str]) -> str:
+    place = detail["loc"]
+    if not place:
+        return _plain(detail)
+    name = str(place[0])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown setting {spell(name)}{suggestion(name, settings.model_fields, spell)}"
+    if detail["type"] == "missing":
+        return f"{spell(name)} is required"
+    got = "" if settings.about(name).secret else f", not {shown(detail['input'])}"
+    return f"{spell(name)} {_plain(detail)}{got}"
+
+
+def _plain(detail: Mapping[str, Any]) -> str:
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    if detail["type"] == "literal_error":
+        return f"must be {detail['ctx']['expected']}"
+    return str(detail["msg"]).replace("Input should be", "must be")
+
+
+def suggestion(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
+    """``; did you mean X?`` if a known name is near, otherwise nothing."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {spell(near[0])}?" if near else ""
+
+
+# --- Types of values, as they are typed
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("must be a whole number")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        raise ValueError("must be a number")
+    return float(value)
+
+
+def _bounded(
+    parse: Callable[[Any], Any], least: float | None, most: float | None, above: float | None
+) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        number = parse(value)
+        if least is not None and number < least:
+            raise ValueError(f"must be {least} or more" if most is None else f"must be between {least} and {most}")
+        if most is not None and number > most:
+            raise ValueError(f"must be {most} or less" if least is None else f"must be between {least} and {most}")
+        if above is not None and number <= above:
+            raise ValueError(f"must be more than {above}")
+        return number
+
+    return check
+
+
+def _optional(check: Callable[[Any], Any], *words: str) -> Callable[[Any], Any]:
+    def check_given(value: Any) -> Any:
+        return None if value is None or (isinstance(value, str) and value.strip() in ("", *words)) else check(value)
+
+    return check_given
+
+
+def whole(least: int | None = None, most: int | None = None) -> BeforeValidator:
+    """A whole number within bounds, both included."""
+    return BeforeValidator(_bounded(_whole, least, most, None))
+
+
+def optional_whole(least: int | None = None, most: int | None = None) -> BeforeValidator:
+    """The like, or None: also written as nothing or ``None``."""
+    return BeforeValidator(_optional(_bounded(_whole, least, most, None), "None"))
+
+
+def number(least: float | None = None, most: float | None = None, above: float | None = None) -> BeforeValidator:
+    """A finite number within bounds; ``above`` is excluded."""
+    return BeforeValidator(_bounded(_number, least, most, above))
+
+
+def optional_number(
+    least: float | None = None, most: float | None = None, above: float | None = None
+) -> BeforeValidator:
+    """The like, or None: also written as nothing or ``None``."""
+    return BeforeValidator(_optional(_bounded(_number, least, most, above), "None"))
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower() if isinstance(value, (str, int)) else ""
+    if word in TRUE_WORDS or word in FALSE_WORDS:
+        return word in TRUE_WORDS
+    raise ValueError("must be true or false (or yes, no, on, off, 1, 0)")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    if not value.strip():
+        raise ValueError("must not be empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds bytes that are not UTF-8 text") from None
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    return value
+
+
+def _path(value: Any) -> str:
+    return _text(str(value) if hasattr(value, "__fspath__") else value)
+
+
+def _list(value: Any) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("must be a list of words, with commas between them")
+    return tuple(word for word in (_word(part) for part in value) if word) or None
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a list of words, with commas between them")
+    return value.strip()
+
+
+def _secret(value: Any) -> Any:
+    return value if isinstance(value, SecretStr) else SecretStr(_text(value).strip())
+
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+Text = Annotated[str, BeforeValidator(_text)]
+OptionalText = Annotated[str | None, BeforeValidator(_optional(_text))]
+Path = Annotated[str, BeforeValidator(_path)]
+OptionalPath = Annotated[str | None, BeforeValidator(_optional(_path))]
+OptionalSecret = Annotated[SecretStr | None, BeforeValidator(_optional(_secret))]
+OptionalList = Annotated[tuple[str, ...] | None, BeforeValidator(_optional(_list))]
+"""Words with commas between them, or a list of words; nothing at all is None."""

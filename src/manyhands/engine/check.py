@@ -1,0 +1,116 @@
+"""Performing recorded items again from the journal alone, to see whether today's code still does what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from manyhands.core.clock import Clock, SystemClock
+from manyhands.core.errors import UserError
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import Reserve
+from manyhands.engine.context import CallReport
+from manyhands.engine.performance import Claim, Performed, StepRow, Surroundings, UnrecordedStep, perform_item
+from manyhands.engine.reader import JournalReader
+from manyhands.engine.workload import ItemRow, Workload
+
+TIMES = "times"
+"""The key of an outcome's record that may differ from one performance to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """An item that does not come out as recorded, and the first place where it departs."""
+
+    item: int
+    key: str
+    problem: str
+
+
+@dataclass(slots=True)
+class CheckResult:
+    """``checked`` items had recorded steps; ``unfinished`` of these had not ended and agree as far as they went; ``skipped`` had none."""
+
+    checked: int = 0
+    unfinished: int = 0
+    skipped: int = 0
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+
+async def check_run(
+    reader: JournalReader,
+    workload: Workload,
+    *,
+    clock: Clock | None = None,
+    on_item: Callable[[CheckResult], None] | None = None,
+) -> CheckResult:
+    """Check every item that has recorded steps. Nothing happens outside, and nothing is written."""
+    result = CheckResult()
+    surroundings = Surroundings(
+        _Nothing(), _Nothing(), clock or SystemClock(), workload.execution.seed, reader.folder, replay_only=True
+    )
+    async with workload.performing(replay=True):
+        for row in reader.items():
+            problem = await _check_item(reader, workload, surroundings, row, result)
+            if problem is not None:
+                result.mismatches.append(Mismatch(row.number, row.key, problem))
+            if on_item is not None:
+                on_item(result)
+    return result
+
+
+async def _check_item(
+    reader: JournalReader, workload: Workload, surroundings: Surroundings, row: ItemRow, result: CheckResult
+) -> str | None:
+    recorded = tuple(reader.all("recorded_steps", row.number, row.attempt))
+    if not recorded:
+        result.skipped += 1
+        return None
+    result.checked += 1
+    ended_well = row.state in (ItemState.COMPLETED, ItemState.DISCARDED)
+    try:
+        performed = await perform_item(workload, surroundings, Claim(row.item, row.attempt, recorded), None)
+    except UnrecordedStep as end:
+        result.unfinished += not ended_well
+        return str(end) if ended_well else None
+    except UserError as error:
+        return str(error)
+    if not ended_well:
+        return performed.divergence
+    return _compare(row, performed)
+
+
+def _compare(row: ItemRow, performed: Performed) -> str | None:
+    if performed.divergence is not None:
+        return performed.divergence
+    outcome = performed.outcome
+    if outcome is None:
+        return f"recorded as {row.state}, now {performed.failure or performed.fresh_attempt}"
+    if (outcome.state, outcome.reason) != (row.state, row.reason):
+        return f"recorded as {_named(row.state, row.reason)}, now {_named(outcome.state, outcome.reason)}"
+    return _first_difference(row.record or {}, outcome)
+
+
+def _first_difference(recorded: dict[str, Any], outcome: Outcome) -> str | None:
+    for name in sorted({*recorded, *outcome.record} - {TIMES}):
+        if recorded.get(name) != outcome.record.get(name):
+            return f"all steps agree, but the outcome's {name!r} differs"
+    return None
+
+
+def _named(state: ItemState, reason: str | None) -> str:
+    return f"{state} ({reason})" if reason else str(state)
+
+
+class _Nothing:
+    """A journal and limits that no replay ever reaches."""
+
+    def record(self, row: StepRow) -> Awaitable[None]:
+        raise UnrecordedStep(f"step {row.scope}/{row.seq}")
+
+    async def acquire(self, key: str, reserve: Reserve) -> int:
+        raise UnrecordedStep(f"a call to {key}")
+
+    def release(self, permit: int, report: CallReport) -> None:
+        return

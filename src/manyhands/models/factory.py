@@ -1,0 +1,133 @@
+"""From what a person typed to a model: which one, at which endpoint, with which key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from manyhands.core.errors import UserError
+from manyhands.models.openai_client import OpenAIChatModel
+from manyhands.models.pricing import PriceTable, load_price_table
+from manyhands.models.protocol import ChatModel
+from manyhands.models.simulated import SimulatedModel
+
+DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
+SIMULATED = "simulated"
+OWN_KEY_VARIABLE = "MANYHANDS_API_KEY"
+"""The key for endpoints that are not in ``KEY_VARIABLES``."""
+KEY_VARIABLES: dict[str, str] = {
+    "openrouter.ai": "OPENROUTER_API_KEY",
+    "api.openai.com": "OPENAI_API_KEY",
+    "api.anthropic.com": "ANTHROPIC_API_KEY",
+    "nousresearch.com": "NOUS_API_KEY",
+    "generativelanguage.googleapis.com": "GEMINI_API_KEY",
+    "api.deepseek.com": "DEEPSEEK_API_KEY",
+    "api.groq.com": "GROQ_API_KEY",
+    "api.mistral.ai": "MISTRAL_API_KEY",
+    "api.together.xyz": "TOGETHER_API_KEY",
+    "api.fireworks.ai": "FIREWORKS_API_KEY",
+    "api.x.ai": "XAI_API_KEY",
+    "api.moonshot.ai": "MOONSHOT_API_KEY",
+    "api.z.ai": "ZAI_API_KEY",
+}
+"""The variable that holds the key for a host or any host below it. A key goes to its own provider and nowhere else."""
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
+
+
+def is_simulated(model: str, base_url: str | None = None) -> bool:
+    """Whether the name means the simulated model in this process: ``simulated`` or ``simulated/…``, with no endpoint given."""
+    return _simulated_name(model) and (not base_url or _is_default(base_url))
+
+
+def make_model(
+    *,
+    model: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    seed: int = 0,
+    prices: str | Path | None = None,
+    latency: float = 0.0,
+    retry_delay: float = 1.0,
+) -> ChatModel:
+    """The model of a run. ``api_key`` comes from ``resolve_api_key``; ``prices`` is the path of a price table; ``seed`` and
+    ``latency`` (seconds a call) are for the simulated model.
+
+    Raises UserError for a base URL that is none, a provider's endpoint without its key, or a bad price table.
+    """
+    if not model.strip():
+        raise UserError("--model: a model name is needed, as anthropic/claude-sonnet-4.6, or simulated")
+    table = load_price_table(prices) if prices is not None else PriceTable()
+    if is_simulated(model, base_url):
+        return SimulatedModel(seed, latency)
+    url = checked_base_url(base_url or DEFAULT_BASE_URL)
+    require_key(url, api_key)
+    return OpenAIChatModel(url, api_key, prices=table, retry_delay=retry_delay, simulated=_simulated_name(model))
+
+
+def resolve_api_key(explicit: str | None, base_url: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key for an endpoint: the one given, else the one in the variable of its provider, else (for a host that is not a
+    known provider's) the one in ``MANYHANDS_API_KEY``; None if there is none."""
+    variable = key_variable(base_url or DEFAULT_BASE_URL)
+    for value in (explicit, environ.get(variable)):
+        if value and value.strip():
+            return value.strip()
+    return None
+
+
+def key_variable(base_url: str) -> str:
+    """The name of the environment variable for an endpoint's key."""
+    host = urlsplit(base_url).hostname or ""
+    for known, variable in KEY_VARIABLES.items():
+        if host == known or host.endswith(f".{known}"):
+            return variable
+    return OWN_KEY_VARIABLE
+
+
+def require_key(base_url: str, api_key: str | None) -> None:
+    """Raises UserError if the endpoint is a known provider's and there is no key for it."""
+    if api_key:
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise UserError("--api_key: the key holds characters that can't be sent in a header")
+        return
+    variable = key_variable(base_url)
+    if variable == OWN_KEY_VARIABLE:
+        return
+    host = urlsplit(base_url).hostname
+    raise UserError(f"no key for {host}: set {variable}, or give --api_key, or try --model simulated, which needs none")
+
+
+def checked_base_url(base_url: str) -> str:
+    """The base URL, if it is one. Raises UserError."""
+    try:
+        parts = urlsplit(base_url.strip())
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UserError(f"--base_url: {base_url!r} is not a URL such as http://localhost:8000/v1")
+    return base_url.strip()
+
+
+def reasoning_settings(effort: str | None, disabled: bool) -> dict[str, Any] | None:
+    """The value of ``ChatSettings.reasoning`` for the two options; ``disabled`` wins. None: nothing was asked for.
+
+    Raises UserError for an unknown effort.
+    """
+    if disabled:
+        return {"effort": "none"}
+    if effort is None or not effort.strip():
+        return None
+    chosen = effort.strip().lower()
+    if chosen not in EFFORTS:
+        raise UserError(f"--reasoning_effort: {effort!r} is none of {', '.join(EFFORTS)}")
+    return {"effort": "none"} if chosen == "none" else {"enabled": True, "effort": chosen}
+
+
+def _simulated_name(model: str) -> bool:
+    return model == SIMULATED or model.startswith(f"{SIMULATED}/")
+
+
+def _is_default(base_url: str) -> bool:
+    return base_url.strip().rstrip("/") == DEFAULT_BASE_URL

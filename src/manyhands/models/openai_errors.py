@@ -1,0 +1,213 @@
+"""What an endpoint's errors mean: the cause, whether trying again can help, and how long to wait."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, dumps, loads
+
+_LONGEST_MESSAGE = 500
+_LEAST_SECRET = 4
+_CONTEXT = re.compile(
+    r"context[ _-]?(length|size|window)|token limit|too many tokens|reduce the length|exceeds the limit"
+    r"|(prompt|input|request) is too (long|large)|payload too large|exceed\w* .{0,40}context",
+    re.IGNORECASE,
+)
+_NO_CREDIT = re.compile(r"insufficient[ _](quota|credit|balance|funds)", re.IGNORECASE)
+_MODERATED = re.compile(r"moderation|flagged|content[ _](filter|policy)", re.IGNORECASE)
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?$")
+_PASSING = (408, 409, 425)
+_RATE_LIMITS = (429, 529)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a try failed. ``passing``: a few more tries may help; ``rate_limited``: waiting will."""
+
+    cause: Cause
+    message: str
+    passing: bool = False
+    rate_limited: bool = False
+    retry_after: float | None = None
+
+
+def classify(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:
+    """What an HTTP status other than 200 means. ``now``: seconds since 1970 UTC."""
+    payload = _payload(body)
+    detail = error_text(payload, body)
+    code = _code(payload)
+    message = f"HTTP {status}{': ' + detail if detail else ''}"
+    retry_after = parse_retry_after(headers, now)
+    words = f"{code} {detail}"
+    if status == 402 or (status == 429 and _NO_CREDIT.search(words)):
+        return Problem(Cause.PAYMENT, message)
+    if status in _RATE_LIMITS or (status == 503 and retry_after is not None):
+        return Problem(Cause.RATE_LIMIT, message, rate_limited=True, retry_after=retry_after)
+    if status == 413 or (status in (400, 422, 500) and _CONTEXT.search(words)):
+        return Problem(Cause.CONTEXT_OVERFLOW, message)
+    if status == 401 or (status == 403 and not _MODERATED.search(words)):
+        return Problem(Cause.AUTHENTICATION, message)
+    if status in _PASSING or status >= 500:
+        return Problem(Cause.MODEL_ERROR, message, passing=True, retry_after=retry_after)
+    if 300 <= status < 400:
+        return Problem(Cause.MODEL_REFUSED, f"HTTP {status}: redirected to {headers.get('Location', 'nowhere')}")
+    return Problem(Cause.MODEL_REFUSED, message)
+
+
+def classify_payload(payload: Json, now: float) -> Problem | None:
+    """The error in an answer with status 200, which some gateways send when the provider behind them fails; None if there
+    is none."""
+    if not isinstance(payload, dict):
+        return None
+    error = payload.get("error")
+    choices = payload.get("choices")
+    if not error and isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        error = choices[0].get("error")
+        if not error and choices[0].get("finish_reason") == "error":
+            error = {"message": "the provider broke the answer off"}
+    if not error:
+        return None
+    wrapped = {"error": error}
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isdigit():
+        code = int(code)
+    if isinstance(code, int) and 400 <= code < 600:
+        return classify(code, {}, dumps(wrapped), now)
+    words = error_text(wrapped, b"")
+    if _CONTEXT.search(f"{code} {words}"):
+        return Problem(Cause.CONTEXT_OVERFLOW, words)
+    return Problem(Cause.MODEL_ERROR, f"the answer holds an error: {words}", passing=True)
+
+
+def error_text(payload: Json, body: bytes) -> str:
+    """The explanation in an error body, in one line of at most 500 characters."""
+    text = _explanation(payload)
+    if not text and payload is None:
+        text = body[: 8 * _LONGEST_MESSAGE].decode("utf-8", "replace")
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def redact(text: str, secret: str | None) -> str:
+    """The text without the secret, which servers do echo."""
+    if not secret or len(secret) < _LEAST_SECRET:
+        return text
+    return text.replace(secret, "[redacted]")
+
+
+def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds to wait by ``retry-after-ms`` or ``Retry-After`` (seconds or a date, RFC 9110 section 10.2.3); None if neither
+    says."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000.0
+    value = headers.get("Retry-After")
+    if value is None:
+        return None
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_rate_headers(headers: Mapping[str, str], now: float) -> tuple[int | None, float | None]:
+    """What is left of the server's allowance, and the seconds until it is full again: of requests or of tokens, whichever is
+    used up, else of requests. (None, None) where the server does not say."""
+    found: tuple[int | None, float | None] = (None, None)
+    for remaining_name, reset_name in _RATE_HEADERS:
+        remaining = _number(headers.get(remaining_name))
+        if remaining is None:
+            continue
+        figures = (int(min(remaining, 1e15)), parse_reset(headers.get(reset_name), now))
+        if figures[0] <= 0:
+            return figures
+        if found[0] is None:
+            found = figures
+    return found
+
+
+_RATE_HEADERS = (
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    ("x-ratelimit-remaining", "x-ratelimit-reset"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+)
+
+
+def parse_reset(value: str | None, now: float) -> float | None:
+    """Seconds until a limit is reset. Servers write seconds, ``6m0s`` (OpenAI), an RFC 3339 time (Anthropic), or seconds or
+    milliseconds since 1970 (OpenRouter)."""
+    if not value:
+        return None
+    number = _number(value)
+    if number is not None:
+        if number > 1e11:
+            number = number / 1000.0 - now
+        elif number > 1e8:
+            number -= now
+        return max(0.0, number)
+    match = _DURATION.match(value.strip())
+    if match is not None and any(match.groups()):
+        hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+        return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now)
+
+
+def _number(value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _payload(body: bytes) -> Json:
+    try:
+        return loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _explanation(payload: Json) -> str:
+    if isinstance(payload, str):
+        return payload
+    if isinstance(payload, list):
+        return _explanation(payload[0]) if payload else ""
+    if not isinstance(payload, dict):
+        return ""
+    for name in ("error", "message", "detail", "msg", "error_message"):
+        text = _explanation(payload.get(name))
+        if text:
+            raw = _raw(payload)
+            return f"{text} ({raw})" if raw and raw not in text else text
+    return _raw(payload)
+
+
+def _raw(payload: dict[str, Any]) -> str:
+    """What the provider behind OpenRouter said."""
+    metadata = payload.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return raw if isinstance(raw, str) else ""
+
+
+def _code(payload: Json) -> str:
+    error = payload.get("error") if isinstance(payload, dict) else None
+    if not isinstance(error, dict):
+        return ""
+    return f"{error.get('code') or ''} {error.get('type') or ''}"

@@ -1,0 +1,186 @@
+"""What calls cost, where the server does not say.
+
+Prices are US dollars per million tokens: list prices of the providers' own endpoints for short prompts, without batch or
+priority rates. Sources: platform.claude.com/docs/en/about-claude/pricing, developers.openai.com/api/docs/pricing,
+ai.google.dev/gemini-api/docs/pricing and api-docs.deepseek.com/quick_start/pricing, as these pages stood between July
+and November 2026. The figure that a server sends with an answer always wins over this table; so does a person's own table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.core.usage import Usage
+
+PRICES_AS_OF = "2026-11"
+_MILLION = 1_000_000.0
+_DATE_SUFFIX = re.compile(r"[-@](?:20\d{6}|20\d\d-\d\d-\d\d)$")
+_DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens. ``cached_input``: tokens read from the provider's cache; ``cache_write``: tokens written
+    to it. None means as ``input``."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+    cache_write: float | None = None
+
+    def cost(self, usage: Usage) -> float:
+        """US dollars for a usage whose ``input_tokens`` include the cached ones."""
+        cached = min(usage.cached_tokens, usage.input_tokens)
+        written = min(usage.cache_write_tokens, usage.input_tokens - cached)
+        plain = usage.input_tokens - cached - written
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        write_price = self.input if self.cache_write is None else self.cache_write
+        total = plain * self.input + cached * cached_price + written * write_price + usage.output_tokens * self.output
+        return total / _MILLION
+
+    def worst_case(self, input_tokens: int, output_tokens: int) -> float:
+        """US dollars at most for that many tokens."""
+        dearest = max(self.input, self.cached_input or 0.0, self.cache_write or 0.0)
+        return (input_tokens * dearest + output_tokens * self.output) / _MILLION
+
+
+FREE = Price(0.0, 0.0)
+
+_BUILT_IN: dict[str, Price] = {
+    "claude-fable-5.1": Price(10, 50, 0.25, 12.5),
+    "claude-fable-5": Price(10, 50, 1, 12.5),
+    "claude-opus-5.5": Price(4, 20, 0.2, 5),
+    "claude-opus-5": Price(5, 25, 0.5, 6.25),
+    "claude-opus-4.8": Price(5, 25, 0.5, 6.25),
+    "claude-opus-4.7": Price(5, 25, 0.5, 6.25),
+    "claude-opus-4.6": Price(5, 25, 0.5, 6.25),
+    "claude-opus-4.5": Price(5, 25, 0.5, 6.25),
+    "claude-opus-4.1": Price(15, 75, 1.5, 18.75),
+    "claude-opus-4": Price(15, 75, 1.5, 18.75),
+    "claude-sonnet-5.5": Price(2, 10, 0.2, 2.5),
+    "claude-sonnet-5": Price(2, 10, 0.2, 2.5),
+    "claude-sonnet-4.6": Price(3, 15, 0.3, 3.75),
+    "claude-sonnet-4.5": Price(3, 15, 0.3, 3.75),
+    "claude-sonnet-4": Price(3, 15, 0.3, 3.75),
+    "claude-haiku-4.5": Price(1, 5, 0.1, 1.25),
+    "claude-3.5-haiku": Price(0.8, 4, 0.08, 1),
+    "gpt-5.5": Price(5, 30, 0.5),
+    "gpt-5.4": Price(2.5, 15, 0.25),
+    "gpt-5.4-mini": Price(0.75, 4.5, 0.075),
+    "gpt-5.4-nano": Price(0.2, 1.25, 0.02),
+    "gpt-5": Price(1.25, 10, 0.125),
+    "gpt-5-mini": Price(0.25, 2, 0.025),
+    "gpt-4.1": Price(2, 8, 0.5),
+    "gpt-4.1-mini": Price(0.4, 1.6, 0.1),
+    "gpt-4o": Price(2.5, 10, 1.25),
+    "gpt-4o-mini": Price(0.15, 0.6, 0.075),
+    "gemini-3.5-flash": Price(1.5, 9, 0.15),
+    "gemini-3.1-pro-preview": Price(2, 12, 0.2),
+    "gemini-3-flash-preview": Price(0.5, 3, 0.05),
+    "gemini-2.5-pro": Price(1.25, 10, 0.125),
+    "gemini-2.5-flash": Price(0.3, 2.5, 0.03),
+    "deepseek-v4-pro": Price(1.32, 3.96, 0.044),
+    "deepseek-flash": Price(0.3, 1.2, 0.006),
+}
+
+
+class PriceTable:
+    """Prices by model name. A name is looked up as it is, then without its provider (``anthropic/…``), its variant
+    (``:nitro``) and its date (``-20250514``). ``:free`` costs nothing."""
+
+    def __init__(self, own: Mapping[str, Price] | None = None) -> None:
+        self._prices = {_normal(name): price for name, price in _BUILT_IN.items()}
+        self._own = dict(own or {})
+        self._prices.update((_normal(name), price) for name, price in self._own.items())
+        self._found: dict[str, Price | None] = {}
+
+    def price(self, model: str) -> Price | None:
+        """The price of a model; None if it is not known."""
+        try:
+            return self._found[model]
+        except KeyError:
+            found = self._found[model] = self._look_up(model)
+            return found
+
+    def priced(self, usage: Usage, model: str, server_cost: float | None) -> Usage:
+        """The usage of one call with its cost: the server's own figure, else by the table, else marked as unpriced."""
+        if server_cost is not None:
+            return replace(usage, cost=server_cost)
+        price = self.price(model)
+        if price is None:
+            return replace(usage, unpriced_calls=usage.unpriced_calls + 1)
+        return replace(usage, cost=price.cost(usage))
+
+    def _look_up(self, model: str) -> Price | None:
+        if model in self._own:
+            return self._own[model]
+        if model.endswith(":free"):
+            return FREE
+        name = _normal(model)
+        for candidate in (name, _DATE_SUFFIX.sub("", name), _DATE_SUFFIX.sub("", name.rpartition("/")[2])):
+            if candidate in self._prices:
+                return self._prices[candidate]
+        return None
+
+
+def load_price_table(path: Path | str) -> PriceTable:
+    """A price table from a YAML or JSON file, on top of the built-in one.
+
+    The file maps model names to ``input`` and ``output`` and optionally ``cached_input`` and ``cache_write``: US dollars per
+    million tokens. Raises UserError naming file, line and field.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: can't read the price table: {error}") from None
+    data = _parse(path, text)
+    if not isinstance(data, CommentedMap):
+        raise UserError(f"{path}:1: a price table maps model names to prices")
+    return PriceTable({str(name): _entry(path, data, name) for name in data})
+
+
+def _parse(path: Path, text: str) -> Json:
+    try:
+        # The round-trip loader keeps line numbers, and loads nothing but plain data.
+        return YAML(typ="rt").load(StringIO(text))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise UserError(f"{where}: not YAML or JSON: {error.problem}") from None
+    except YAMLError as error:
+        raise UserError(f"{path}: not YAML or JSON: {' '.join(str(error).split())}") from None
+
+
+def _entry(path: Path, data: CommentedMap, name: Any) -> Price:
+    entry = data[name]
+    where = f"{path}:{data.lc.data[name][0] + 1}: {name}"
+    if not isinstance(entry, CommentedMap):
+        raise UserError(f"{where}: expected input and output prices in US dollars per million tokens")
+    fields = ("input", "output", "cached_input", "cache_write")
+    for field in entry:
+        where = f"{path}:{entry.lc.data[field][0] + 1}: {name}.{field}"
+        if field not in fields:
+            raise UserError(f"{where}: unknown field; known: {', '.join(fields)}")
+        if isinstance(entry[field], bool) or not isinstance(entry[field], int | float) or not entry[field] >= 0:
+            raise UserError(f"{where}: must be a number of US dollars per million tokens, 0 or more")
+    for field in ("input", "output"):
+        if field not in entry:
+            raise UserError(f"{path}:{data.lc.data[name][0] + 1}: {name}.{field}: missing")
+    return Price(**{field: float(entry[field]) for field in fields if field in entry})
+
+
+def _normal(model: str) -> str:
+    """Lower case, without a variant, and with dots in version numbers as hyphens: providers write both."""
+    return _DOTTED.sub("-", model.lower().partition(":")[0])

@@ -1,0 +1,297 @@
+"""The sandbox that the backends for commands on this machine share; what differs between them is their launcher and their files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.sandboxes.background import Background
+from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.file_access import RunInside
+from manyhands.sandboxes.launch import Launcher, marks
+from manyhands.sandboxes.process import Process, run_process, to_the_end
+from manyhands.sandboxes.protocol import BackgroundProcess, ExecResult
+from manyhands.sandboxes.shell import Shell, ShellState
+
+_LONGEST_ARGUMENT = 100_000
+_IN_STATE = """\
+builtin eval "$1" >/dev/null 2>&1
+builtin unset LINENO; builtin export "${@:4}"; builtin cd -- "$2" || exit 126
+builtin eval "$3"
+"""
+
+
+class Files(Protocol):
+    """How a backend reaches its files. Paths are absolute, as seen inside. Raises ToolError."""
+
+    async def read(self, path: str, max_bytes: int, run: RunInside) -> bytes: ...
+
+    async def write(self, path: str, data: bytes, run: RunInside) -> None: ...
+
+
+class CommandSandbox:
+    """A ``Sandbox`` whose commands are processes of this machine.
+
+    ``folder`` holds ``workspace/``, ``state/shell`` (the persistent shell's last state) and what ``Checkpoint`` keeps. ``whole``: whether the
+    checkpoint's trees are all that commands are meant to change.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        launcher: Launcher,
+        files: Files,
+        checkpoint: Checkpoint,
+        *,
+        fronted: bool,
+        whole: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._launcher = launcher
+        self._files = files
+        self._checkpoint = checkpoint
+        self._fronted = fronted
+        self._whole = whole
+        self._processes: set[Process] = set()
+        self._background: dict[str, Background] = {}
+        self._shell: Shell | None = None
+        self._retired: list[Shell] = []
+        self._shell_state: ShellState | None = None
+        self._shell_busy = False
+        self._jobs = False
+        self._live = False
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self._launcher.kind
+
+    @property
+    def workspace(self) -> str:
+        return self._launcher.workspace
+
+    @property
+    def open_step(self) -> str | None:
+        return self._checkpoint.open_step
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        timeout: float,
+        input: bytes | None = None,
+        cwd: str | None = None,
+        max_output: int = 100_000,
+    ) -> ExecResult:
+        directory = self._inside(cwd)
+        _check_words(command)
+        await self._prepare()
+        return await run_process(
+            lambda stdin, output: self._start(command, directory, stdin, output, alone=True),
+            timeout=timeout,
+            input=input,
+            max_output=max_output,
+        )
+
+    async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
+        if self._shell_busy:
+            return await self._shell_beside(command, timeout, max_output)
+        self._shell_busy = True
+        try:
+            await self._prepare()
+            shell = self._shell
+            if shell is None or not shell.alive:
+                shell = self._shell = self._new_shell()
+            try:
+                return await shell.run(command, timeout=timeout, max_output=max_output)
+            finally:
+                self._after_command(shell)
+        finally:
+            self._shell_busy = False
+
+    async def spawn(self, command: str, *, cwd: str | None = None) -> BackgroundProcess:
+        """Start a command line in the background. Without ``cwd`` it starts where the persistent shell is, with its variables."""
+        await self._prepare()
+        words = self._background_words(command, cwd)
+        _check_words(words)
+        self._note_live(True)
+        number = f"p{len(self._background) + 1}"
+        directory = self._launcher.start_directory
+        process = Background(
+            number,
+            command,
+            lambda stdin, output: self._start(words, directory, stdin, output, alone=True),
+        )
+        self._background[number] = process
+        process.on_end(self._note_liveness)
+        return process
+
+    def background(self) -> Mapping[str, BackgroundProcess]:
+        return dict(self._background)
+
+    async def read_file(self, path: str, *, max_bytes: int = 50_000_000) -> bytes:
+        self._check_open()
+        return await self._files.read(self._inside(path), max_bytes, self._run_inside)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        self._check_open()
+        await self._files.write(self._inside(path), data, self._run_inside)
+
+    async def begin_step(self, place: str) -> None:
+        self._check_open()
+        self._note_liveness()
+        await asyncio.to_thread(self._checkpoint.begin, place, whole=self._whole)
+
+    async def reattach(self, recorded: bool, place: str) -> bool:
+        self._check_open()
+        return await asyncio.to_thread(self._checkpoint.reattach, recorded, place)
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await to_the_end(_outcome(self._closing))
+
+    async def _close(self) -> None:
+        await self._launcher.stop()
+        running = [process for process in self._processes if process.exit_code is None]
+        for process in running:
+            process.kill_group()
+        await asyncio.gather(*(process.wait_for(2.0) for process in running))
+        for shell in (self._shell, *self._retired):
+            if shell is not None:
+                shell.release()
+        for process in self._background.values():
+            process.release()
+
+    async def _prepare(self) -> None:
+        self._check_open()
+        await self._launcher.prepare()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
+
+    def _start(
+        self, command: Sequence[str], directory: str, stdin: int, output: int, *, keep: Sequence[int] = (), alone: bool
+    ) -> Process:
+        process = Process(
+            self._launcher.command(command, directory),
+            self._launcher.environment,
+            stdin=stdin,
+            output=output,
+            keep=keep,
+            alone=alone,
+        )
+        self._processes.add(process)
+        process.on_end(lambda _: self._processes.discard(process))
+        return process
+
+    async def _run_inside(
+        self, command: list[str], *, timeout: float, input: bytes | None = None, max_output: int = 100_000
+    ) -> ExecResult:
+        return await self.run(command, timeout=timeout, input=input, cwd="/", max_output=max_output)
+
+    def _inside(self, path: str | None) -> str:
+        """A path as seen inside, made absolute."""
+        if path is None:
+            return self._launcher.start_directory
+        if "\0" in path or not path:
+            raise ToolError("a path can't be empty or hold a NUL character")
+        return posixpath.join(self._launcher.start_directory, path)
+
+    # The persistent shell
+
+    async def _shell_beside(self, command: str, timeout: float, max_output: int) -> ExecResult:
+        await self._prepare()
+        shell = self._new_shell()
+        try:
+            return await shell.run(command, timeout=timeout, max_output=max_output)
+        finally:
+            if shell.alive:
+                await to_the_end(shell.dismiss())
+            self._jobs = self._jobs or shell.state.jobs
+            self._retire(shell)
+            self._note_liveness()
+
+    def _new_shell(self) -> Shell:
+        directory = self._launcher.start_directory
+
+        def start(command: list[str], stdin: int, output: int, report: int) -> Process:
+            return self._start(command, directory, stdin, output, keep=(report,), alone=False)
+
+        return Shell(
+            start,
+            self._last_state(),
+            fallback=directory,
+            marks=marks(self._launcher.environment),
+            fronted=self._fronted,
+        )
+
+    def _after_command(self, shell: Shell) -> None:
+        if shell.state is not self._shell_state:
+            self._shell_state = shell.state
+            self._jobs = shell.state.jobs
+            self._save_state(shell.state)
+        if not shell.alive:
+            self._shell = None
+            self._retire(shell)
+        self._note_liveness()
+
+    def _retire(self, shell: Shell) -> None:
+        """Keep a dead shell's output flowing for as long as something of its background writes there."""
+        self._retired.append(shell)
+        for old in [old for old in self._retired if old.silent]:
+            old.release()
+            self._retired.remove(old)
+
+    def _last_state(self) -> ShellState:
+        if self._shell_state is None:
+            try:
+                self._shell_state = ShellState.from_bytes((self._folder / "state" / "shell").read_bytes())
+            except OSError:
+                self._shell_state = ShellState(self._launcher.start_directory)
+        return self._shell_state
+
+    def _save_state(self, state: ShellState) -> None:
+        file = self._folder / "state" / "shell"
+        aside = self._folder / "shell.tmp"
+        try:
+            aside.write_bytes(state.to_bytes())
+            aside.replace(file)
+        except OSError as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
+
+    # The background
+
+    def _background_words(self, command: str, cwd: str | None) -> list[str]:
+        state = self._last_state()
+        directory = self._inside(cwd) if cwd is not None else state.directory
+        script = state.script if len(os.fsencode(state.script)) <= _LONGEST_ARGUMENT else ""
+        marked = marks(self._launcher.environment)
+        return ["bash", "--noprofile", "--norc", "-c", _IN_STATE, "bash", script, directory, command, *marked]
+
+    def _note_liveness(self) -> None:
+        if self._closing is None:
+            running = any(process.exit_code is None for process in self._background.values())
+            self._note_live(running or self._jobs)
+
+    def _note_live(self, live: bool) -> None:
+        if live != self._live:
+            self._checkpoint.set_live(live)
+            self._live = live
+
+
+async def _outcome(task: asyncio.Task[None]) -> None:
+    await task
+
+
+def _check_words(words: Sequence[str]) -> None:
+    if not words or any("\0" in word for word in words):
+        raise ToolError("a command can't be empty or hold a NUL character")

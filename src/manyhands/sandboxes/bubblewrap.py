@@ -1,0 +1,206 @@
+"""Commands in namespaces of their own, made by bubblewrap.
+
+One bubblewrap a sandbox makes the namespaces and then only waits on a pipe of ours (so it ends with us, whatever happens to us);
+every command enters them by nsenter. So commands see each other's processes, ports and ``/tmp``, a start costs little, and killing the
+process that is number 1 inside kills everything inside.
+
+The root is narrow: ``/usr`` and a handful of harmless files of ``/etc``, read-only; ``/workspace`` and ``/tmp``, which are folders of the
+sandbox; ``/proc`` and ``/dev``. Neither a home folder of the host nor any key is in reach, and there is no network unless the limits allow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from manyhands.core.errors import ItemError, ManyhandsError
+from manyhands.core.failures import Cause
+from manyhands.sandboxes import launch
+from manyhands.sandboxes.anchor import Anchor, start_anchor
+from manyhands.sandboxes.base import CommandSandbox
+from manyhands.sandboxes.cgroups import Group, make_group
+from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.file_access import RunInside, read_inside, read_plain, write_inside, write_plain
+from manyhands.sandboxes.narrow_root import OWN_FILES, WORKSPACE, mounts, search_path, start_directory
+from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+from manyhands.sandboxes.trees import open_folder
+
+_NEEDED = {"bwrap": "bubblewrap", "nsenter": "util-linux", "setpriv": "util-linux", "bash": "bash"}
+_TRIAL_SECONDS = 20.0
+_TREES = ("workspace", "tmp", "state")
+
+
+class BubblewrapBackend:
+    """Makes sandboxes by bubblewrap. ``request.image`` is ignored."""
+
+    @property
+    def kind(self) -> str:
+        return "bubblewrap"
+
+    def unavailable(self) -> str | None:
+        """Found out once a process, by making a sandbox and running a command in it."""
+        return _why_not()
+
+    async def create(self, request: SandboxRequest) -> Sandbox:
+        """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
+        directory, alias = start_directory(request.cwd)
+        folder = await asyncio.to_thread(_make_folders, request, directory)
+        launcher = _BubblewrapLauncher(request, folder, directory, alias)
+        await launcher.prepare()
+        checkpoint = Checkpoint(folder, _TREES)
+        return CommandSandbox(folder, launcher, _InsideFiles(folder, alias), checkpoint, fronted=True)
+
+
+class _BubblewrapLauncher:
+    def __init__(self, request: SandboxRequest, folder: Path, directory: str, alias: str | None) -> None:
+        self._request = request
+        self._folder = folder
+        self._alias = alias
+        self._anchor: Anchor | None = None
+        self._group: Group | None = None
+        self._starting = asyncio.Lock()
+        self._stopped = False
+        self.kind = "bubblewrap"
+        self.workspace = WORKSPACE
+        self.start_directory = directory
+        self.environment = launch.scrubbed_environment(
+            request, home=WORKSPACE, path=search_path(), sandbox_id=secrets.token_hex(8)
+        )
+
+    async def prepare(self) -> None:
+        if self._anchor is not None and self._anchor.alive:
+            return
+        async with self._starting:
+            if self._stopped:
+                raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
+            if self._anchor is None or not self._anchor.alive:
+                await self._start()
+
+    def command(self, command: Sequence[str], directory: str) -> list[str]:
+        if self._anchor is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox is not running")
+        entered = self._anchor.command(launch.in_directory(command, directory))
+        limits = self._request.limits
+        processes = limits.processes if self._group is None and _counts_by_sandbox() else None
+        return launch.limited(entered, limits, self._group, processes)
+
+    async def stop(self) -> None:
+        async with self._starting:
+            self._stopped = True
+            if self._anchor is not None:
+                await self._anchor.stop()
+            if self._group is not None:
+                await asyncio.to_thread(self._remove_group, self._group)
+                self._group = None
+
+    async def _start(self) -> None:
+        limits = self._request.limits
+        if self._anchor is not None:  # something inside killed it; what was running is gone, the files are not
+            await self._anchor.stop()
+        if self._group is None:
+            self._group = make_group(self._request.run_id, memory=limits.memory, processes=limits.processes)
+        bwrap = shutil.which("bwrap")
+        if bwrap is None:
+            raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
+        arguments = mounts(self._folder, self._alias, limits)
+        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, self.environment)
+
+    @staticmethod
+    def _remove_group(group: Group) -> None:
+        group.kill()
+        group.remove()
+
+
+class _InsideFiles:
+    """Files of the workspace and of ``/tmp`` are reached directly, unless a link is on the way; all others by a command inside."""
+
+    def __init__(self, folder: Path, alias: str | None) -> None:
+        self._roots = {WORKSPACE: folder / "workspace", "/tmp": folder / "tmp"}
+        if alias is not None:
+            self._roots[alias] = folder / "workspace"
+
+    async def read(self, path: str, max_bytes: int, run: RunInside) -> bytes:
+        place = self._place(path)
+        if place is not None:
+            data = await asyncio.to_thread(read_plain, *place, path, max_bytes)
+            if data is not None:
+                return data
+        return await read_inside(run, path, max_bytes)
+
+    async def write(self, path: str, data: bytes, run: RunInside) -> None:
+        place = self._place(path)
+        if place is None or not await asyncio.to_thread(write_plain, *place, path, data):
+            await write_inside(run, path, data, secrets.token_hex(8))
+
+    def _place(self, path: str) -> tuple[Path, list[str]] | None:
+        """The host's folder and the names below it; None for paths that only the inside can resolve."""
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if ".." in parts or path.endswith("/"):
+            return None
+        for root in sorted(self._roots, key=len, reverse=True):
+            above = root.strip("/").split("/")
+            if parts[: len(above)] == above:
+                return self._roots[root], parts[len(above) :]
+        return None
+
+
+def _make_folders(request: SandboxRequest, directory: str) -> Path:
+    try:
+        folder = request.folder.resolve()
+        for name in _TREES:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "tmp").chmod(0o1777)
+        if directory.startswith(f"{WORKSPACE}/"):
+            below = posixpath.relpath(directory, WORKSPACE).split("/")
+            with suppress(NotADirectoryError), open_folder(folder / "workspace", below, make=True):
+                pass
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
+    return folder
+
+
+@cache
+def _counts_by_sandbox() -> bool:
+    """Whether the kernel counts a user's processes by user namespace (Linux 5.14 and later)."""
+    release = os.uname().release.split(".")
+    with suppress(ValueError, IndexError):
+        return (int(release[0]), int(release[1].split("-")[0])) >= (5, 14)
+    return False
+
+
+@cache
+def _why_not() -> str | None:
+    for program, package in _NEEDED.items():
+        if shutil.which(program) is None:
+            return f"{program} is missing (install the package {package})"
+    found: list[str | None] = ["bubblewrap gave no answer"]
+    trial = threading.Thread(target=lambda: found.insert(0, asyncio.run(_trial())), daemon=True)
+    trial.start()
+    trial.join(_TRIAL_SECONDS)
+    return found[0]
+
+
+async def _trial() -> str | None:
+    """What goes wrong with a first sandbox, in one line."""
+    with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
+        try:
+            sandbox = await BubblewrapBackend().create(SandboxRequest(Path(folder), run_id="trial"))
+            try:
+                result = await sandbox.run(["true"], timeout=_TRIAL_SECONDS / 2)
+            finally:
+                await sandbox.close()
+        except (ManyhandsError, OSError) as error:
+            return " ".join(f"bubblewrap can't be used here: {error}".split())
+    if result.exit_code != 0:
+        text = result.output.decode(errors="replace")
+        return " ".join(f"bubblewrap can't be used here: {text or result.exit_code}".split())
+    return None

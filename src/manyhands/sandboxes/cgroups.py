@@ -1,0 +1,191 @@
+"""Control groups: bounds on the memory and the processes of a sandbox as a whole.
+
+Used where this machine lets us make groups (cgroups version 1 with the ``pids`` and ``memory`` hierarchies, or version 2 with
+these controllers delegated to the root group), which usually means as root. Elsewhere per-process limits must do, see
+``launch.py``. Formats: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_ROOT = Path("/sys/fs/cgroup")
+_PREFIX = "manyhands-"
+_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where groups can be made: parent folders, and the names of the files that hold the two limits."""
+
+    parents: tuple[Path, ...]
+    memory_file: str
+    processes_file: str = "pids.max"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The group of one sandbox: one folder in each hierarchy."""
+
+    folders: tuple[Path, ...]
+
+    @property
+    def entrances(self) -> list[str]:
+        """Files to write ``0`` into, by a process that wants to join."""
+        return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    def members(self) -> set[int]:
+        """The ids of all processes inside."""
+        return {pid for folder in self.folders for pid in _members(folder)}
+
+    def kill(self) -> None:
+        """Kill every process inside, until none is left or a second is over."""
+        _kill(self.folders)
+
+    def remove(self) -> bool:
+        """Remove the group, whose processes have been killed. Waits a second at most for the last of them to be gone. Returns whether it is gone."""
+        deadline = time.monotonic() + 1.0
+        while not _gone(self.folders):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+
+def make_group(run_id: str, *, memory: int, processes: int) -> Group | None:
+    """A new group for a sandbox of this run, or None where this machine has no use of them."""
+    places = usable_hierarchies()
+    if places is None:
+        return None
+    name = f"{_run_prefix(run_id)}{secrets.token_hex(6)}"
+    group = Group(tuple(parent / name for parent in places.parents))
+    try:
+        for folder in group.folders:
+            folder.mkdir()
+            _limit(folder / places.memory_file, memory)
+            _limit(folder / places.processes_file, processes)
+    except OSError:
+        group.remove()
+        return None
+    return group
+
+
+@cache
+def usable_hierarchies() -> Hierarchies | None:
+    """Where groups can be made on this machine; found out once, by making one."""
+    for places in (_version_1(), _version_2()):
+        if places is not None and all(_can_make(parent) for parent in places.parents):
+            return places
+    return None
+
+
+def kill_leftovers(run_id: str) -> int:
+    """Kill what still runs in groups of this run and remove them. Returns how many processes there were."""
+    count = 0
+    for hierarchy in _hierarchy_roots():
+        for folder in _named(hierarchy, _run_prefix(run_id), _DEPTH):
+            count += len(set(_members(folder)))
+            Group((folder,)).kill()
+            Group((folder,)).remove()
+    return count
+
+
+def _run_prefix(run_id: str) -> str:
+    return f"{_PREFIX}{hashlib.blake2b(run_id.encode(), digest_size=6).hexdigest()}-"
+
+
+def _version_1() -> Hierarchies | None:
+    own = _own_groups()
+    parents = tuple(_parent(_ROOT / name, own.get(name, "/")) for name in ("pids", "memory"))
+    if not all((parent / "cgroup.procs").exists() for parent in parents):
+        return None
+    return Hierarchies(parents, "memory.limit_in_bytes")
+
+
+def _version_2() -> Hierarchies | None:
+    with suppress(OSError):
+        if {"memory", "pids"} <= set((_ROOT / "cgroup.subtree_control").read_text().split()):
+            parent = _ROOT / "manyhands"
+            parent.mkdir(exist_ok=True)
+            (parent / "cgroup.subtree_control").write_text("+memory +pids")
+            return Hierarchies((parent,), "memory.max")
+    return None
+
+
+def _own_groups() -> dict[str, str]:
+    """Our own group in each version 1 hierarchy, from ``/proc/self/cgroup``."""
+    groups = {}
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
+
+
+def _parent(hierarchy: Path, own: str) -> Path:
+    """Our own group if it can be seen here, so that limits above us keep holding; else the hierarchy's root."""
+    folder = hierarchy / own.lstrip("/")
+    return folder if ".." not in own and folder.is_dir() else hierarchy
+
+
+def _can_make(parent: Path) -> bool:
+    trial = parent / f"{_PREFIX}trial-{secrets.token_hex(6)}"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _gone(folders: tuple[Path, ...]) -> bool:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+    return not any(folder.exists() for folder in folders)
+
+
+def _limit(file: Path, value: int) -> None:
+    if file.exists():
+        file.write_text(str(value))
+
+
+def _kill(folders: tuple[Path, ...]) -> None:
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        members = {pid for folder in folders for pid in _members(folder)}
+        if not members:
+            return
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _members(folder: Path) -> Iterator[int]:
+    with suppress(OSError):
+        yield from (int(pid) for pid in (folder / "cgroup.procs").read_text().split() if pid != "0")
+
+
+def _hierarchy_roots() -> list[Path]:
+    return [folder for folder in (_ROOT / "pids", _ROOT / "memory", _ROOT / "manyhands") if folder.is_dir()]
+
+
+def _named(folder: Path, prefix: str, depth: int) -> Iterator[Path]:
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.name.startswith(prefix):
+                yield Path(entry.path)
+            elif depth > 0:
+                yield from _named(Path(entry.path), prefix, depth - 1)

@@ -1,0 +1,98 @@
+"""How a command is started: its environment, its limits, its directory.
+
+Limits are per process (setrlimit(2), set by the ``ulimit`` of a small ``sh`` in front of the command) and, where this machine
+has control groups for us, for the sandbox as a whole. A process group's memory limit makes the per-process one on
+address space superfluous, and as several runtimes reserve far more address space than they use, it is left out then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from manyhands.sandboxes.cgroups import Group
+from manyhands.sandboxes.protocol import SandboxLimits, SandboxRequest
+from manyhands.sandboxes.strays import RUN_VARIABLE, SANDBOX_VARIABLE
+
+# $1: how many group files follow; then those files, then the command.
+_LIMIT = """\
+ulimit -c 0 -t {cpu} 2>/dev/null || {{ ulimit -c 0; ulimit -t {cpu}; }}
+ulimit -f {file_blocks}
+{more}count=$1; shift
+while [ "$count" -gt 0 ]; do echo 0 >"$1" || exit 126; shift; count=$((count - 1)); done
+exec "$@"
+"""
+_IN_DIRECTORY = 'cd -- "$1" || exit 126; shift; exec "$@"'
+_BLOCK = 512
+SHELL = "/bin/sh"
+
+
+class Launcher(Protocol):
+    """What makes one kind of sandbox different from another, as far as starting commands goes."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def workspace(self) -> str:
+        """The workspace's path inside."""
+        ...
+
+    @property
+    def start_directory(self) -> str:
+        """Where commands start, as seen inside; an absolute path."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    async def prepare(self) -> None:
+        """Called before each start. Raises ItemError(SANDBOX_LOST)."""
+        ...
+
+    def command(self, command: Sequence[str], directory: str) -> list[str]:
+        """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside)."""
+        ...
+
+    async def stop(self) -> None:
+        """Kill everything inside. Idempotent."""
+        ...
+
+
+def limited(command: Sequence[str], limits: SandboxLimits, group: Group | None, processes: int | None) -> list[str]:
+    """``command`` under the limits. ``processes``: the per-user limit on processes to set, if any."""
+    more = "" if processes is None else f"ulimit -p {processes} 2>/dev/null || ulimit -u {processes}\n"
+    if group is None:
+        more += f"ulimit -v {max(1, limits.memory >> 10)}\n"
+    script = _LIMIT.format(cpu=limits.cpu_seconds, file_blocks=max(1, limits.file_size // _BLOCK), more=more)
+    entrances = group.entrances if group is not None else []
+    return [SHELL, "-c", script, "sh", str(len(entrances)), *entrances, *command]
+
+
+def in_directory(command: Sequence[str], directory: str) -> list[str]:
+    """``command``, started in a directory; exits with 126 if there is no such directory."""
+    return [SHELL, "-c", _IN_DIRECTORY, "sh", directory, *command]
+
+
+def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, sandbox_id: str) -> dict[str, str]:
+    """What commands get to see: nothing of ours but what is named here, so no keys."""
+    return {
+        "PATH": path,
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        **(request.environment or {}),
+        RUN_VARIABLE: request.run_id,
+        SANDBOX_VARIABLE: sandbox_id,
+    }
+
+
+def marks(environment: Mapping[str, str]) -> list[str]:
+    """The entries, as ``NAME=value``, by which a sandbox's processes are found."""
+    return [f"{name}={environment[name]}" for name in (RUN_VARIABLE, SANDBOX_VARIABLE)]
+
+
+def host_path() -> str:
+    """The host's search path for programs."""
+    return os.environ.get("PATH") or os.defpath

@@ -1,0 +1,124 @@
+"""Commands on this machine itself, with a folder and an environment of their own but no isolation.
+
+Must be asked for by name: what a model writes runs with all rights of whoever started the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import secrets
+from pathlib import Path
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.sandboxes import launch
+from manyhands.sandboxes.base import CommandSandbox
+from manyhands.sandboxes.cgroups import Group, make_group
+from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.file_access import RunInside, read_on_host, write_on_host
+from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked
+
+
+class LocalBackend:
+    """Makes sandboxes that are mere folders of the host. ``request.image`` is ignored."""
+
+    @property
+    def kind(self) -> str:
+        return "local"
+
+    def unavailable(self) -> str | None:
+        if os.name != "posix":
+            return "the local sandbox needs a POSIX system"
+        return None
+
+    async def create(self, request: SandboxRequest) -> Sandbox:
+        """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
+        folder = await asyncio.to_thread(_make_folders, request)
+        workspace = folder / "workspace"
+        directory = await asyncio.to_thread(_start_directory, workspace, request.cwd)
+        inside = directory == workspace or workspace in directory.parents
+        return CommandSandbox(
+            folder,
+            _LocalLauncher(request, str(workspace), str(directory)),
+            _HostFiles(),
+            Checkpoint(folder, ("workspace", "state")),
+            fronted=False,
+            whole=inside,
+        )
+
+
+class _LocalLauncher:
+    def __init__(self, request: SandboxRequest, workspace: str, start_directory: str) -> None:
+        self._request = request
+        self._id = secrets.token_hex(8)
+        self._group: Group | None = None
+        self._used = False
+        self.kind = "local"
+        self.workspace = workspace
+        self.start_directory = start_directory
+        self.environment = launch.scrubbed_environment(
+            request, home=workspace, path=launch.host_path(), sandbox_id=self._id
+        )
+
+    async def prepare(self) -> None:
+        if not self._used:
+            self._used = True
+            limits = self._request.limits
+            self._group = make_group(self._request.run_id, memory=limits.memory, processes=limits.processes)
+
+    def command(self, command: list[str], directory: str) -> list[str]:
+        # No limit on processes without a group: the per-user one would count everything else that the user runs.
+        return launch.limited(
+            launch.in_directory(command, directory), self._request.limits, self._group, processes=None
+        )
+
+    async def stop(self) -> None:
+        if self._used:
+            await asyncio.to_thread(self._kill)
+
+    def _kill(self) -> None:
+        if self._group is None:
+            kill_marked(SANDBOX_VARIABLE, self._id)
+            return
+        self._group.kill()
+        self._group.remove()
+
+
+class _HostFiles:
+    async def read(self, path: str, max_bytes: int, run: RunInside) -> bytes:
+        return await asyncio.to_thread(read_on_host, Path(path), path, max_bytes)
+
+    async def write(self, path: str, data: bytes, run: RunInside) -> None:
+        await asyncio.to_thread(write_on_host, Path(path), path, data)
+
+
+def _make_folders(request: SandboxRequest) -> Path:
+    try:
+        folder = request.folder.resolve()
+        for name in ("workspace", "state"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
+    return folder
+
+
+def _start_directory(workspace: Path, cwd: str | None) -> Path:
+    """Where commands start. A relative ``cwd`` is made under the workspace; an absolute one must exist."""
+    if not cwd:
+        return workspace
+    if "\0" in cwd:
+        raise ItemError(Cause.INVALID_INPUT, "cwd holds a NUL character")
+    directory = Path(posixpath.normpath(workspace / cwd))
+    if workspace in directory.parents and not posixpath.isabs(cwd):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} can't be made: {error.strerror}") from error
+    elif not posixpath.isabs(cwd) and directory != workspace:
+        raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} leads out of the workspace")
+    if not directory.is_dir():
+        raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} is no folder on this machine (sandbox: local)")
+    return directory

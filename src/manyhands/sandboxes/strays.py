@@ -1,0 +1,164 @@
+"""Finding and ending processes by what the kernel says about them (``/proc``, see proc(5)).
+
+Every process that a sandbox starts carries ``MANYHANDS_RUN=<run id>`` in its environment, so that whoever opens a run after a
+crash can end what the crash left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyhands.sandboxes import cgroups
+
+RUN_VARIABLE = "MANYHANDS_RUN"
+SANDBOX_VARIABLE = "MANYHANDS_SANDBOX"
+_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLine:
+    """One line of the process table. ``started`` counts clock ticks since the machine started."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    started: int
+
+
+def process_line(pid: int) -> ProcessLine | None:
+    """What ``/proc/<pid>/stat`` says; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return ProcessLine(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def process_table() -> dict[int, ProcessLine]:
+    """Every process that can be seen, by id. Costs about 15 microseconds a process: not for the event loop's thread."""
+    lines = (process_line(pid) for pid in _pids())
+    return {line.pid: line for line in lines if line is not None}
+
+
+def ticks_now() -> int:
+    """The present as ``ProcessLine.started`` counts it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def children(pid: int) -> list[int]:
+    """The ids of a process's children."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()]
+    except OSError:
+        return [line.pid for line in process_table().values() if line.parent == pid]
+
+
+def session_members(session: int, since: int) -> set[int]:
+    """The living processes of a session and their descendants, as far as they started at ``since`` (ticks) or later."""
+    table = process_table()
+    wanted = {pid for pid, line in table.items() if line.session == session}
+    for pid in table:
+        if _has_ancestor(pid, wanted, table):
+            wanted.add(pid)
+    return {pid for pid in wanted if table[pid].started >= since and table[pid].state not in "ZX"}
+
+
+async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
+    """SIGTERM to the members of a session that started at ``since`` or later, then SIGKILL to those that remain after ``grace``
+    seconds, until none is left (processes that can't be killed are given up after a second)."""
+    members = await asyncio.to_thread(session_members, session, since)
+    _signal_all(members, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while members and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+        members = {pid for pid in members if _alive(pid)}
+    for _ in range(_ROUNDS):
+        members = await asyncio.to_thread(session_members, session, since)
+        if not members:
+            return
+        _signal_all(members, signal.SIGKILL)
+        await asyncio.sleep(0.01)
+
+
+def kill_strays(run_id: str, spare: Collection[int] = ()) -> int:
+    """Kill every process on this machine that carries ``MANYHANDS_RUN=<run_id>``, and return how many there were.
+
+    For whoever opens a run after a crash. Spared are this process, its ancestors, and ``spare`` (the ids of worker processes, with
+    their descendants). Reads the whole process table: not for the event loop's thread.
+    """
+    count = kill_marked(RUN_VARIABLE, run_id, spare)
+    return count + cgroups.kill_leftovers(run_id)
+
+
+def kill_marked(variable: str, value: str, spare: Collection[int] = ()) -> int:
+    """Kill every process whose environment holds ``variable=value``; see ``kill_strays`` for who is spared."""
+    mark = f"{variable}={value}".encode()
+    return _kill_until_none(lambda: _marked(mark, spare))
+
+
+def _kill_until_none(find: Callable[[], set[int]]) -> int:
+    killed: set[int] = set()
+    for _ in range(_ROUNDS):
+        found = find()
+        if not found:
+            break
+        _signal_all(found, signal.SIGKILL)
+        killed |= found
+        time.sleep(0.01)
+    return len(killed)
+
+
+def _marked(mark: bytes, spare: Collection[int]) -> set[int]:
+    table = process_table()
+    kept = {os.getpid(), *_ancestors(os.getpid(), table), *spare}
+    found = set()
+    for pid, line in table.items():
+        if pid in kept or line.state in "ZX" or _has_ancestor(pid, set(spare), table):
+            continue
+        if mark in _environment(pid):
+            found.add(pid)
+    return found
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _pids() -> Iterator[int]:
+    with suppress(OSError):
+        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _ancestors(pid: int, table: dict[int, ProcessLine]) -> Iterator[int]:
+    seen = {pid}
+    while (line := table.get(pid)) is not None and line.parent not in seen:
+        pid = line.parent
+        seen.add(pid)
+        yield pid
+
+
+def _has_ancestor(pid: int, wanted: set[int], table: dict[int, ProcessLine]) -> bool:
+    return bool(wanted) and any(ancestor in wanted for ancestor in _ancestors(pid, table))
+
+
+def _alive(pid: int) -> bool:
+    line = process_line(pid)
+    return line is not None and line.state not in "ZX"
+
+
+def _signal_all(pids: Collection[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

@@ -1,0 +1,239 @@
+r"""The V4A patch format, which names files and gives changes with context instead of line numbers.
+
+::
+
+    *** Begin Patch
+    *** Update File: src/a.py
+    *** Move to: src/b.py                (optional)
+    @@ class Greeter:                    (optional; where to start looking)
+     unchanged line
+    -line that goes
+    +line that comes
+    *** Add File: notes.txt
+    +its only line
+    *** Delete File: old.txt
+    *** End Patch
+
+Format: OpenAI's ``apply_patch`` tool, as described in the guide to prompting GPT-4.1 (2025).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from manyhands.core.errors import ToolError
+from manyhands.tools.edits import fitted, found_lines, nearest_lines
+
+_FILE = re.compile(r"\*\*\* (Update|Add|Delete) File: *(.+?)\s*$")
+_MOVE = re.compile(r"\*\*\* Move to: *(.+?)\s*$")
+_RANGES = re.compile(r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@")
+_END_OF_FILE = "*** End of File"
+_NO_NEWLINE = "\\ No newline"
+
+
+@dataclass(slots=True)
+class Hunk:
+    """One change: the lines as they are (``old``) and as they shall be (``new``).
+
+    ``kept``: pairs of places (in ``old``, in ``new``) of unchanged lines. ``anchors``: lines after which to look, in
+    turn. ``at_end``: whether ``old`` are the file's last lines. ``number``: its line in the patch, from 1. ``blank``:
+    empty lines read that count only if more of the hunk follows.
+    """
+
+    number: int
+    anchors: list[str] = field(default_factory=list)
+    old: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    at_end: bool = False
+    blank: int = 0
+
+    def keep(self, line: str) -> None:
+        self.kept.append((len(self.old), len(self.new)))
+        self.old.append(line)
+        self.new.append(line)
+
+    def add(self, line: str) -> None:
+        """Take a line that starts with a space, ``-`` or ``+``."""
+        for _ in range(self.blank):
+            self.keep("")
+        self.blank = 0
+        if line[0] == " ":
+            self.keep(line[1:])
+        elif line[0] == "-":
+            self.old.append(line[1:])
+        else:
+            self.new.append(line[1:])
+
+
+@dataclass(slots=True)
+class FileChange:
+    """What a patch does to one file."""
+
+    action: Literal["update", "add", "delete"]
+    path: str
+    move_to: str | None = None
+    hunks: list[Hunk] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+
+
+def parse_patch(text: str) -> list[FileChange]:
+    """The changes that a patch asks for.
+
+    Raises ToolError that names the line of the patch that can't be read.
+    """
+    changes: list[FileChange] = []
+    lines = _body(text)
+    for number, line in lines:
+        header = _FILE.match(line)
+        if header:
+            action = header[1].lower()
+            changes.append(FileChange(action, header[2]))  # type: ignore[arg-type]
+        elif not changes:
+            if line.strip():
+                raise _wrong(
+                    number, line, "a file header ('*** Update File: path', '*** Add File:', '*** Delete File:')"
+                )
+        else:
+            _take(changes[-1], number, line)
+    _check(changes)
+    return changes
+
+
+def apply_hunks(change: FileChange, text: str) -> str:
+    """The file's text with the change's hunks applied, in their order.
+
+    Raises ToolError if a hunk's lines are not in the file, or in more than one place after the previous hunk.
+    """
+    lines = text.split("\n")
+    cursor = 0
+    for hunk in change.hunks:
+        start = _after_anchors(change, hunk, lines, cursor)
+        if not hunk.old:
+            place = start if hunk.anchors else _end(lines)
+            ending = "\r" if lines[0].endswith("\r") else ""
+            fresh = [line + ending for line in hunk.new]
+        else:
+            place = _place(change, hunk, lines, start)
+            fresh = _merged(hunk, lines[place : place + len(hunk.old)])
+        lines[place : place + len(hunk.old)] = fresh
+        cursor = place + len(fresh)
+    return "\n".join(lines)
+
+
+def _body(text: str) -> list[tuple[int, str]]:
+    """The patch's lines with their numbers, without its begin and end marks and what is around them."""
+    lines = list(enumerate(text.replace("\r\n", "\n").split("\n"), start=1))
+    begin = next((at for at, (_, line) in enumerate(lines) if line.strip() == "*** Begin Patch"), -1)
+    end = next((at for at, (_, line) in enumerate(lines) if line.strip() == "*** End Patch"), len(lines))
+    body = lines[begin + 1 : end]
+    while end == len(lines) and body and not body[-1][1]:
+        body.pop()
+    return body
+
+
+def _take(change: FileChange, number: int, line: str) -> None:
+    move = _MOVE.match(line)
+    if move and change.action == "update" and not change.hunks:
+        change.move_to = move[1]
+    elif change.action == "add":
+        _take_added(change, number, line)
+    elif change.action == "delete":
+        if line.strip():
+            raise _wrong(number, line, f"nothing, as {change.path} is deleted")
+    else:
+        _take_hunk_line(change, number, line)
+
+
+def _take_added(change: FileChange, number: int, line: str) -> None:
+    if line.startswith("+"):
+        change.added.append(line[1:])
+    elif line.strip() and line.strip() != _END_OF_FILE:
+        raise _wrong(number, line, "a line of the new file, which starts with '+'")
+
+
+def _take_hunk_line(change: FileChange, number: int, line: str) -> None:
+    hunks = change.hunks
+    if not hunks or (line.startswith("@@") and (hunks[-1].old or hunks[-1].new)):
+        hunks.append(Hunk(number))
+    hunk = hunks[-1]
+    if line.startswith("@@"):
+        anchor = "" if _RANGES.match(line) else line.removeprefix("@@").strip()
+        hunk.anchors += [anchor] if anchor else []
+    elif line.strip() == _END_OF_FILE:
+        hunk.at_end = True
+    elif not line:
+        hunk.blank += bool(hunk.old or hunk.new)
+    elif line[0] in " +-":
+        hunk.add(line)
+    elif not line.startswith(_NO_NEWLINE):
+        raise _wrong(number, line, "a line that starts with a space, '-' or '+', or '@@'")
+
+
+def _check(changes: list[FileChange]) -> None:
+    if not changes:
+        raise ToolError("the patch names no file; it starts with '*** Begin Patch' and '*** Update File: path'")
+    seen: set[str] = set()
+    for change in changes:
+        change.hunks = [hunk for hunk in change.hunks if hunk.old != hunk.new]
+        if change.action == "update" and not change.hunks and change.move_to is None:
+            raise ToolError(f"the patch changes nothing in {change.path}: it has no '-' or '+' line")
+        for path in filter(None, (change.path, change.move_to)):
+            if path in seen:
+                raise ToolError(f"the patch names {path} twice; put all its changes under one header")
+            seen.add(path)
+
+
+def _after_anchors(change: FileChange, hunk: Hunk, lines: list[str], cursor: int) -> int:
+    for anchor in hunk.anchors:
+        places = [at for at in range(cursor, len(lines)) if lines[at].strip() == anchor]
+        places = places or [at for at in range(cursor, len(lines)) if anchor in lines[at]]
+        if not places:
+            raise ToolError(
+                f"{change.path}: the line after '@@' in patch line {hunk.number} was not found: {anchor!r}; "
+                + nearest_lines(lines, [anchor])
+            )
+        cursor = places[0] + 1
+    return cursor
+
+
+def _place(change: FileChange, hunk: Hunk, lines: list[str], start: int) -> int:
+    """Where the hunk's old lines are. An anchor may itself be the first of them."""
+    first = max(0, start - 1) if hunk.anchors else start
+    places, _ = found_lines(lines, hunk.old, first)
+    if hunk.at_end:
+        places = [place for place in places if place + len(hunk.old) >= _end(lines)]
+    if not places:
+        earlier = (
+            " (it is there before the previous hunk: put the hunks in order)" if found_lines(lines, hunk.old)[0] else ""
+        )
+        raise ToolError(
+            f"{change.path}: the lines of the hunk at patch line {hunk.number} were not found{earlier}; "
+            + nearest_lines(lines, hunk.old)
+        )
+    if len(places) > 1 and not hunk.anchors:
+        shown = ", ".join(str(place + 1) for place in places[:10])
+        raise ToolError(
+            f"{change.path}: the lines of the hunk at patch line {hunk.number} are there {len(places)} times (lines {shown}): "
+            "add more context lines, or '@@ ' with a line before them"
+        )
+    return places[0]
+
+
+def _merged(hunk: Hunk, found: list[str]) -> list[str]:
+    """The new lines, with unchanged ones as they are in the file."""
+    fresh = fitted(hunk.new, hunk.old, found)
+    for old_at, new_at in hunk.kept:
+        fresh[new_at] = found[old_at]
+    return fresh
+
+
+def _end(lines: list[str]) -> int:
+    """Where the file's last line ends: before the empty piece that follows a final newline."""
+    return len(lines) - 1 if lines[-1] == "" else len(lines)
+
+
+def _wrong(number: int, line: str, wanted: str) -> ToolError:
+    return ToolError(f"patch line {number} can't be read: {line[:100]!r}; expected {wanted}")

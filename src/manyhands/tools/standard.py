@@ -1,0 +1,19 @@
+"""The registry that a run starts from."""
+
+from __future__ import annotations
+
+from manyhands.tools.code import execute_code
+from manyhands.tools.files import read_file, write_file
+from manyhands.tools.patch import patch
+from manyhands.tools.registry import Registry, with_plugins
+from manyhands.tools.search import search_files
+from manyhands.tools.terminal import process, terminal
+from manyhands.tools.todo import todo
+
+
+def standard_registry(*, plugins: bool = True) -> Registry:
+    """The built-in tools and, unless ``plugins`` is false, those of installed packages (broken ones:
+    ``Registry.notices``)."""
+    built_in = (terminal, process, read_file, write_file, patch, search_files, execute_code, todo)
+    registry = Registry(built_in)
+    return with_plugins(registry) if plugins else registry

@@ -1,0 +1,131 @@
+"""Toolsets: named sets of tools, which may include each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from manyhands.core.errors import UserError
+from manyhands.tools.declared import BROWSER
+from manyhands.tools.registry import Registry
+from manyhands.tools.text import suggestion
+
+EVERYTHING = ("all", "*")
+"""Names that stand for all toolsets together."""
+
+LEGACY = {"web_tools": "web", "browser_tools": "browser", "file_tools": "file"}
+"""Older names that the original still accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """A named set of tools. ``includes``: names of other toolsets whose tools belong to it too."""
+
+    name: str
+    description: str
+    tools: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
+
+
+class Toolsets(Mapping[str, Toolset]):
+    """Toolsets by name. Immutable; made complete and checked at once.
+
+    Raises UserError if a toolset includes an unknown one, or itself by way of others.
+    """
+
+    def __init__(self, toolsets: Iterable[Toolset]) -> None:
+        self._toolsets = {each.name: each for each in toolsets}
+        self._tools: dict[str, frozenset[str]] = {}
+        for name in self._toolsets:
+            self._resolved(name, ())
+
+    def __getitem__(self, name: str) -> Toolset:
+        return self._toolsets[LEGACY.get(name, name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._toolsets)
+
+    def __len__(self) -> int:
+        return len(self._toolsets)
+
+    def tools(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names of all tools in the named toolsets, sorted, each once: available or not.
+
+        Raises UserError for a name that is no toolset.
+        """
+        found: set[str] = set()
+        for name in names:
+            chosen = self._toolsets if name in EVERYTHING else [self.checked(name)]
+            for each in chosen:
+                found |= self._tools[each]
+        return tuple(sorted(found))
+
+    def checked(self, name: str) -> str:
+        """The name as it is kept here (a legacy name's present one).
+
+        Raises UserError for a name that is no toolset, with the nearest one that is.
+        """
+        present = LEGACY.get(name, name)
+        if present not in self._toolsets:
+            known = ", ".join(sorted(self._toolsets))
+            raise UserError(f"no toolset is called {name!r}{suggestion(name, self._toolsets)}; toolsets: {known}")
+        return present
+
+    def extended(self, toolsets: Iterable[Toolset]) -> Toolsets:
+        """These and further ones.
+
+        Raises UserError if a name is taken.
+        """
+        added = list(toolsets)
+        for each in added:
+            if each.name in self._toolsets or each.name in LEGACY or each.name in EVERYTHING:
+                raise UserError(f"a toolset called {each.name!r} exists already; choose another name")
+        return Toolsets([*self._toolsets.values(), *added])
+
+    def _resolved(self, name: str, path: tuple[str, ...]) -> frozenset[str]:
+        if name in path:
+            circle = " → ".join([*path[path.index(name) :], name])
+            raise UserError(f"toolset {name!r} includes itself: {circle}")
+        if name not in self._tools:
+            toolset = self._toolsets[name]
+            found = set(toolset.tools)
+            for included in toolset.includes:
+                present = LEGACY.get(included, included)
+                if present not in self._toolsets:
+                    hint = suggestion(included, self._toolsets)
+                    raise UserError(f"toolset {name!r} includes {included!r}, which is no toolset{hint}")
+                found |= self._resolved(present, (*path, name))
+            self._tools[name] = frozenset(found)
+        return self._tools[name]
+
+
+STANDARD = Toolsets(
+    [
+        Toolset("terminal", "Shell commands, also in the background.", ("terminal", "process")),
+        Toolset(
+            "file",
+            "Reading, writing, changing and searching files.",
+            ("read_file", "write_file", "patch", "search_files"),
+        ),
+        Toolset("code_execution", "Python programs.", ("execute_code",)),
+        Toolset("todo", "A list of tasks that the model keeps.", ("todo",)),
+        Toolset(
+            "sandbox", "Everything that works in the sandbox.", includes=("terminal", "file", "code_execution", "todo")
+        ),
+        Toolset("web", "Searching the web and reading pages.", ("web_search", "web_extract")),
+        Toolset("search", "Searching the web only.", ("web_search",)),
+        Toolset("browser", "Steering a browser.", BROWSER),
+        Toolset("vision", "Looking at images.", ("vision_analyze",)),
+        Toolset("image_gen", "Making images.", ("image_generate",)),
+        Toolset("moa", "Asking several models at once.", ("mixture_of_agents",)),
+        Toolset("autoformalize", "Papers and proofs: web, files, browser.", includes=("web", "file", "browser")),
+    ]
+)
+"""The toolsets of this version. (Here ``browser`` holds no ``web_search``, which the fork of the original counts to it
+and upstream no longer does.)"""
+
+
+def with_groups(toolsets: Toolsets, registry: Registry) -> Toolsets:
+    """The toolsets with those that plug-ins and MCP servers bring (``Registry.groups``)."""
+    groups: Sequence[tuple[str, tuple[str, ...]]] = sorted(registry.groups.items())
+    return toolsets.extended(Toolset(name, f"Tools of {name}.", tools) for name, tools in groups)

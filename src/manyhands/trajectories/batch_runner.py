@@ -1,0 +1,147 @@
+"""Running trajectory batches from Python, with the interface of the original ``BatchRunner`` (seed document, "Programmatic Use")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.core.outcomes import Outcome
+from manyhands.engine.context import Item
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.run import Controls, Progress, RunResult, perform_run
+from manyhands.trajectories.dataset import BadRow, read_rows
+from manyhands.trajectories.exports import CHECKPOINT, STATISTICS
+from manyhands.trajectories.prepared import tables
+from manyhands.trajectories.session import open_batch
+from manyhands.trajectories.spec import BatchSpec
+
+_RENAMED = {"max_iterations": "max_turns"}
+
+
+class InvalidBatch(UserError, ValueError):
+    """A setting or the dataset can't be used."""
+
+
+class MissingDataset(UserError, FileNotFoundError):
+    """There is no dataset at that path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What to call while a batch runs. ``on_progress`` at most twice a second; ``on_outcome`` at every end of an item; ``notice`` with
+    lines that a person should see."""
+
+    on_progress: Callable[[Progress], None] | None = None
+    on_outcome: Callable[[Item, Outcome], None] | None = None
+    notice: Callable[[str], None] = lambda text: None
+
+
+class BatchRunner:
+    """A trajectory batch.
+
+    Takes the original's arguments and, as keywords, every option of ``manyhands batch`` (see ``BatchSpec``). Without ``model`` it takes the
+    command line's default. Nothing is made on disk before ``run``.
+
+    Raises ValueError (as UserError) for a setting that can't be used, FileNotFoundError for a missing dataset.
+    """
+
+    def __init__(
+        self,
+        dataset_file: str | os.PathLike[str],
+        batch_size: int,
+        run_name: str,
+        distribution: str = "default",
+        max_iterations: int = 10,
+        *,
+        callbacks: Callbacks | None = None,
+        **settings: Any,
+    ) -> None:
+        values = {
+            "dataset_file": os.fspath(dataset_file),
+            "batch_size": batch_size,
+            "run_name": run_name,
+            "distribution": distribution,
+            "max_turns": max_iterations,
+            **{name: value for name, value in settings.items() if value is not None},
+        }
+        if not Path(values["dataset_file"]).exists():
+            raise MissingDataset(f"there is no dataset at {values['dataset_file']}")
+        try:
+            self.spec = BatchSpec.make(values)
+            if self.spec.mcp_config is None:  # with it, toolsets are known only when the servers have started
+                tables(self.spec)[0].named(self.spec.distribution)
+        except UserError as error:
+            raise InvalidBatch(str(error)) from None
+        self._callbacks = callbacks or Callbacks()
+        self.controls = Controls()
+
+    def __getattr__(self, name: str) -> Any:
+        """Settings are attributes, by their own names and the original's."""
+        if name.startswith("_") or name == "spec":
+            raise AttributeError(name)
+        return getattr(self.spec, _RENAMED.get(name, name))
+
+    @property
+    def output_dir(self) -> Path:
+        return self.spec.run_folder
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.output_dir / CHECKPOINT
+
+    @property
+    def stats_file(self) -> Path:
+        return self.output_dir / STATISTICS
+
+    @property
+    def dataset(self) -> list[dict[str, Any]]:
+        """The usable rows, read anew at each access."""
+        rows = (row for row in read_rows(self.spec.dataset_file, self.spec.max_samples) if not isinstance(row, BadRow))
+        return [{"prompt": row.prompt, "image": row.image, "cwd": row.cwd, "id": row.id, **row.source} for row in rows]
+
+    @property
+    def batches(self) -> list[list[tuple[int, dict[str, Any]]]]:
+        """The rows by output file: (prompt index, row)."""
+        rows, size = list(enumerate(self.dataset)), self.spec.batch_size
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def run(self, resume: bool = False) -> RunResult:
+        """Run, or with ``resume`` continue, the batch to its end.
+
+        Returns the ledger, usage and exit code. Raises UserError (RunError if the name is taken or settings changed), StorageError.
+        """
+        return run_on_loop(self.run_async(resume))
+
+    async def run_async(self, resume: bool = False) -> RunResult:
+        """The like, inside a running event loop."""
+        return await run_batch(self.spec, resume=resume, callbacks=self._callbacks, controls=self.controls)
+
+    def stop(self) -> None:
+        """Finish the calls in flight and stop; again: stop at once. Only from the thread that runs."""
+        self.controls.stop()
+
+
+async def run_batch(
+    options: BatchSpec,
+    *,
+    resume: bool,
+    callbacks: Callbacks,
+    controls: Controls | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> RunResult:
+    """Open a batch, new or to be resumed, and perform it."""
+    session = await open_batch(options, resume=resume, notice=callbacks.notice, environ=environ)
+    return await perform_run(
+        session.folder,
+        session.workload,
+        spec_changed=session.spec_changed,
+        rewrite_outputs=session.rewrite_outputs,
+        notice=callbacks.notice,
+        controls=controls,
+        on_progress=callbacks.on_progress,
+        on_outcome=callbacks.on_outcome,
+    )

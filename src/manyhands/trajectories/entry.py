@@ -1,0 +1,99 @@
+"""Lines of ``trajectories.jsonl`` (specification, section 6).
+
+All lines of a run have the same fields with the same types, so that Arrow, Parquet and Hugging Face Datasets read them
+with one schema, wherever they cut the file. Hence tools that do not exist get no column of their own in ``tool_stats``
+(they are named in ``metadata.unknown_tools``), numbers that may have decimals always do, nothing is null in some lines
+only, and ``metadata.source`` has the fields of the whole dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from manyhands.core.jsonio import line
+from manyhands.core.outcomes import StopReason
+from manyhands.core.usage import Usage
+from manyhands.trajectories.sharegpt import Turn
+
+_COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
+NO_SEED = -1
+"""Written where no seed was sent to the endpoint: a null would be another type in another run's file."""
+
+
+def local_time(seconds: float) -> str:
+    """A time (seconds since 1970 UTC) as the original writes it: local, ISO 8601, microseconds, no zone."""
+    return datetime.fromtimestamp(seconds).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One trajectory, ready to be written.
+
+    ``timestamp`` and ``duration`` are in seconds; ``source`` is what ``SourceFields.arrange`` made of the row's other
+    fields; ``seed`` is the one sent to the endpoint. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
+    known tool.
+    """
+
+    prompt_index: int
+    conversations: Sequence[Turn]
+    batch_num: int
+    timestamp: float
+    model: str
+    completed: bool
+    partial: bool
+    api_calls: int
+    toolsets_used: Sequence[str]
+    tool_stats: Mapping[str, Mapping[str, int]]
+    stop_reason: StopReason
+    item_key: str
+    sample: int = 0
+    attempt: int = 1
+    seed: int | None = None
+    duration: float = 0.0
+    simulated: bool = False
+    usage: Usage = field(default_factory=Usage)
+    unknown_tools: Sequence[str] = ()
+    source: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry in the order of the seed's keys; what is added is inside ``metadata``, after the original's
+        three."""
+        return {
+            "prompt_index": self.prompt_index,
+            "conversations": list(self.conversations),
+            "metadata": self._metadata(),
+            "completed": self.completed,
+            "partial": self.partial,
+            "api_calls": self.api_calls,
+            "toolsets_used": list(self.toolsets_used),
+            "tool_stats": self.tool_stats,
+            "tool_error_counts": {name: counts["failure"] for name, counts in self.tool_stats.items()},
+        }
+
+    def line(self) -> str:
+        """The entry as a line, without its newline."""
+        return line(self.to_json())
+
+    def _metadata(self) -> dict[str, Any]:
+        usage = {name: getattr(self.usage, name) for name in _COUNTS}
+        return {
+            "batch_num": self.batch_num,
+            "timestamp": local_time(self.timestamp),
+            "model": self.model,
+            "item": self.item_key,
+            "sample": self.sample,
+            "attempt": self.attempt,
+            "seed": NO_SEED if self.seed is None else self.seed,
+            "stop_reason": self.stop_reason.value,
+            "duration_seconds": round(float(self.duration), 3),
+            "simulated": self.simulated,
+            "usage": usage,
+            "cost": float(self.usage.cost),
+            # A list that is empty in one line and not in the next is two types to Arrow.
+            "unknown_tools": ", ".join(self.unknown_tools),
+            # Parquet can't hold an object without fields.
+            "source": dict(self.source) if self.source else None,
+        }

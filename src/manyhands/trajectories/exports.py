@@ -1,0 +1,156 @@
+"""The files that exist once per run: trajectories.jsonl, failures.jsonl, statistics.json, checkpoint.json.
+
+All are written from the journal and the batch files, streamed, aside, and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+from manyhands.core.jsonio import line, loads
+from manyhands.core.outcomes import ItemState
+from manyhands.engine.files import written_aside
+from manyhands.engine.workload import ItemRow
+from manyhands.engine.summary import ledger
+from manyhands.engine.workload import RunReader
+from manyhands.trajectories.entry import local_time
+from manyhands.trajectories.items import PromptItem
+from manyhands.trajectories.original import batch_files
+from manyhands.trajectories.prepared import Prepared
+from manyhands.trajectories.quality import NO_REASONING
+from manyhands.trajectories.statistics import RunStatistics
+
+TRAJECTORIES = "trajectories.jsonl"
+FAILURES = "failures.jsonl"
+STATISTICS = "statistics.json"
+CHECKPOINT = "checkpoint.json"
+_INDEX = re.compile(rb'\{"prompt_index": (\d+),')
+_PAGE = 2000
+
+
+def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
+    """Write all four. Raises StorageError if one can't be written; the old one is then still there."""
+    folder = reader.folder
+    with written_aside(folder / TRAJECTORIES) as handle:
+        combine(folder, prepared.options.samples, handle)
+    statistics = RunStatistics()
+    with written_aside(folder / FAILURES) as handle:
+        for row in reader.items():
+            if row.state.final:
+                statistics.add(row.state, row.record, reason=row.reason, cause=row.cause)
+            if row.state.final and row.state is not ItemState.COMPLETED:
+                handle.write(line(failure(row)) + "\n")
+        for number, reason in prepared.bad_rows:
+            handle.write(line({"line": number, "state": "skipped", "cause": "invalid_row", "message": reason}) + "\n")
+    _write_json(folder / STATISTICS, _statistics(reader, prepared, run_name, statistics))
+    with written_aside(folder / CHECKPOINT) as handle:
+        _write_checkpoint(reader, prepared, run_name, handle)
+
+
+def combine(folder: Path, samples: int, handle: IO[str]) -> None:
+    """Write the lines of all batch files in order of prompts and samples. One batch file is held in memory at a time, and of a large one
+    only where its lines are."""
+    for path in batch_files(folder):
+        with path.open("rb") as batch:
+            for start, length in sorted_lines(batch, samples):
+                batch.seek(start)
+                handle.write(batch.read(length).decode("utf-8"))
+
+
+def sorted_lines(batch: IO[bytes], samples: int) -> Iterator[tuple[int, int]]:
+    """Where the lines of a batch file are: (offset, length), in order of prompt and sample."""
+    places, offset = [], 0
+    for text in batch:
+        places.append((_order(text, samples), offset, len(text)))
+        offset += len(text)
+    places.sort()
+    return ((start, length) for _, start, length in places)
+
+
+def failure(row: ItemRow) -> dict[str, Any]:
+    """A line of ``failures.jsonl``: an item without a trajectory, and why. Times are those of the journal."""
+    payload = PromptItem.of(row.item)
+    return {
+        "prompt_index": payload.prompt_index,
+        "sample": payload.sample,
+        "item": row.key,
+        "state": row.state,
+        "cause": row.reason or row.cause,
+        "message": row.message,
+        "attempt": row.attempt,
+        "performances": row.performances,
+        "finished_at": None if row.finished_at is None else local_time(row.finished_at),
+        "prompt": payload.prompt,
+        "source": payload.source,
+    }
+
+
+def _order(text: bytes, samples: int) -> tuple[int, int]:
+    if samples == 1 and (match := _INDEX.match(text)):
+        return int(match[1]), 0
+    entry = loads(text)
+    return entry["prompt_index"], entry["metadata"].get("sample", 0)
+
+
+def _statistics(
+    reader: RunReader, prepared: Prepared, run_name: str, statistics: RunStatistics
+) -> dict[str, Any]:
+    counts, usage = ledger(reader.counts()), reader.usage()
+    statistics.add_pending(counts["pending"])
+    options = prepared.options
+    result = statistics.to_json(
+        run_name=run_name,
+        distribution=options.distribution,
+        total_prompts=-(-counts["items"] // options.samples),
+        batch_size=options.batch_size,
+        model=options.model,
+        completed_at=time.time(),
+        duration_seconds=reader.working_seconds(),
+        usage=usage,
+        simulated=usage.simulated_calls > 0,
+    )
+    return {**result, "samples": options.samples, "skipped_rows": prepared.bad_count}
+
+
+def _write_checkpoint(reader: RunReader, prepared: Prepared, run_name: str, handle: IO[str]) -> None:
+    """The original's ``checkpoint.json``, streamed: a prompt is completed when all its samples are."""
+    samples, size = prepared.options.samples, prepared.options.batch_size
+    handle.write(f'{{\n  "run_name": {json.dumps(run_name)},\n  "completed_prompts": [')
+    separator = ""
+    for prompt, rows in groupby(_states(reader), key=lambda row: row[0] // samples):
+        if all(state in (ItemState.COMPLETED, ItemState.DISCARDED) for _, state, _ in rows):
+            handle.write(f"{separator}\n    {prompt}")
+            separator = ","
+    handle.write('\n  ],\n  "batch_stats": {')
+    separator = ""
+    for number, rows in groupby(_states(reader), key=lambda row: row[0] // samples // size):
+        handle.write(f'{separator}\n    "{number}": {json.dumps(_batch_stats(rows))}')
+        separator = ","
+    handle.write(f'\n  }},\n  "last_updated": {json.dumps(local_time(time.time()))}\n}}\n')
+
+
+def _batch_stats(rows: Iterator[tuple[int, str, str | None]]) -> dict[str, int]:
+    processed = discarded = 0
+    for _, state, reason in rows:
+        processed += state in (ItemState.COMPLETED, ItemState.DISCARDED)
+        discarded += reason == NO_REASONING
+    return {"processed": processed, "skipped": 0, "discarded_no_reasoning": discarded}
+
+
+def _states(reader: RunReader) -> Iterator[tuple[int, str, str | None]]:
+    position = -1
+    while rows := reader.states(position, _PAGE):
+        yield from rows
+        position = rows[-1][0]
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    with written_aside(path) as handle:
+        json.dump(value, handle, indent=2, ensure_ascii=False)
+        handle.write("\n")

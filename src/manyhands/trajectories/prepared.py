@@ -1,0 +1,220 @@
+"""A batch's spec made self-contained: everything that performing it needs, so that the run folder alone is enough to go on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import ToolError, UserError
+from manyhands.core.jsonio import Json
+from manyhands.engine.files import written_aside
+from manyhands.tools.declared import known_tools
+from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions
+from manyhands.tools.distributions_file import load_distributions_file
+from manyhands.tools.mcp import mounted
+from manyhands.tools.mcp_config import load_mcp_config
+from manyhands.tools.protocol import ToolEnvironment, ToolResult
+from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import STANDARD, Toolset, Toolsets, with_groups
+from manyhands.trajectories.dataset import scan
+from manyhands.trajectories.source_fields import SourceFields
+from manyhands.trajectories.spec import BatchSpec
+
+BAD_ROWS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the run records as its spec.
+
+    ``options``: the settings, resolved. ``distribution`` and ``toolsets``: the table to draw from and the toolsets of the person's own,
+    by value. ``tools``: the stable list of tools of all statistics. ``source_fields``: the plan of ``metadata.source``. ``bad_rows``:
+    rows of the dataset that can't be used, as (line, reason), the first thousand of ``bad_count``.
+    """
+
+    options: BatchSpec
+    distribution: Distribution
+    toolsets: tuple[Toolset, ...]
+    tools: tuple[str, ...]
+    source_fields: SourceFields
+    bad_rows: tuple[tuple[int, str], ...]
+    bad_count: int
+    images: int = 0
+    """Rows that ask for a container image."""
+    mcp: Json = None
+    """``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server: [tool]}}`` of the MCP servers, or None."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as it is recorded."""
+        return {
+            "options": self.options.recorded(),
+            "distribution": {
+                "name": self.distribution.name,
+                "description": self.distribution.description,
+                "toolsets": [[name, percent] for name, percent in self.distribution.toolsets],
+            },
+            "toolsets": [toolset_json(toolset) for toolset in self.toolsets],
+            "tools": list(self.tools),
+            "source_fields": self.source_fields.to_json(),
+            "bad_rows": [[line, reason] for line, reason in self.bad_rows],
+            "bad_count": self.bad_count,
+            "images": self.images,
+            "mcp": self.mcp,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], data_dir: Path) -> Prepared:
+        """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
+        table = value["distribution"]
+        return cls(
+            options=BatchSpec(**value["options"], data_dir=str(data_dir)),
+            distribution=Distribution(
+                table["name"], table["description"], tuple((name, percent) for name, percent in table["toolsets"])
+            ),
+            toolsets=tuple(toolset_from_json(toolset) for toolset in value["toolsets"]),
+            tools=tuple(value["tools"]),
+            source_fields=SourceFields.from_json(value["source_fields"]),
+            bad_rows=tuple((line, reason) for line, reason in value["bad_rows"]),
+            bad_count=value["bad_count"],
+            images=value["images"],
+            mcp=value["mcp"],
+        )
+
+
+async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Prepared:
+    """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone now is kept.
+
+    Raises UserError for a file that can't be used.
+    """
+    mcp = await _mcp(options, recorded)
+    registry = standard_registry().extended(recorded_tools(mcp), groups=(mcp or {}).get("groups"))
+    distributions, toolsets = tables(options, with_groups(STANDARD, registry), recorded)
+    dataset = Path(options.dataset_file)
+    gone = recorded is not None and not dataset.exists()
+    prepared = Prepared(
+        options=options,
+        distribution=distributions.named(options.distribution),
+        toolsets=toolsets,
+        tools=recorded.tools if recorded is not None else known_tools(registry.names),
+        source_fields=SourceFields(),
+        bad_rows=(),
+        bad_count=0,
+        mcp=mcp,
+    )
+    if recorded is not None and gone:
+        return replace(
+            prepared,
+            source_fields=recorded.source_fields,
+            bad_rows=recorded.bad_rows,
+            bad_count=recorded.bad_count,
+            images=recorded.images,
+        )
+    scanned = scan(dataset, max_samples=options.max_samples)
+    return replace(
+        prepared,
+        source_fields=scanned.source_fields,
+        bad_rows=tuple((row.line, row.reason) for row in scanned.bad_rows[:BAD_ROWS_KEPT]),
+        bad_count=scanned.bad_count,
+        images=scanned.images,
+    )
+
+
+def tables(
+    options: BatchSpec, toolsets: Toolsets = STANDARD, recorded: Prepared | None = None
+) -> tuple[Distributions, tuple[Toolset, ...]]:
+    """The distributions there are, and the toolsets of the person's own. Raises UserError naming file, line and field."""
+    if options.distributions_file is None:
+        return STANDARD_DISTRIBUTIONS, ()
+    if recorded is not None and not Path(options.distributions_file).exists():
+        return STANDARD_DISTRIBUTIONS.extended([recorded.distribution]), recorded.toolsets
+    distributions, extended = load_distributions_file(Path(options.distributions_file), toolsets)
+    return distributions, tuple(extended[name] for name in extended if toolsets.get(name) != extended[name])
+
+
+class RecordedTool:
+    """A tool as the journal knows it: enough to replay and to write trajectories, but not to call."""
+
+    changes_world = False
+
+    def __init__(self, name: str, description: str, parameters: dict[str, Any]) -> None:
+        self.name = name
+        self.description = description
+        self.parameters = parameters
+
+    async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
+        raise ToolError(f"{self.name} can't be called here")
+
+    def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
+        return
+
+
+def recorded_tools(mcp: Json) -> list[RecordedTool]:
+    """The tools of MCP servers, as they were when the run was made."""
+    return [RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in (mcp or {}).get("tools", [])]
+
+
+async def _mcp(options: BatchSpec, recorded: Prepared | None) -> Json:
+    if options.mcp_config is None:
+        return None
+    if recorded is not None and recorded.mcp is not None:
+        return recorded.mcp
+    config = load_mcp_config(Path(options.mcp_config))
+    async with mounted(config) as servers:
+        tools = [
+            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in servers.tools
+        ]
+        groups = {name: list(names) for name, names in servers.groups.items()}
+    return {"config": config.model_dump(mode="json"), "tools": tools, "groups": groups}
+
+
+KEPT = "settings"
+"""The folder in the run folder that holds copies of files that the settings name."""
+
+
+def keep_files(options: BatchSpec, run_folder: Path) -> None:
+    """Copy into the run folder what performing the run needs besides the recorded settings."""
+    if options.prices is None or not Path(options.prices).exists():
+        return
+    target = kept_file(run_folder, options.prices)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with written_aside(target) as handle:
+        handle.write(Path(options.prices).read_text(encoding="utf-8"))
+
+
+def kept_file(run_folder: Path, named: str) -> Path:
+    """Where the copy of a named file is."""
+    return run_folder / KEPT / Path(named).name
+
+
+def dataset_identity(options: BatchSpec) -> str | None:
+    """Changes when the dataset, or how much of it is asked for, may have changed; None if the dataset is gone."""
+    path = Path(options.dataset_file)
+    if not path.exists():
+        return None
+    state = hashlib.blake2b(digest_size=16, person=b"input")
+    state.update(f"{options.samples}\0{options.max_samples}\0{options.batch_size}".encode())
+    try:
+        for file in [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file()):
+            state.update(os.fsencode(file.relative_to(path.parent)))
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    state.update(block)
+    except OSError as error:
+        raise UserError(f"can't read {path}: {error.strerror or error}") from error
+    return state.hexdigest()
+
+
+def toolset_json(toolset: Toolset) -> dict[str, Any]:
+    return {
+        "name": toolset.name,
+        "description": toolset.description,
+        "tools": list(toolset.tools),
+        "includes": list(toolset.includes),
+    }
+
+
+def toolset_from_json(value: dict[str, Any]) -> Toolset:
+    return Toolset(value["name"], value["description"], tuple(value["tools"]), tuple(value["includes"]))

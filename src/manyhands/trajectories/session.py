@@ -1,0 +1,140 @@
+"""From settings to a run that can be performed: made anew, continued, or adopted from the original program."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from manyhands import __version__
+from manyhands.core.errors import RunError
+from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.run import create_run
+from manyhands.models.factory import is_simulated, require_key, resolve_api_key
+from manyhands.sandboxes.selection import choose_backend
+from manyhands.tools.distributions import availability_notice
+from manyhands.trajectories.offer import ToolOffer
+from manyhands.trajectories.original import is_left_by_original, set_aside
+from manyhands.trajectories.prepared import Prepared, dataset_identity, keep_files, prepare
+from manyhands.trajectories.spec import BatchSpec, resume_spec
+from manyhands.trajectories.workload import API_KEY, TrajectoryWorkload
+
+BAD_ROWS_SHOWN = 20
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run folder and its workload, ready for ``perform_run``."""
+
+    folder: Path
+    workload: TrajectoryWorkload
+    spec_changed: bool = False
+    rewrite_outputs: bool = False
+
+
+async def open_batch(
+    options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]
+) -> Session:
+    """Make or continue the run that the settings name.
+
+    Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings changed),
+    StorageError.
+    """
+    options = options.resolved()
+    folder = options.run_folder
+    if (folder / JOURNAL).is_file():
+        _refuse_unless(resume, folder, options, "a run of this name exists already")
+        return await _continued(folder, options, notice, environ)
+    original = is_left_by_original(folder)
+    if original:
+        _refuse_unless(resume, folder, options, "the folder holds results of the original batch runner")
+    return await _made(folder, options, notice, environ, adopt=original)
+
+
+async def _made(
+    folder: Path, options: BatchSpec, notice: Notice, environ: Mapping[str, str], *, adopt: bool
+) -> Session:
+    key = usable_key(options, environ)
+    prepared = await prepare(options)
+    check_sandbox(options, prepared, notice)
+    _tell(prepared, notice)
+    if adopt:
+        notice(f"adopting the original program's results; its files are kept in {set_aside(folder)}")
+    workload = _workload(prepared, folder, key)
+    create_run(folder, workload.name, workload, version=__version__, notice=notice)
+    keep_files(options, folder)
+    return Session(folder, workload)
+
+
+async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
+    reader = JournalReader(folder)
+    try:
+        spec, planned = reader.meta("spec"), reader.meta("planned")
+    finally:
+        reader.close()
+    recorded = Prepared.from_json(spec, folder.parent)
+    options = resume_spec(recorded.options, given)
+    key = usable_key(options, environ)
+    same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
+    tools_changed = _tools_of(options) != _tools_of(recorded.options)
+    if same_input and not tools_changed:
+        prepared = replace(recorded, options=options)
+    else:
+        prepared = await prepare(options, recorded=None if tools_changed else recorded)
+        prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
+        _tell(prepared, notice)
+    check_sandbox(options, prepared, notice)
+    keep_files(options, folder)
+    columns_changed = (prepared.source_fields, prepared.tools) != (recorded.source_fields, recorded.tools)
+    workload = _workload(prepared, folder, key)
+    return Session(folder, workload, spec_changed=workload.spec != spec, rewrite_outputs=columns_changed)
+
+
+def usable_key(options: BatchSpec, environ: Mapping[str, str]) -> str | None:
+    """The key for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none."""
+    if is_simulated(options.model, options.base_url):
+        return None
+    explicit = options.api_key.get_secret_value() if options.api_key else None
+    key = resolve_api_key(explicit, options.base_url, environ)
+    require_key(options.base_url, key)
+    return key
+
+
+def check_sandbox(options: BatchSpec, prepared: Prepared, notice: Notice) -> None:
+    """Raises UserError if the sandbox can't be used on this machine, or can't give rows the image that they ask for."""
+    choose_backend(options.sandbox, asks_for_image=prepared.images > 0)
+    if prepared.images:
+        notice(f"{prepared.images} rows ask for a container image, which the {options.sandbox} sandbox ignores")
+
+
+def _workload(prepared: Prepared, folder: Path, key: str | None) -> TrajectoryWorkload:
+    workload = TrajectoryWorkload(prepared.to_json(), folder)
+    if key is not None:
+        workload.set_secrets({API_KEY: key})
+    return workload
+
+
+def _refuse_unless(resume: bool, folder: Path, options: BatchSpec, why: str) -> None:
+    if not resume:
+        raise RunError(
+            f"{folder}: {why}; continue it with --resume, or start another with --run_name={shlex.quote(options.run_name + '-2')}"
+        )
+
+
+def _tell(prepared: Prepared, notice: Notice) -> None:
+    for number, reason in prepared.bad_rows[:BAD_ROWS_SHOWN]:
+        notice(f"{prepared.options.dataset_file}, line {number}: {reason}; the row is skipped")
+    if prepared.bad_count > BAD_ROWS_SHOWN:
+        notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists them)")
+    offer = ToolOffer.recorded(prepared)
+    for line in offer.registry.notices:
+        notice(line)
+    for line in availability_notice(prepared.distribution, offer.registry, offer.toolsets):
+        notice(line)
+
+
+def _tools_of(options: BatchSpec) -> tuple[str | None, ...]:
+    return (options.distribution, options.distributions_file, options.mcp_config)
+

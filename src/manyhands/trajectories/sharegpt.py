@@ -1,0 +1,232 @@
+"""Conversations as ShareGPT turns: the layout of the original batch runner, to the byte (specification, section 5).
+
+Mended on purpose:
+
+- Reasoning that a server leaves in the content and also reports by itself is written once.
+- A tool result takes its tool's name from the call with its id, not from the call in the same position.
+- ``<think>`` in the arguments of a call does not count as the turn's reasoning, so such a turn gets its empty think
+  block too.
+- A tool result that says NaN or Infinity, which is not JSON, stays text.
+- Turns that this program wrote are left out (see ``as_trained``).
+- Image parts of a prompt become ``<image>``: a value is always text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from manyhands.agents.toolbox import Toolbox
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.core.messages import Message, ToolCall
+from manyhands.tools.protocol import Tool
+
+Turn = dict[str, str]
+"""``{"from": "system" | "human" | "gpt" | "tool", "value": text}``"""
+
+PLACEHOLDER = "{tools}"
+"""What a template has where the tools go, as one line of JSON."""
+
+TEMPLATE = """\
+You can call functions. Their signatures are listed in JSON between the tags <tools> and </tools>. For each request of \
+the user, call as many of them as the task takes, one or several at a time. If none of them helps, answer in plain \
+words. Never invent the value of an argument. What a call returns is given to you between the tags <tool_response> and \
+</tool_response>. These functions are on offer:
+<tools>
+{tools}
+</tools>
+Write each call as one JSON object that fits this schema:
+{'title': 'FunctionCall', 'type': 'object', 'properties': {'name': {'title': 'Name', 'type': 'string'}, \
+'arguments': {'title': 'Arguments', 'type': 'object'}}, 'required': ['name', 'arguments']}
+Put every call between the tags <tool_call> and </tool_call>.
+Example:
+<tool_call>
+{'name': <name of the function>, 'arguments': <object with its arguments>}
+</tool_call>"""
+
+EMPTY_THINK = "<think>\n</think>\n"
+_BLOCK = re.compile(r"<think>(.*?)</think>\s*", re.DOTALL)
+
+
+def check_template(template: str, name: str) -> str:
+    """The template, if it can be used. ``name``: the file or option it came from.
+
+    Raises UserError if it does not say where the tools go.
+    """
+    if PLACEHOLDER not in template:
+        raise UserError(f"{name}: the system template has no {PLACEHOLDER}, so the tools have no place in it")
+    return template
+
+
+class SystemTurns:
+    """The system turns of saved trajectories, each set of tools written once.
+
+    ``template``: the text to use instead of this program's own; ``{tools}`` in it stands for the tools, all other
+    braces for themselves.
+    """
+
+    def __init__(self, template: str | None = None) -> None:
+        self._template = TEMPLATE if template is None else check_template(template, "system_template")
+        self._texts: dict[str, str] = {}
+
+    def text(self, tools: Sequence[Tool] | Toolbox) -> str:
+        """The system turn for these tools."""
+        box = Toolbox.of(tools)
+        text = self._texts.get(box.digest)
+        if text is None:
+            text = self._texts[box.digest] = self._template.replace(PLACEHOLDER, tools_json(box.definitions))
+        return text
+
+
+def tools_json(definitions: Sequence[Mapping[str, Any]]) -> str:
+    """Chat-completions tool objects as the one-line array of the system turn, sorted by name."""
+    functions = sorted(
+        (definition["function"] for definition in definitions), key=lambda function: str(function["name"])
+    )
+    keys = ("name", "description", "parameters")
+    entries = [{**{key: function[key] for key in keys}, "required": None} for function in functions]
+    return json.dumps(entries, ensure_ascii=False)
+
+
+def to_sharegpt(messages: Sequence[Message], system: str, *, keep_synthetic: bool = False) -> list[Turn]:
+    """A conversation (from the prompt on) as turns, with ``system`` as the first.
+
+    ``keep_synthetic``: keep turns that this program wrote, as the original does, where they can't be told from real
+    ones.
+    """
+    kept = messages if keep_synthetic else as_trained(messages)
+    turns: list[Turn] = [{"from": "system", "value": system}]
+    calls: Sequence[ToolCall] = ()
+    results: list[Message] = []
+    for message in kept:
+        role = message.get("role")
+        if role == "tool":
+            if calls:  # a result that follows no call has nowhere to go
+                results.append(message)
+            continue
+        _add_results(turns, calls, results)
+        calls, results = (), []
+        if role == "user":
+            turns.append({"from": "human", "value": text_of(message.get("content"))})
+        elif role == "assistant":
+            calls = message.get("tool_calls") or ()
+            turns.append({"from": "gpt", "value": _gpt_value(message, calls)})
+    _add_results(turns, calls, results)
+    return turns
+
+
+def as_trained(messages: Sequence[Message]) -> list[Message]:
+    """The conversation without the turns that this program wrote, as it should have gone.
+
+    A request to go on with a cut-off answer disappears, and the pieces become one answer; its reasoning is that of the
+    first piece that has any, because later pieces reason about the request. A request for a summary disappears together
+    with the summary. Without such turns the messages come back as they are.
+    """
+    if not any("_synthetic" in message for message in messages):
+        return list(messages)
+    kept: list[Message] = []
+    joining = False
+    for message in messages:
+        synthetic = message.get("_synthetic")
+        if synthetic is not None:
+            joining = synthetic == "continue"
+        elif joining and message.get("role") == "assistant" and kept and kept[-1].get("role") == "assistant":
+            kept[-1] = _joined(kept[-1], message)
+            joining = False
+        else:
+            kept.append(message)
+            joining = False
+    return kept
+
+
+def text_of(content: Json) -> str:
+    """A message's content as text: parts joined by line breaks, anything that is not text as ``<kind>``."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(_part_text(part) for part in content)
+    return "" if content is None else json.dumps(content, ensure_ascii=False)
+
+
+def _part_text(part: Json) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return json.dumps(part, ensure_ascii=False)
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    return f"<{str(part.get('type', 'part')).removesuffix('_url').removeprefix('input_')}>"
+
+
+def _joined(first: Message, second: Message) -> Message:
+    joined = cast(Message, {**second, "content": text_of(first.get("content")) + text_of(second.get("content"))})
+    for key in ("reasoning", "reasoning_details"):
+        if first.get(key):
+            joined = cast(Message, {**joined, key: first[key]})
+    return joined
+
+
+def _gpt_value(message: Message, calls: Sequence[ToolCall]) -> str:
+    reasoning = message.get("reasoning") or ""
+    content = _own_content(text_of(message.get("content")), reasoning)
+    value = f"<think>\n{reasoning}\n</think>\n" if reasoning.strip() else ""
+    if not calls:
+        value = (value + content).strip()
+    elif content.strip():
+        value += content + "\n"
+    if "<think>" not in value:
+        value = EMPTY_THINK + value
+    if not calls:
+        return value
+    return (value + "".join(f"<tool_call>\n{_call_json(call)}\n</tool_call>\n" for call in calls)).rstrip()
+
+
+def _own_content(content: str, reasoning: str) -> str:
+    """The content with scratchpad tags as think tags, and without think blocks that the reasoning holds already."""
+    if "<" not in content:
+        return content
+    if reasoning.strip():
+        content = _BLOCK.sub(lambda block: "" if block[1].strip() in reasoning else block[0], content)
+    return content.replace("<REASONING_SCRATCHPAD>", "<think>").replace("</REASONING_SCRATCHPAD>", "</think>")
+
+
+def _call_json(call: ToolCall) -> str:
+    function = call["function"]
+    arguments: Json = function["arguments"]
+    if isinstance(arguments, str):
+        arguments = next(_parsed(arguments), {})
+    return json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
+
+
+def _add_results(turns: list[Turn], calls: Sequence[ToolCall], results: Sequence[Message]) -> None:
+    if results:
+        names = {call["id"]: call["function"]["name"] for call in calls}
+        turns.append({"from": "tool", "value": "\n".join(_result_block(result, names) for result in results)})
+
+
+def _result_block(result: Message, names: Mapping[str, str]) -> str:
+    call_id = result.get("tool_call_id", "")
+    content: Json = text_of(result.get("content"))
+    if content.lstrip()[:1] in ("{", "["):
+        content = next(_parsed(content), content)
+    name = names.get(call_id) or result.get("name") or "unknown"
+    answer = {"tool_call_id": call_id, "name": name, "content": content}
+    return f"<tool_response>\n{json.dumps(answer, ensure_ascii=False)}\n</tool_response>"
+
+
+def _parsed(text: str) -> Iterator[Json]:
+    """The value of a JSON text, or nothing. Python's own parser: whole numbers of any length must survive."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        json.dumps(value, allow_nan=False)  # 1e999 is read as Infinity
+    except (ValueError, RecursionError):
+        return
+    yield value
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(constant)

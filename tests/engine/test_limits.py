@@ -1,0 +1,500 @@
+"""The adaptive limiter, the budget, and the two together."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.usage import Reserve, Usage
+from manyhands.engine.context import CallReport
+from manyhands.engine.limits import AdaptiveLimiter, Budget, SharedLimits
+
+OK = CallReport()
+LIMITED = CallReport(rate_limited=True)
+NOTHING = Reserve()
+
+
+class ManualClock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.time + seconds, next(self._order), future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        await settle()
+        end = self.time + seconds
+        while self._sleepers and self._sleepers[0][0] <= end:
+            self.time, _, future = heapq.heappop(self._sleepers)
+            if not future.done():
+                future.set_result(None)
+            await settle()
+        self.time = end
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def fill(limiter: AdaptiveLimiter) -> list[int]:
+    """Take every free place."""
+    return [await limiter.acquire() for _ in range(limiter.limit - limiter.in_flight)]
+
+
+@asynccontextmanager
+async def started(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    tasks = [asyncio.create_task(one) for one in work]
+    await settle()
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_slow_start_doubles_each_round_trip_while_saturated() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=4)
+    limits = []
+    for _ in range(3):
+        held = await fill(limiter)
+        async with started(*(limiter.acquire() for _ in range(100))) as waiters:
+            for episode in held:
+                limiter.release(episode, OK)
+            await settle()
+            limits.append(limiter.limit)
+            for waiter in waiters:
+                if waiter.done():
+                    limiter.release(waiter.result(), CallReport(failed=True))
+        assert limiter.waiting == 0
+        while limiter.in_flight:
+            limiter.release(limiter.episodes, CallReport(failed=True))
+    assert limits == [8, 16, 32]
+
+
+async def test_it_does_not_grow_when_the_places_are_not_used() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=10)
+    for _ in range(100):
+        limiter.release(await limiter.acquire(), OK)
+    assert limiter.limit == 10
+
+
+async def test_failures_do_not_grow_it() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=2)
+    for _ in range(10):
+        for episode in await fill(limiter):
+            limiter.release(episode, CallReport(failed=True))
+    assert limiter.limit == 2
+
+
+async def test_one_cut_per_episode_however_many_calls_report_it() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=100)
+    for episode in await fill(limiter):
+        limiter.release(episode, LIMITED)
+    assert limiter.limit == 70
+    assert limiter.episodes == 1
+    await clock.advance(10)
+    for episode in await fill(limiter):
+        limiter.release(episode, LIMITED)
+    assert limiter.limit == 49
+    assert limiter.episodes == 2
+
+
+async def test_it_never_falls_below_one() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=2)
+    for _ in range(10):
+        limiter.release(await limiter.acquire(), LIMITED)
+        await clock.advance(100)
+    assert limiter.limit == 1
+    await limiter.acquire()
+
+
+async def test_growth_is_additive_after_the_first_rate_limit() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=100)
+    held = await fill(limiter)
+    limiter.release(held.pop(), LIMITED)
+    for episode in held:
+        limiter.release(episode, OK)
+    assert limiter.limit == 70, "successes of calls from before the cut do not count"
+    await clock.advance(10)
+    for episode in await fill(limiter):
+        limiter.release(episode, OK)
+    grown = limiter.limit
+    assert grown == 70, "only the first of them found the places used up"
+    for _ in range(70):
+        held = await fill(limiter)
+        limiter.release(held.pop(), OK)
+        for episode in held:
+            limiter.release(episode, CallReport(failed=True))
+    assert 72 <= limiter.limit <= 76
+
+
+async def test_all_calls_wait_for_retry_after() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=10)
+    limiter.release(await limiter.acquire(), CallReport(rate_limited=True, retry_after=5.0))
+    async with started(limiter.acquire(), limiter.acquire()) as waiters:
+        await clock.advance(4.9)
+        assert not any(waiter.done() for waiter in waiters)
+        assert limiter.held_for == pytest.approx(0.1)
+        await clock.advance(0.2)
+        assert all(waiter.done() for waiter in waiters)
+
+
+async def test_a_later_report_lengthens_the_wait() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=10)
+    first, second = await limiter.acquire(), await limiter.acquire()
+    limiter.release(first, CallReport(rate_limited=True, retry_after=1.0))
+    limiter.release(second, CallReport(rate_limited=True, retry_after=3.0))
+    async with started(limiter.acquire()) as waiters:
+        await clock.advance(2.9)
+        assert not waiters[0].done()
+        await clock.advance(0.2)
+        assert waiters[0].done()
+
+
+async def test_own_pauses_grow_and_are_the_same_each_time() -> None:
+    async def pauses() -> list[float]:
+        clock = ManualClock()
+        limiter = AdaptiveLimiter("k", clock, initial=10)
+        found = []
+        for _ in range(10):
+            limiter.release(await limiter.acquire(), LIMITED)
+            found.append(limiter.held_for)
+            await clock.advance(limiter.held_for)
+        return found
+
+    first = await pauses()
+    assert first == await pauses()
+    assert all(2.0**n <= pause <= 1.25 * 2.0**n for n, pause in enumerate(first[:6]))
+    assert all(60 <= pause <= 75 for pause in first[6:])
+
+
+async def test_a_success_shortens_the_next_pause() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=10)
+    for _ in range(4):
+        limiter.release(await limiter.acquire(), LIMITED)
+        await clock.advance(100)
+    limiter.release(await limiter.acquire(), OK)
+    limiter.release(await limiter.acquire(), LIMITED)
+    assert limiter.held_for <= 1.25
+
+
+async def test_a_server_that_says_retry_at_once_is_not_asked_in_a_tight_loop() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=10)
+    limiter.release(await limiter.acquire(), CallReport(rate_limited=True, retry_after=0.0))
+    assert limiter.held_for > 0
+
+
+async def test_no_requests_remaining_holds_until_the_reset_without_a_cut() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=10)
+    limiter.release(await limiter.acquire(), CallReport(remaining=0, reset_after=7.0))
+    assert limiter.held_for == 7.0
+    assert (limiter.limit, limiter.episodes) == (10, 0)
+    limiter = AdaptiveLimiter("k", clock, initial=10)
+    limiter.release(await limiter.acquire(), CallReport(remaining=3, reset_after=7.0))
+    assert limiter.held_for == 0.0
+
+
+async def test_the_ceiling_is_never_passed() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=4, ceiling=5)
+    for _ in range(20):
+        for episode in await fill(limiter):
+            limiter.release(episode, OK)
+    assert limiter.limit == 5
+
+
+async def test_waiters_are_served_in_order_of_arrival() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=1, ceiling=1)
+    held = await limiter.acquire()
+    served = []
+
+    async def call(number: int) -> None:
+        episode = await limiter.acquire()
+        served.append(number)
+        limiter.release(episode, OK)
+
+    async with started(*(call(number) for number in range(20))):
+        limiter.release(held, OK)
+        await settle()
+        for _ in range(20):
+            await settle()
+    assert served == list(range(20))
+
+
+async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=1, ceiling=1)
+    held = await limiter.acquire()
+    async with started(limiter.acquire(), limiter.acquire()) as (first, second):
+        first.cancel()
+        await settle()
+        assert limiter.waiting == 1
+        limiter.release(held, OK)
+        await settle()
+        assert second.done()
+        limiter.release(second.result(), OK)
+    assert limiter.in_flight == 0
+    await limiter.acquire()
+
+
+async def test_a_waiter_cancelled_in_the_turn_in_which_it_was_served_gives_its_place_to_the_next() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=1, ceiling=1)
+    held = await limiter.acquire()
+    async with started(limiter.acquire(), limiter.acquire()) as (first, second):
+        limiter.release(held, OK)
+        first.cancel()
+        await settle()
+        assert first.cancelled()
+        assert second.done()
+        assert limiter.in_flight == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["start", "cancel", "ok", "limited", "wait"]), st.integers(0, 30))))
+def test_places_are_never_lost_or_given_twice(actions: list[tuple[str, int]]) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        limiter = AdaptiveLimiter("k", clock, initial=3)
+        tasks: list[asyncio.Task[int]] = []
+        for action, number in actions:
+            await perform(action, number, clock, limiter, tasks)
+            running = [task for task in tasks if task.done() and not task.cancelled()]
+            assert limiter.in_flight == len(running)
+            if action not in ("limited", "ok"):
+                assert not (limiter.waiting and limiter.in_flight < limiter.limit and not limiter.held_for)
+        for task in tasks:
+            task.cancel()
+        await settle()
+
+    asyncio.run(scenario())
+
+
+async def perform(
+    action: str, number: int, clock: ManualClock, limiter: AdaptiveLimiter, tasks: list[asyncio.Task[int]]
+) -> None:
+    running = [task for task in tasks if task.done() and not task.cancelled()]
+    waiting = [task for task in tasks if not task.done()]
+    if action == "start":
+        tasks.append(asyncio.create_task(limiter.acquire()))
+    elif action == "cancel" and waiting:
+        waiting[number % len(waiting)].cancel()
+    elif action in ("ok", "limited") and running:
+        task = running[number % len(running)]
+        tasks.remove(task)
+        limiter.release(task.result(), OK if action == "ok" else LIMITED)
+        if waiting and number % 3 == 0:
+            waiting[0].cancel()
+    elif action == "wait":
+        await clock.advance(float(number))
+    await settle()
+
+
+# Budget
+
+
+def test_a_call_that_does_not_fit_what_is_left_is_refused_with_the_figures() -> None:
+    budget = Budget(max_cost=1.0, spent=Usage(cost=0.9))
+    with pytest.raises(ItemError, match=r"up to \$0\.2000.*\$0\.1000 is left.*\$1 \(max_cost\)") as caught:
+        budget.reserve_now(Reserve(10, 0.2))
+    assert caught.value.cause is Cause.OVER_BUDGET
+    assert budget.exhausted
+    assert "max_cost" in (budget.reason or "")
+
+
+def test_tokens_are_bounded_like_dollars() -> None:
+    budget = Budget(max_total_tokens=1000, spent=Usage(input_tokens=500, output_tokens=100))
+    assert budget.reserve_now(Reserve(400))
+    with pytest.raises(ItemError, match=r"up to 401 tokens, and 400 are left of the budget of 1,000"):
+        budget.reserve_now(Reserve(401))
+
+
+def test_what_was_spent_exhausts_it() -> None:
+    budget = Budget(max_total_tokens=100)
+    assert not budget.exhausted
+    assert budget.reserve_now(Reserve(50))
+    budget.settle(Reserve(50), Usage(calls=1, input_tokens=60, output_tokens=40))
+    assert budget.exhausted
+    assert budget.reason == "the budget of 100 tokens (max_total_tokens) is used up: 100 used"
+
+
+def test_wall_time_counts_from_earlier_sessions_on() -> None:
+    clock = ManualClock()
+    budget = Budget(max_seconds=100, elapsed=90, clock=clock)
+    assert budget.reserve_now(NOTHING)
+    clock.time += 10
+    assert budget.exhausted
+    with pytest.raises(ItemError, match="100 seconds of wall time"):
+        budget.reserve_now(NOTHING)
+
+
+def test_an_unbounded_budget_counts_only() -> None:
+    budget = Budget()
+    assert not budget.bounded
+    assert budget.reserve_now(Reserve(10**9, 10.0**6))
+    budget.settle(Reserve(10**9, 10.0**6), Usage(calls=1, cost=2.0))
+    assert budget.spent.cost == 2.0
+    assert not budget.exhausted
+
+
+async def test_a_call_waits_for_reservations_in_flight_to_settle() -> None:
+    budget = Budget(max_cost=1.0)
+    await budget.reserve(Reserve(0, 0.6))
+    async with started(budget.reserve(Reserve(0, 0.6))) as (waiter,):
+        assert not waiter.done()
+        budget.settle(Reserve(0, 0.6), Usage(cost=0.1))
+        await settle()
+        assert waiter.done()
+        assert waiter.exception() is None
+
+
+async def test_a_waiting_call_is_refused_when_the_calls_in_flight_used_it_up() -> None:
+    budget = Budget(max_cost=1.0)
+    await budget.reserve(Reserve(0, 0.6))
+    async with started(budget.reserve(Reserve(0, 0.6)), budget.reserve(Reserve(0, 0.6))) as waiters:
+        budget.settle(Reserve(0, 0.6), Usage(cost=0.6))
+        await settle()
+        assert [type(waiter.exception()) for waiter in waiters] == [ItemError, ItemError]
+
+
+async def test_a_cancelled_reservation_leaves_nothing_behind() -> None:
+    budget = Budget(max_cost=1.0)
+    await budget.reserve(Reserve(0, 0.6))
+    async with started(budget.reserve(Reserve(0, 0.6)), budget.reserve(Reserve(0, 0.6))) as (first, second):
+        budget.settle(Reserve(0, 0.6), Usage())
+        first.cancel()
+        await settle()
+        assert first.cancelled()
+        assert second.done()
+        budget.settle(Reserve(0, 0.6), Usage())
+    assert budget.reserve_now(Reserve(0, 1.0))
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 0.5), st.floats(0, 1)), max_size=60))
+def test_the_budget_is_never_overspent_when_no_call_passes_its_worst_case(calls: list[tuple[float, float]]) -> None:
+    budget = Budget(max_cost=1.0)
+    open_calls: list[tuple[float, float]] = []
+    for worst, share in calls:
+        try:
+            if budget.reserve_now(Reserve(0, worst)):
+                open_calls.append((worst, share))
+        except ItemError:
+            break
+        if len(open_calls) > 3:
+            settle_first(budget, open_calls)
+    while open_calls:
+        settle_first(budget, open_calls)
+    assert budget.spent.cost <= 1.0 + 1e-6
+
+
+def settle_first(budget: Budget, open_calls: list[tuple[float, float]]) -> None:
+    worst, share = open_calls.pop(0)
+    budget.settle(Reserve(0, worst), Usage(cost=worst * share))
+
+
+# Both
+
+
+async def test_keys_are_limited_apart() -> None:
+    limits = SharedLimits(ManualClock(), ceiling=1)
+    await limits.acquire("a", NOTHING)
+    await limits.acquire("b", NOTHING)
+    async with started(limits.acquire("a", NOTHING)) as (waiter,):
+        assert not waiter.done()
+        figures = limits.snapshot()["keys"]["a"]
+        assert (figures["limit"], figures["in_flight"], figures["waiting"]) == (1, 1, 1)
+
+
+async def test_release_settles_the_budget() -> None:
+    limits = SharedLimits(ManualClock(), budget=Budget(max_cost=1.0))
+    permit = await limits.acquire("a", Reserve(10, 1.0))
+    limits.release(permit, CallReport(usage=Usage(calls=1, input_tokens=5, cost=0.25)))
+    assert limits.budget.spent == Usage(calls=1, input_tokens=5, cost=0.25)
+    permit = await limits.acquire("a", Reserve(10, 0.75))
+    limits.release(permit, CallReport(failed=True))
+    assert limits.snapshot()["budget"]["spent"]["cost"] == 0.25
+
+
+async def test_a_permit_is_released_once() -> None:
+    limits = SharedLimits(ManualClock())
+    permit = await limits.acquire("a", NOTHING)
+    limits.release(permit, OK)
+    with pytest.raises(ValueError, match="not held"):
+        limits.release(permit, OK)
+
+
+async def test_a_cancelled_acquire_gives_its_reservation_back() -> None:
+    limits = SharedLimits(ManualClock(), ceiling=1, budget=Budget(max_cost=1.0))
+    permit = await limits.acquire("a", Reserve(0, 0.5))
+    async with started(limits.acquire("a", Reserve(0, 0.5))) as (waiter,):
+        waiter.cancel()
+        await settle()
+    limits.release(permit, OK)
+    await limits.acquire("a", Reserve(0, 1.0))
+
+
+async def test_a_thousand_performers_never_pass_the_limit_and_all_get_through() -> None:
+    limits = SharedLimits(initial=8, first_pause=0.001)
+    most = 0
+    done = 0
+
+    async def perform_one(number: int) -> None:
+        nonlocal most, done
+        permit = await limits.acquire("a", NOTHING)
+        figures = limits.snapshot()["keys"]["a"]
+        most = max(most, figures["in_flight"])
+        await asyncio.sleep(0)
+        limits.release(permit, CallReport(rate_limited=number % 100 == 99, retry_after=0.001))
+        done += 1
+
+    await asyncio.gather(*(perform_one(number) for number in range(1000)))
+    assert done == 1000
+    assert limits.snapshot()["keys"]["a"]["in_flight"] == 0
+    assert most < 1000
+
+
+async def test_an_acquire_and_release_cost_little() -> None:
+    limits = SharedLimits()
+    reserve = Reserve(100, 0.0)
+    report = CallReport(usage=Usage(calls=1, input_tokens=10))
+
+    async def many(acquire: Callable[[str, Reserve], Coroutine[Any, Any, int]]) -> None:
+        for _ in range(2000):
+            limits.release(await acquire("a", reserve), report)
+
+    loop = asyncio.get_running_loop()
+    best = float("inf")
+    for _ in range(3):
+        began = loop.time()
+        await many(limits.acquire)
+        best = min(best, (loop.time() - began) / 2000)
+    assert best < 0.0001, f"{best * 1e6:.1f} microseconds"

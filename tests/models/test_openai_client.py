@@ -1,0 +1,383 @@
+"""The client against real servers on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from manyhands.core.clock import SystemClock
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.messages import Message
+from manyhands.core.usage import Usage
+from manyhands.engine.limits import Budget, SharedLimits
+from manyhands.models.openai_client import OpenAIChatModel
+from manyhands.models.pricing import Price, PriceTable
+from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
+from manyhands.models.simulated_server import ServerOptions, SimulatedServer
+from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
+
+KEY = "sk-very-secret-key"
+HELLO: list[Message] = [{"role": "user", "content": "hello"}]
+CLOCK = SystemClock()
+
+
+async def ask(
+    server: ScriptedServer | SimulatedServer | str,
+    *,
+    limits: SharedLimits | None = None,
+    settings: ChatSettings | None = None,
+    messages: list[Message] = HELLO,
+    **options: Any,
+) -> Completion:
+    base_url = server if isinstance(server, str) else server.base_url
+    model = OpenAIChatModel(base_url, **{"api_key": KEY, "retry_delay": 0.005, **options})
+    limits = limits or SharedLimits(first_pause=0.01)
+    try:
+        return await model.complete(ChatRequest(settings or ChatSettings("m"), messages), limits, CLOCK)
+    finally:
+        await model.close()
+        assert all(key["in_flight"] == 0 for key in limits.snapshot()["keys"].values())
+
+
+async def failure(server: ScriptedServer | str, **options: Any) -> ItemError:
+    with pytest.raises(ItemError) as caught:
+        await ask(server, **options)
+    assert KEY not in caught.value.message
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+async def test_an_answer() -> None:
+    async with ScriptedServer([chat_response("yes", reasoning_content="why")]) as server:
+        completion = await ask(server)
+        assert completion.message == {"role": "assistant", "content": "yes", "reasoning": "why"}
+        assert completion.finish_reason == "stop"
+        assert completion.usage == Usage(calls=1, input_tokens=10, output_tokens=5, unpriced_calls=1)
+        assert completion.extra["id"] == "chatcmpl-scripted"
+        assert completion.extra["tries"] == 1
+        assert completion.extra["latency"] >= 0
+        (request,) = server.requests
+        assert request.path == "/v1/chat/completions"
+        assert request.headers["Authorization"] == f"Bearer {KEY}"
+        assert request.body == {"model": "m", "messages": HELLO}
+
+
+async def test_a_base_url_without_a_key_is_used_without_a_key() -> None:
+    async with ScriptedServer([chat_response()]) as server:
+        await ask(f"{server.base_url}/", api_key=None)
+        assert "Authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning", "content"),
+    [
+        ({"content": "<think>plan</think>yes"}, "plan", "yes"),
+        ({"content": "yes", "reasoning": "a", "reasoning_details": [{"text": "a"}, {"text": "b"}]}, "a\n\nb", "yes"),
+        ({"content": "yes", "thinking": "t"}, "t", "yes"),
+        ({"content": [{"type": "text", "text": "yes"}]}, None, "yes"),
+        ({"content": None, "refusal": "I can't"}, None, "I can't"),
+    ],
+)
+async def test_reasoning_shapes(message: dict[str, Any], reasoning: str | None, content: str) -> None:
+    async with ScriptedServer([chat_response(**message)]) as server:
+        completion = await ask(server)
+        assert completion.message.get("reasoning") == reasoning
+        assert completion.message["content"] == content
+        assert completion.message.get("reasoning_details") == message.get("reasoning_details")
+
+
+async def test_tool_calls_come_in_their_standard_shape() -> None:
+    calls = [
+        {"id": "a", "function": {"name": "t", "arguments": {"x": 1}}, "extra_content": {"signature": "s"}},
+        {"id": "a", "type": "function", "function": {"name": "t", "arguments": "{}"}},
+        {"type": "function", "function": {"name": "t", "arguments": None}},
+        {"no": "function"},
+    ]
+    async with ScriptedServer([chat_response(None, tool_calls=calls)]) as server:
+        completion = await ask(server)
+        first, second, third = completion.message["tool_calls"]
+        assert first == {
+            "id": "a",
+            "type": "function",
+            "function": {"name": "t", "arguments": '{"x":1}'},
+            "extra_content": {"signature": "s"},
+        }
+        assert len({first["id"], second["id"], third["id"]}) == 3
+        assert third["function"]["arguments"] == ""
+        assert completion.finish_reason == "tool_calls"
+        again = await ask(server)
+        assert again.message == completion.message
+
+
+@pytest.mark.parametrize(
+    ("reported", "usage"),
+    [
+        (
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 20,
+                "prompt_tokens_details": {"cached_tokens": 60},
+                "completion_tokens_details": {"reasoning_tokens": 7},
+                "cost": 0.5,
+            },
+            Usage(1, 100, 20, cached_tokens=60, reasoning_tokens=7, cost=0.5),
+        ),
+        (
+            {"input_tokens": 10, "output_tokens": 20, "cache_read_input_tokens": 60, "cache_creation_input_tokens": 30},
+            Usage(1, 100, 20, cached_tokens=60, cache_write_tokens=30, unpriced_calls=1),
+        ),
+        ({"prompt_tokens": 100, "completion_tokens": 20, "cost": None}, Usage(1, 100, 20, unpriced_calls=1)),
+        (
+            {"prompt_tokens": 100, "completion_tokens": 20, "prompt_cache_hit_tokens": 50, "cost": "x"},
+            Usage(1, 100, 20, cached_tokens=50, unpriced_calls=1),
+        ),
+        ({"prompt_tokens": -1, "completion_tokens": 20, "cost": -1}, Usage(1, 0, 20, unpriced_calls=1)),
+    ],
+)
+async def test_usage_shapes(reported: dict[str, Any], usage: Usage) -> None:
+    async with ScriptedServer([{**chat_response(), "usage": reported}]) as server:
+        assert (await ask(server)).usage == usage
+
+
+async def test_the_price_table_is_asked_where_the_server_names_no_cost() -> None:
+    async with ScriptedServer([chat_response()]) as server:
+        usage = (await ask(server, prices=PriceTable({"m": Price(100, 1000)}))).usage
+        assert usage.cost == pytest.approx(0.006)
+        assert usage.unpriced_calls == 0
+
+
+async def test_usage_that_the_server_does_not_report_is_estimated_and_marked() -> None:
+    response = chat_response("x" * 400)
+    del response["usage"]
+    async with ScriptedServer([response]) as server:
+        completion = await ask(server)
+        assert completion.usage.output_tokens == 100
+        assert completion.usage.input_tokens > 5
+        assert completion.extra["usage_estimated"] is True
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "tries"),
+    [
+        (400, Cause.MODEL_REFUSED, 1),
+        (401, Cause.AUTHENTICATION, 1),
+        (402, Cause.PAYMENT, 1),
+        (404, Cause.MODEL_REFUSED, 1),
+        (413, Cause.CONTEXT_OVERFLOW, 1),
+        (500, Cause.MODEL_ERROR, 4),
+        (408, Cause.MODEL_ERROR, 4),
+    ],
+)
+async def test_errors_are_classified_and_only_passing_ones_tried_again(status: int, cause: Cause, tries: int) -> None:
+    async with ScriptedServer([ScriptedResponse({"error": {"message": f"bad key {KEY}"}}, status)]) as server:
+        error = await failure(server)
+        assert error.cause is cause
+        assert "bad key [redacted]" in error.message
+        assert server.base_url in error.message
+        assert len(server.requests) == tries
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ScriptedResponse({"error": "x"}, 502),
+        ScriptedResponse(b'{"choices": [', announced=1000),
+        ScriptedResponse(b"<html>"),
+        ScriptedResponse(b""),
+        ScriptedResponse(b'{"choices": [{"mess'),
+        ScriptedResponse({"choices": []}),
+        ScriptedResponse({"choices": [{"index": 0}]}),
+        ScriptedResponse([]),
+        ScriptedResponse({"error": {"code": 502, "message": "x"}}),
+        ScriptedResponse(b"[" * 100_000),
+        ScriptedResponse(b"garbage", headers={"Content-Encoding": "gzip"}),
+    ],
+)
+async def test_what_breaks_is_tried_again(broken: ScriptedResponse) -> None:
+    async with ScriptedServer([broken, broken, broken, chat_response("yes")]) as server:
+        completion = await ask(server)
+        assert completion.message["content"] == "yes"
+        assert completion.extra["tries"] == 4
+    async with ScriptedServer([broken]) as server:
+        error = await failure(server)
+        assert error.cause is Cause.MODEL_ERROR
+        assert "(4 tries)" in error.message
+
+
+async def test_a_connection_that_is_closed_without_an_answer_is_tried_again() -> None:
+    async def slam(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_server(slam, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        error = await failure(f"http://127.0.0.1:{port}/v1")
+    assert error.cause is Cause.MODEL_ERROR
+    assert "the connection broke" in error.message
+
+
+async def test_a_dead_endpoint_is_one_clear_line() -> None:
+    async with ScriptedServer([chat_response()]) as server:
+        base_url = server.base_url
+    error = await failure(base_url)
+    assert error.cause is Cause.MODEL_ERROR
+    assert error.message == f"{base_url}: can't connect: Connection refused (4 tries)"
+
+
+async def test_a_hang_is_cut_off_at_the_call_timeout() -> None:
+    async with ScriptedServer([ScriptedResponse(chat_response(), delay=30), chat_response("yes")]) as server:
+        began = time.monotonic()
+        completion = await ask(server, settings=ChatSettings("m", call_timeout=0.2))
+        assert completion.message["content"] == "yes"
+        assert 0.2 <= time.monotonic() - began < 5
+    async with ScriptedServer([ScriptedResponse(chat_response(), delay=30)]) as server:
+        error = await failure(server, settings=ChatSettings("m", call_timeout=0.05))
+        assert error.cause is Cause.MODEL_ERROR
+        assert "no answer within 0.05 s" in error.message
+
+
+async def test_an_endless_answer_is_refused() -> None:
+    async with ScriptedServer([ScriptedResponse(b"x" * 200_000)]) as server:
+        error = await failure(server, largest_response=100_000)
+        assert "larger than 100,000 bytes" in error.message
+        assert len(server.requests) == 1
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with ScriptedServer([chat_response()]) as other:
+        moved = ScriptedResponse(status=307, headers={"Location": other.base_url})
+        async with ScriptedServer([moved]) as server:
+            error = await failure(server)
+            assert error.cause is Cause.MODEL_REFUSED
+        assert other.requests == []
+
+
+async def test_rate_limits_are_waited_out_through_the_limits() -> None:
+    limited = ScriptedResponse({"error": "slow"}, 429, {"Retry-After": "0.1"})
+    overloaded = ScriptedResponse({"error": "busy"}, 529)
+    limits = SharedLimits(first_pause=0.02)
+    async with ScriptedServer([limited] * 5 + [overloaded, chat_response("yes")]) as server:
+        began = time.monotonic()
+        completion = await ask(server, limits=limits)
+        assert time.monotonic() - began >= 0.5
+        assert completion.extra["tries"] == 7
+    (figures,) = limits.snapshot()["keys"].values()
+    assert figures["episodes"] == 6
+
+
+async def test_waiting_for_rate_limits_has_an_end() -> None:
+    async with ScriptedServer([ScriptedResponse({}, 429, {"Retry-After": "0.05"})]) as server:
+        error = await failure(server, longest_rate_limit_wait=0.2)
+        assert error.cause is Cause.RATE_LIMIT
+        assert 2 <= len(server.requests) <= 8
+    async with ScriptedServer([ScriptedResponse({}, 429, {"Retry-After": "7200"})]) as server:
+        error = await failure(server)
+        assert (error.cause, error.retry_after) == (Cause.RATE_LIMIT, 7200.0)
+        assert len(server.requests) == 1
+
+
+async def test_a_used_up_allowance_holds_the_next_call() -> None:
+    headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "300ms"}
+    limits = SharedLimits()
+    async with ScriptedServer([ScriptedResponse(chat_response(), headers=headers), chat_response()]) as server:
+        await ask(server, limits=limits)
+        began = time.monotonic()
+        await ask(server, limits=limits)
+        assert time.monotonic() - began > 0.2
+
+
+async def test_the_budget_is_reserved_and_settled() -> None:
+    limits = SharedLimits(budget=Budget(max_cost=1.0))
+    prices = PriceTable({"m": Price(1.0, 1000.0)})
+    async with ScriptedServer([chat_response()]) as server:
+        await ask(server, limits=limits, settings=ChatSettings("m", max_tokens=100), prices=prices)
+        assert limits.budget.spent.cost == pytest.approx(0.00501)
+        error = await failure(server, limits=limits, settings=ChatSettings("m", max_tokens=1000), prices=prices)
+        assert error.cause is Cause.OVER_BUDGET
+        assert len(server.requests) == 1
+
+
+async def test_a_cancelled_call_gives_its_place_back() -> None:
+    limits = SharedLimits()
+    async with ScriptedServer([ScriptedResponse(chat_response(), delay=30)]) as server:
+        task = asyncio.create_task(ask(server, limits=limits))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    (figures,) = limits.snapshot()["keys"].values()
+    assert figures["in_flight"] == 0
+
+
+async def test_connections_are_used_again() -> None:
+    ports = set()
+
+    async def handle(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        ports.add(request.transport.get_extra_info("peername")[1])
+        return web.json_response(chat_response())
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    model = OpenAIChatModel(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    for _ in range(5):
+        await model.complete(ChatRequest(ChatSettings("m"), HELLO), SharedLimits(), CLOCK)
+    await model.close()
+    await runner.cleanup()
+    assert len(ports) == 1
+
+
+def test_the_worst_case_covers_what_is_asked() -> None:
+    model = OpenAIChatModel("http://h/v1", prices=PriceTable({"m": Price(3, 15)}))
+    request = ChatRequest(ChatSettings("m", max_tokens=1000), [{"role": "user", "content": "word " * 4000}])
+    reserve = model.worst_case(request)
+    assert 6000 <= reserve.tokens <= 9000
+    assert reserve.cost == pytest.approx(((reserve.tokens - 1000) * 3 + 15_000) / 1e6)
+    assert model.worst_case(ChatRequest(ChatSettings("x"), HELLO)).cost == 0.0
+
+
+def test_an_inline_image_does_not_count_as_text() -> None:
+    model = OpenAIChatModel("http://h/v1")
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 3_000_000}}
+    request = ChatRequest(ChatSettings("m", max_tokens=1), [{"role": "user", "content": [image]}])
+    assert model.worst_case(request).tokens < 5000
+
+
+def test_the_limiter_key_names_the_endpoint_and_not_the_key() -> None:
+    model = OpenAIChatModel("http://me:pass@h/v1", KEY)
+    assert model.limit_key.startswith("http://h/v1#")
+    assert KEY not in model.limit_key
+    assert model.limit_key != OpenAIChatModel("http://h/v1", "another").limit_key
+
+
+async def test_every_fault_of_the_simulated_server_is_survived() -> None:
+    options = ServerOptions(
+        rate_429=0.1, retry_after=0.01, rate_500=0.05, rate_truncated=0.02, rate_hang=0.01, hang_seconds=5
+    )
+    async with SimulatedServer(options) as server:
+        model = OpenAIChatModel(server.base_url, retry_delay=0.005, tries=6)
+        limits = SharedLimits()
+
+        async def one(number: int) -> Completion:
+            messages: list[Message] = [{"role": "user", "content": f"prompt {number}"}]
+            settings = ChatSettings("simulated", call_timeout=0.3)
+            return await model.complete(ChatRequest(settings, messages), limits, CLOCK)
+
+        completions = await asyncio.gather(*(one(number) for number in range(300)))
+        await model.close()
+        assert all(completion.usage.simulated_calls == 1 for completion in completions)
+        assert limits.budget.spent.calls == 300
+        stats = server.stats()
+        assert stats["ok"] == stats["distinct"] == 300
+        assert stats["faults"]["429"] > 5
+        assert stats["answered_again"] == 0

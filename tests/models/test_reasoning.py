@@ -1,0 +1,117 @@
+"""Reasoning from all the places where servers put it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from manyhands.models.reasoning import gather, has_reasoning, join_distinct, split_inline
+
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+plain = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="<>`"), max_size=30)
+tagged = st.lists(
+    st.sampled_from(["<think>", "</think>", "<thought>", "</thought>", "<thinking>", "`<think>`", "\n", "text", " "])
+).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning", "content"),
+    [
+        ({"content": "yes"}, "", "yes"),
+        ({"content": None, "reasoning": "why"}, "why", None),
+        ({"content": "yes", "reasoning_content": "why"}, "why", "yes"),
+        ({"content": "yes", "thinking": "why"}, "why", "yes"),
+        ({"content": "yes", "reasoning": "why", "reasoning_content": " why\n"}, "why", "yes"),
+        ({"content": "yes", "reasoning": "a", "reasoning_content": "b"}, "a\n\nb", "yes"),
+        ({"content": "yes", "reasoning": "AB", "reasoning_details": [{"text": "A"}, {"text": "B"}]}, "AB", "yes"),
+        ({"content": "y", "reasoning_details": [{"summary": "s", "text": "t"}, {"content": "c"}]}, "s\n\nc", "y"),
+        ({"content": "y", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, "", "y"),
+        ({"content": "y", "reasoning_details": [{"summary": [{"text": "one"}, {"text": " two"}]}]}, "one two", "y"),
+        ({"content": "<think>\nplan\n</think>\n\nyes"}, "plan", "yes"),
+        ({"content": "<thought>plan</thought>yes"}, "plan", "yes"),
+        ({"content": "<Thinking>plan</Thinking>yes"}, "plan", "yes"),
+        ({"content": "<think>plan</think>yes", "reasoning": "plan"}, "plan", "yes"),
+        ({"content": "<think>a</think>one <think>b</think>two"}, "a\n\nb", "one two"),
+        ({"content": "<think></think>yes"}, "", "yes"),
+        ({"content": "plan\n</think>\nyes"}, "plan", "yes"),
+        ({"content": "<think>cut off"}, "cut off", ""),
+        ({"content": "so far\n<think>cut off"}, "cut off", "so far"),
+        ({"content": "the tag <think> opens a block"}, "", "the tag <think> opens a block"),
+        ({"content": "write `<think>` and `</think>`"}, "", "write `<think>` and `</think>`"),
+        ({"content": "a < b"}, "", "a < b"),
+        ({"content": [{"type": "text", "text": "y"}, {"type": "text", "text": "es"}]}, "", "yes"),
+        (
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "p"}]}, {"text": "yes"}]},
+            "p",
+            "yes",
+        ),
+        ({"content": {"text": "yes"}}, "", "yes"),
+        ({"content": {"answer": 1}}, "", '{"answer":1}'),
+        (
+            {"content": "<REASONING_SCRATCHPAD>plan</REASONING_SCRATCHPAD>yes"},
+            "",
+            "<REASONING_SCRATCHPAD>plan</REASONING_SCRATCHPAD>yes",
+        ),
+    ],
+)
+def test_each_shape(message: dict[str, Any], reasoning: str, content: str | None) -> None:
+    gathered = gather(message)
+    assert (gathered.reasoning, gathered.content) == (reasoning, content)
+
+
+def test_a_longer_part_takes_the_place_of_what_it_holds() -> None:
+    assert join_distinct(["a", "x", "a b c"]) == "a b c\n\nx"
+
+
+def test_has_reasoning() -> None:
+    assert has_reasoning({"content": "y", "reasoning": "r"})
+    assert has_reasoning({"content": "<REASONING_SCRATCHPAD>r</REASONING_SCRATCHPAD>"})
+    assert not has_reasoning({"content": "y", "reasoning": " \n"})
+    assert not has_reasoning({"content": None})
+
+
+@relaxed
+@given(st.dictionaries(st.sampled_from(["content", "reasoning", "reasoning_details", "thinking", "x"]), json_values))
+def test_it_takes_whatever_comes(message: dict[str, Any]) -> None:
+    gathered = gather(message)
+    assert gathered.content is None or isinstance(gathered.content, str)
+    assert gathered.reasoning == gathered.reasoning.strip()
+
+
+@relaxed
+@given(plain)
+def test_text_without_tags_is_untouched(text: str) -> None:
+    assert gather({"content": text}).content == text
+
+
+@relaxed
+@given(st.lists(st.tuples(plain, plain), min_size=1, max_size=4), plain)
+def test_blocks_and_text_are_told_apart(pairs: list[tuple[str, str]], last: str) -> None:
+    content = "".join(f"{text}<think>{thought}</think>" for text, thought in pairs) + last
+    thoughts, visible = split_inline(content)
+    assert thoughts == [thought.strip() for _, thought in pairs if thought.strip()]
+    assert visible == ("".join(text for text, _ in pairs) + last).strip()
+
+
+@relaxed
+@given(tagged)
+def test_no_text_is_lost_and_none_is_invented(content: str) -> None:
+    thoughts, visible = split_inline(content)
+    assert content.count("text") == visible.count("text") + sum(thought.count("text") for thought in thoughts)
+
+
+@relaxed
+@given(st.lists(plain, max_size=5))
+def test_nothing_is_said_twice(parts: list[str]) -> None:
+    joined = join_distinct(parts)
+    assert all(part.strip() in joined for part in parts)
+    assert join_distinct([*parts, *parts]) == joined
+    assert join_distinct([joined, *parts]) == joined

@@ -1,0 +1,1 @@
+"""From signatures to schemas, from model-written arguments to values."""

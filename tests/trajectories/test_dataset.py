@@ -1,0 +1,479 @@
+"""Reading datasets: every format, every kind of bad row, identities, memory."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from manyhands.core.errors import UserError
+from manyhands.trajectories.dataset import BadRow, Row, item_key, iterate_items, read_rows, scan
+from manyhands.trajectories.digest_table import DigestTable
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "one", "id": "a", "label": 1},
+    {"prompt": "zwei ü", "image": "python:3", "cwd": "/w", "label": 2},
+    {"prompt": "three", "docker_image": "debian", "label": 3},
+]
+
+
+def run_python(program: str, *arguments: Path) -> str:
+    """What a program prints that runs in a Python of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, env=environment).stdout
+
+
+def write(folder: Path, text: str | bytes, name: str = "d.jsonl") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def good(path: Path) -> list[Row]:
+    rows = list(read_rows(path))
+    assert all(isinstance(row, Row) for row in rows), rows
+    return [row for row in rows if isinstance(row, Row)]
+
+
+def bad(path: Path) -> list[str]:
+    return [str(row) for row in read_rows(path) if isinstance(row, BadRow)]
+
+
+def jsonl(rows: list[Any]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+# --- Formats
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    first, second, third = good(write(tmp_path, jsonl(ROWS)))
+    assert first == Row(1, "one", id="a", source={"label": 1})
+    assert (second.image, second.cwd, second.prompt) == ("python:3", "/w", "zwei ü")
+    assert third.image == "debian"
+
+
+def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
+    expected = good(write(tmp_path, jsonl(ROWS)))
+    table = pyarrow.Table.from_pylist(
+        [{**dict.fromkeys(("id", "image", "cwd", "docker_image")), **row} for row in ROWS]
+    )
+    parquet.write_table(table, tmp_path / "d.parquet")
+    datasets.Dataset(table).save_to_disk(str(tmp_path / "saved"))
+    datasets.DatasetDict({"test": datasets.Dataset(table)}).save_to_disk(str(tmp_path / "one_split"))
+    other = table.slice(0, 1)
+    splits = {"test": datasets.Dataset(other), "train": datasets.Dataset(table)}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "splits"))
+    paths = [
+        write(tmp_path, json.dumps(ROWS), "d.json"),
+        write(tmp_path, json.dumps(ROWS, indent=2), "indented.json"),
+        write(tmp_path, json.dumps({"info": {"data": [1]}, "data": ROWS, "more": 1}), "wrapped.json"),
+        write(tmp_path, jsonl(ROWS), "lines.json"),
+        write(tmp_path, jsonl(ROWS), "other.txt"),
+        write(tmp_path, gzip.compress(jsonl(ROWS).encode()), "d.jsonl.gz"),
+        write(tmp_path, gzip.compress(json.dumps(ROWS).encode()), "d.json.gz"),
+        *(tmp_path / name for name in ("d.parquet", "saved", "one_split", "splits")),
+    ]
+    for path in paths:
+        assert good(path) == expected, path
+    assert len({scan(path).fingerprint for path in paths}) == 1
+
+
+def test_csv(tmp_path: Path) -> None:
+    text = '\ufeffprompt,image,id,label\r\n"one, ""two""\r\nthree",,7,x\r\n\r\nfour,img,,y\r\n'
+    first, second = good(write(tmp_path, text, "d.csv"))
+    assert first == Row(2, 'one, "two"\r\nthree', id="7", source={"label": "x"})
+    assert second == Row(5, "four", image="img", source={"label": "y"})
+
+
+def test_csv_bad_rows_cost_only_themselves(tmp_path: Path) -> None:
+    data = b'prompt,label\nok,1\nbad \xff,2\na,b,c\n"x"y,3\nlast,4\n,5\nshort\n'
+    rows = list(read_rows(write(tmp_path, data, "d.csv")))
+    assert [row.prompt for row in rows if isinstance(row, Row)] == ["ok", "last", "short"]
+    assert [str(row).split(":")[0] for row in rows if isinstance(row, BadRow)] == [
+        "line 3",
+        "line 4",
+        "line 5",
+        "line 7",
+    ]
+    assert "3 cells, but the header has 2" in str(rows[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a,b\n1,2\n", 'no "prompt" column'), ("prompt,x,x\n", "'x' twice"), ("\n\n", "is empty")]
+)
+def test_csv_header_problems(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text, "d.csv")
+    with pytest.raises(UserError, match=said) as caught:
+        scan(path)
+    assert str(path) in str(caught.value)
+
+
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1).filter(str.strip)
+    )
+)
+def test_csv_round_trip(tmp_path_factory: pytest.TempPathFactory, prompts: list[str]) -> None:
+    path = tmp_path_factory.mktemp("csv") / "d.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["prompt"])
+        writer.writerows([prompt] for prompt in prompts)
+    assert [row.prompt for row in good(path)] == prompts
+
+
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+            st.lists,
+        )
+    ),
+    st.booleans(),
+)
+def test_json_arrays_of_anything_are_split_rightly(
+    tmp_path_factory: pytest.TempPathFactory, elements: list[Any], wrap: bool
+) -> None:
+    rows = [{"prompt": "p", "value": element} for element in elements]
+    text = json.dumps({"meta": elements, "data": rows} if wrap else rows)
+    assert [row.source["value"] for row in good(write(tmp_path_factory.mktemp("json"), text, "d.json"))] == elements
+
+
+def test_a_json_array_larger_than_the_buffer(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{number} " + 'ü\\"' * (number % 7 * 40_000)} for number in range(60)]
+    assert [row.prompt for row in good(write(tmp_path, json.dumps(rows, ensure_ascii=False), "d.json"))] == [
+        row["prompt"] for row in rows
+    ]
+
+
+def test_json_array_elements_that_are_no_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, '[1, {"prompt": NaN}, "x", {"prompt": "fine"}, null, 2.5]', "d.json")
+    assert bad(path) == [
+        "row 1: not an object but a number",
+        "row 2: invalid JSON: NaN is not JSON",
+        "row 3: not an object but text",
+        "row 5: not an object but null",
+        "row 6: not an object but a number",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"prompt": "a"},\n {"prompt" "b"}]', "line 2, column 12: Expecting ':'"),
+        ('[{"prompt": "a"}', "line 1, column 17: the file ends early"),
+        ('[{"prompt": "a', "Unterminated string"),
+        ('{"rows": []}\n', 'no "prompt" field'),
+        ('{\n"rows": []}', 'no array called "data"'),
+        ('{\n"data": 5}', 'no array called "data"'),
+        ('"prompt"', "line 1, column 1: expected an array"),
+        (b"[\xff]", "invalid UTF-8"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "no usable row"),
+        ("[ ]", "no usable row"),
+    ],
+)
+def test_json_files_that_cannot_be_read_on(tmp_path: Path, text: str | bytes, said: str) -> None:
+    path = write(tmp_path, text, "d.json")
+    with pytest.raises(UserError) as caught:
+        scan(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_syntax_error_early_in_a_large_json_file_does_not_read_it_all(tmp_path: Path) -> None:
+    path = write(tmp_path, '[{"prompt": oops},' + '{"prompt": "x"},' * 400_000 + "{}]", "d.json")
+    with pytest.raises(UserError, match="line 1, column 13: Expecting value"):
+        scan(path)
+
+
+def test_arrow_values_become_json(tmp_path: Path) -> None:
+    from datetime import UTC, date, datetime
+    from decimal import Decimal
+
+    row = {
+        "prompt": "p",
+        "day": date(2024, 5, 6),
+        "at": datetime(2024, 5, 6, 7, tzinfo=UTC),
+        "cost": Decimal("1.50"),
+        "raw": b"\x00\x01",
+        "nan": float("nan"),
+        "deep": [{"day": date(2024, 5, 6)}],
+    }
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "d.parquet")
+    (read,) = good(tmp_path / "d.parquet")
+    assert read.source == {
+        "day": "2024-05-06",
+        "at": "2024-05-06T07:00:00+00:00",
+        "cost": "1.50",
+        "raw": "AAE=",
+        "nan": None,
+        "deep": [{"day": "2024-05-06"}],
+    }
+
+
+def test_nulls_that_tables_put_into_content_parts_are_taken_out(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:x"}}]
+    parquet.write_table(pyarrow.Table.from_pylist([{"prompt": parts}]), tmp_path / "d.parquet")
+    assert good(tmp_path / "d.parquet")[0].prompt == parts
+
+
+# --- Bad rows
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"prompt": "x",}', "invalid JSON at column 16"),
+        (b"nope", "invalid JSON at column 1: Expecting value"),
+        (b'{"prompt": "\xff"}', "invalid UTF-8 at byte 13"),
+        (b'{"prompt": NaN}', "invalid JSON: NaN is not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'"has prompt in it"', "not an object but text"),
+        (b'["prompt"]', "not an object but a list"),
+        (b"12", "not an object but a number"),
+        (b"null", "not an object but null"),
+        (b'{"Prompt": "x"}', 'no "prompt" field'),
+        (b'{"prompt": null}', '"prompt" is null'),
+        (b'{"prompt": 5}', '"prompt" is a number'),
+        (b'{"prompt": true}', '"prompt" is true or false'),
+        (b'{"prompt": {"a": 1}}', '"prompt" is an object'),
+        (b'{"prompt": ""}', '"prompt" is empty'),
+        (b'{"prompt": " \\n\\t"}', '"prompt" is empty'),
+        (b'{"prompt": []}', '"prompt" is an empty list'),
+        (b'{"prompt": [{"type": "text"}, "x"]}', 'part 2 of "prompt" is not an object with a "type"'),
+        (b'{"prompt": [{"type": 5}]}', 'part 1 of "prompt"'),
+        (b'{"prompt": "x", "image": 5}', '"image" is a number'),
+        (b'{"prompt": "x", "docker_image": ["a"]}', '"docker_image" is a list'),
+        (b'{"prompt": "x", "cwd": {"a": 1}}', '"cwd" is an object'),
+        (b'{"prompt": "x", "cwd": "a\\u0000b"}', '"cwd" holds characters'),
+        (b'{"prompt": "x", "id": true}', '"id" is true or false'),
+        (b'{"prompt": "x", "id": 1.5}', '"id" is a number'),
+        (b'{"prompt": "x", "id": " "}', '"id" is empty'),
+        (b'{"prompt": "x", "id": "\\ud800"}', '"id" holds characters'),
+    ],
+)
+def test_a_bad_line_is_reported_with_number_and_reason_and_costs_nothing_else(
+    tmp_path: Path, line: bytes, said: str
+) -> None:
+    path = write(tmp_path, b'{"prompt": "before"}\n\n' + line + b'\n{"prompt": "after"}')
+    rows = list(read_rows(path))
+    assert [row.prompt for row in rows if isinstance(row, Row)] == ["before", "after"]
+    (problem,) = bad(path)
+    assert problem.startswith("line 3: ")
+    assert said in problem
+
+
+def test_bom_carriage_returns_and_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path, b'\xef\xbb\xbf{"prompt": "a"}\r\n  \r\n\r\n{"prompt": "b"}\r\n')
+    assert [(row.line, row.prompt) for row in good(path)] == [(1, "a"), (4, "b")]
+
+
+def test_multimodal_prompts_are_accepted(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:…"}}]
+    assert good(write(tmp_path, jsonl([{"prompt": parts}])))[0].prompt == parts
+
+
+def test_falsy_images_are_no_images(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, jsonl([{"prompt": "x", "image": value, "docker_image": "used"} for value in ("", None, 0, False)])
+    )
+    assert [row.image for row in good(path)] == ["used"] * 4
+
+
+def test_a_second_row_with_an_id_names_both_lines(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        jsonl([{"prompt": "a", "id": 7}, {"prompt": "b"}, {"prompt": "c", "id": "7"}, {"prompt": "d", "id": 7}]),
+    )
+    assert bad(path) == [
+        "line 3: the id '7' is taken by line 1 already",
+        "line 4: the id '7' is taken by line 1 already",
+    ]
+
+
+def test_a_damaged_gzip_file_loses_only_its_end(tmp_path: Path) -> None:
+    data = gzip.compress(b"".join(json.dumps({"prompt": f"{n}" * 50}).encode() + b"\n" for n in range(20_000)))
+    rows = list(read_rows(write(tmp_path, data[: len(data) // 2], "d.jsonl.gz")))
+    assert sum(isinstance(row, Row) for row in rows) > 1000
+    assert "damaged from here on" in str(rows[-1])
+
+
+def test_a_line_beyond_all_bounds_is_one_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    with path.open("wb") as stream:
+        stream.write(b'{"prompt": "a"}\n')
+        for _ in range(66):
+            stream.write(b"x" * (1 << 20))
+        stream.write(b'\n{"prompt": "b"}\n')
+    assert bad(path) == ["line 2: longer than 64 MiB"]
+    assert sum(isinstance(row, Row) for row in read_rows(path)) == 2
+
+
+# --- Files that can't be used
+
+
+def test_nothing_to_read_is_one_line_that_names_the_path(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path, said in [
+        (tmp_path / "none.jsonl", "not found"),
+        (write(tmp_path, ""), "is empty"),
+        (write(tmp_path, "\n \n", "blank.jsonl"), "no usable row"),
+        (write(tmp_path, "oops\n{}\n", "bad.jsonl"), "no usable row"),
+        (tmp_path / "folder", "not a Hugging Face dataset"),
+        (write(tmp_path, "not parquet", "d.parquet"), "not a readable Parquet file"),
+        (Path("/dev/null"), "not a regular file"),
+    ]:
+        with pytest.raises(UserError) as caught:
+            scan(path)
+        assert said in str(caught.value)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="line 1: invalid JSON"):
+        scan(tmp_path / "bad.jsonl")
+
+
+def test_opening_fails_before_the_first_row_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        read_rows(tmp_path / "none.jsonl")
+
+
+def test_several_splits_without_train_are_named(tmp_path: Path) -> None:
+    one = datasets.Dataset.from_list([{"prompt": "x"}])
+    datasets.DatasetDict({"dev": one, "test": one}).save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(UserError, match=r"dev, test"):
+        scan(tmp_path / "d")
+
+
+@pytest.mark.parametrize(("name", "module"), [("d.parquet", "pyarrow"), ("saved", "datasets")])
+def test_a_missing_extra_is_named(tmp_path: Path, name: str, module: str) -> None:
+    if name == "saved":
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, "{}", "dataset_info.json")
+    else:
+        write(tmp_path, "x", name)
+    program = f"""
+import sys
+sys.modules[{module!r}] = None
+from manyhands.core.errors import UserError
+from manyhands.trajectories.dataset import scan
+try: scan({str(tmp_path / name)!r})
+except UserError as error: print(error)
+"""
+    assert "pip install 'manyhands[datasets]'" in run_python(program)
+
+
+# --- Scan, identities
+
+
+def test_scan_says_what_there_is(tmp_path: Path) -> None:
+    lines = jsonl(
+        [{"prompt": "a", "x": 1}, {"prompt": "b", "image": "i", "x": "t", "y": 2}, {"prompt": "c", "image": "j"}]
+    )
+    reported: list[BadRow] = []
+    found = scan(write(tmp_path, lines + "oops\n" * 5), bad_limit=2, on_bad=reported.append)
+    assert (found.rows, found.bad_count, len(found.bad_rows), len(reported)) == (3, 5, 2, 5)
+    assert (found.images, found.first_image_line) == (2, 2)
+    assert found.source_fields.fields == (("x", False), ("y", False))
+    assert found.unit == "line"
+
+
+def test_the_fingerprint_follows_the_rows(tmp_path: Path) -> None:
+    def fingerprint(rows: list[Any]) -> str:
+        return scan(write(tmp_path, jsonl(rows))).fingerprint
+
+    base = fingerprint(ROWS)
+    assert fingerprint([*ROWS, "not a row"]) == base
+    assert fingerprint(ROWS[::-1]) != base
+    assert fingerprint(ROWS[:2]) != base
+    assert fingerprint([{**ROWS[0], "label": 9}, *ROWS[1:]]) != base
+
+
+def test_max_samples_takes_the_first_usable_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, 'oops\n{"prompt": "a"}\noops\n{"prompt": "b"}\noops\n{"prompt": "c"}\n')
+    found = scan(path, max_samples=2)
+    assert (found.rows, found.bad_count) == (2, 2)
+    assert [item.row.prompt for item in iterate_items(path, max_samples=2)] == ["a", "b"]
+
+
+def test_items_of_equal_rows_are_samples_of_one_another(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a"},
+        {"prompt": "b"},
+        {"prompt": " a\n"},
+        {"prompt": "a", "cwd": "/x"},
+        {"prompt": "a", "id": "z"},
+    ]
+    items = list(iterate_items(write(tmp_path, "bad\n" + jsonl(rows)), samples=2))
+    assert [(item.prompt_index, item.sample) for item in items] == [
+        (index, sample) for index in range(5) for sample in range(2)
+    ]
+    keys = [item.key for item in items]
+    base = keys[0].removesuffix("#0")
+    assert keys[:2] + keys[4:6] == [f"{base}#{k}" for k in range(4)]
+    assert keys[8:] == ["id:z#0", "id:z#1"]
+    assert len(set(keys)) == 10
+
+
+def test_keys_do_not_depend_on_place_or_unknown_fields(tmp_path: Path) -> None:
+    before = {item.key for item in iterate_items(write(tmp_path, jsonl([{"prompt": "a"}, {"prompt": "b", "x": 1}])))}
+    after = {
+        item.key
+        for item in iterate_items(write(tmp_path, jsonl([{"prompt": "b"}, {"prompt": "new"}, {"prompt": "a"}])))
+    }
+    assert before < after
+    assert item_key(Row(9, "a"), occurrence=0) in before
+
+
+def test_occurrences_can_be_counted_elsewhere(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    def count(digest: bytes) -> int:
+        seen.append(digest)
+        return seen.count(digest) - 1
+
+    items = list(iterate_items(write(tmp_path, jsonl([{"prompt": "a"}] * 3)), count_occurrence=count))
+    assert [item.key[-2:] for item in items] == ["#0", "#1", "#2"]
+    assert all(len(digest) == 16 for digest in seen)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=16, max_size=16) | st.just(b"0" * 16), st.integers(1, 1 << 40))))
+def test_digest_table_counts_and_remembers(entries: list[tuple[bytes, int]]) -> None:
+    counts: dict[bytes, int] = {}
+    firsts: dict[bytes, int] = {}
+    with DigestTable() as counter, DigestTable() as places:
+        for digest, number in entries:
+            assert counter.count(digest) == counts.get(digest, 0)
+            counts[digest] = counts.get(digest, 0) + 1
+            assert places.first(digest, number) == firsts.setdefault(digest, number)
+
+
+def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
+    program = """
+import resource, sys
+from manyhands.trajectories.dataset import iterate_items, scan
+for path in sys.argv[1:]:
+    scan(path)
+    assert sum(1 for _ in iterate_items(path)) > 1000
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    for name, rows in (("small", 2_000), ("large", 60_000)):
+        lines = (json.dumps({"prompt": f"prompt {n}", **({"id": n} if n % 2 else {})}) for n in range(rows))
+        write(tmp_path, "\n".join(lines), name)
+    output = run_python(program, tmp_path / "small", tmp_path / "large")
+    small, large = map(int, output.split())
+    assert large < small * 1.2

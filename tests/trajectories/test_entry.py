@@ -1,0 +1,138 @@
+"""Lines of trajectories.jsonl, read by the libraries that people read them with."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.core.outcomes import StopReason
+from manyhands.core.usage import Usage
+from manyhands.trajectories.entry import Entry, local_time
+from manyhands.trajectories.source_fields import SourceFieldsBuilder
+from manyhands.trajectories.statistics import KnownTools
+
+KNOWN = KnownTools(["terminal", "read_file"])
+
+
+def entry(number: int = 0, **other: Any) -> Entry:
+    return Entry(
+        **{
+            "prompt_index": number,
+            "conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "ä"}],
+            "batch_num": 0,
+            "timestamp": 1_700_000_000.25,
+            "model": "m",
+            "completed": True,
+            "partial": False,
+            "api_calls": 1,
+            "toolsets_used": ["file"],
+            "tool_stats": KNOWN.stats([("read_file", True)]),
+            "stop_reason": StopReason.ANSWERED,
+            "item_key": "k",
+            "usage": Usage(calls=1, cost=number),
+            **other,
+        }
+    )
+
+
+def test_keys_come_in_the_order_of_the_seed_document() -> None:
+    text = entry().line()
+    assert "ä" in text
+    value = json.loads(text)
+    assert list(value) == [
+        "prompt_index",
+        "conversations",
+        "metadata",
+        "completed",
+        "partial",
+        "api_calls",
+        "toolsets_used",
+        "tool_stats",
+        "tool_error_counts",
+    ]
+    assert list(value["metadata"])[:3] == ["batch_num", "timestamp", "model"]
+    assert value["tool_error_counts"] == {"read_file": 1, "terminal": 0}
+    assert text.startswith('{"prompt_index": 0, "conversations": [{"from": "system", "value": "S"}')
+
+
+def test_times_are_local_with_microseconds() -> None:
+    assert len(local_time(1_700_000_000.0)) == len("2025-07-15T10:23:41.123456")
+    assert datetime.fromisoformat(local_time(1_700_000_000.25)).timestamp() == 1_700_000_000.25
+
+
+SOURCES: list[dict[str, Any]] = [
+    {"id": 1, "label": "a", "extra": {"x": 1}, "tags": [], "score": 1},
+    {"id": "two", "label": None, "tags": ["t"], "score": 0.5},
+    {"level": 3, "extra": [1], "meta": {}},
+    {},
+]
+
+
+def write(path: Path, sources: list[dict[str, Any]], copies: int = 1) -> Path:
+    builder = SourceFieldsBuilder()
+    for source in sources:
+        builder.add(source)
+    plan = builder.build()
+    rows = [source for source in sources for _ in range(copies)]
+    with path.open("w", encoding="utf-8") as file:
+        for number, source in enumerate(rows):
+            unknown = ["fly"] if number % 2 else []
+            line = entry(
+                number, source=plan.arrange(source), unknown_tools=unknown, seed=number, duration=number
+            ).line()
+            file.write(line + "\n")
+    return path
+
+
+WHOLE: list[dict[str, Any]] = [{"n": n, "x": n / 2 or 1, "t": "a", "l": ["b"], "o": {"p": True}} for n in range(4)]
+
+
+@pytest.mark.parametrize("sources", [SOURCES, SOURCES[::-1], [{}, {}], SOURCES[:1], WHOLE])
+def test_arrow_and_parquet_read_all_lines_with_one_schema(tmp_path: Path, sources: list[dict[str, Any]]) -> None:
+    import pyarrow.json as arrow_json
+    import pyarrow.parquet as parquet
+
+    path = write(tmp_path / "trajectories.jsonl", sources, copies=50)
+    small_blocks = arrow_json.ReadOptions(block_size=8192)
+    table = arrow_json.read_json(path, read_options=small_blocks)
+    assert table.num_rows == 50 * len(sources)
+    assert str(table.schema.field("metadata").type.field("cost").type) == "double"
+    assert str(table.schema.field("metadata").type.field("timestamp").type) == "string"
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert parquet.read_table(tmp_path / "t.parquet").num_rows == table.num_rows
+    # Every line alone gives the same types, so it does not matter where a reader cuts the file.
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        if number % 25 < 2:
+            assert arrow_json.read_json(BytesIO(line.encode())).schema == table.schema
+
+
+def test_source_comes_back_as_it_was(tmp_path: Path) -> None:
+    lines = write(tmp_path / "t.jsonl", SOURCES).read_text(encoding="utf-8").splitlines()
+    sources = [json.loads(line)["metadata"]["source"] for line in lines]
+    assert {tuple(source) for source in sources} == {("id", "label", "extra", "tags", "score", "level", "meta")}
+    assert sources[0]["id"] == "1"
+    assert sources[1]["id"] == '"two"'
+    assert [json.loads(source["tags"]) for source in sources] == [[], ["t"], None, None]
+    assert {type(part) for source in sources for part in source.values()} == {str}
+
+
+@pytest.mark.parametrize("sources", [SOURCES, SOURCES[::-1], [{}], WHOLE])
+def test_datasets_loads_all_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import datasets
+
+    path = write(tmp_path / "trajectories.jsonl", sources, copies=25)
+    cache = str(tmp_path / "cache")
+    loaded = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=cache, chunksize=4096)
+    assert loaded.num_rows == 25 * len(sources)
+    assert loaded[0]["tool_stats"]["read_file"] == {"count": 1, "success": 0, "failure": 1}
+    if sources is SOURCES:
+        assert loaded[30]["metadata"]["source"]["id"] == '"two"'
