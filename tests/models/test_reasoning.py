@@ -45,6 +45,8 @@ tagged = st.lists(
         ({"content": "<think>cut off"}, "cut off", ""),
         ({"content": "so far\n<think>cut off"}, "cut off", "so far"),
         ({"content": "the tag <think> opens a block"}, "", "the tag <think> opens a block"),
+        ({"content": "1 > <think> 2"}, "", "1 > <think> 2"),
+        ({"content": "<think>a</think><think>cut off"}, "a\n\ncut off", ""),
         ({"content": "write `<think>` and `</think>`"}, "", "write `<think>` and `</think>`"),
         ({"content": "a < b"}, "", "a < b"),
         ({"content": [{"type": "text", "text": "y"}, {"type": "text", "text": "es"}]}, "", "yes"),

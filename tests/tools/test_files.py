@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from toolbench import KINDS, Bench, opened
 
-
-@pytest.fixture(params=KINDS)
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with opened(request.param, tmp_path, timeout=20.0, max_output=5000) as found:
-        yield found
+if TYPE_CHECKING:
+    from tests.tools.conftest import Bench
 
 
 @pytest.fixture(params=["rg", "grep"])
-async def searcher(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+async def searcher(
+    request: pytest.FixtureRequest, tmp_path: Path, open_bench: Callable[..., AbstractAsyncContextManager[Bench]]
+) -> AsyncIterator[Bench]:
     """A sandbox with ripgrep, and one without."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -26,8 +26,8 @@ async def searcher(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         assert found is not None
         (programs / name).unlink(missing_ok=True)
         (programs / name).symlink_to(found)
-    async with opened("local", tmp_path / "box", {"PATH": str(programs)}, max_output=5000) as bench:
-        tree = {
+    async with open_bench("local", tmp_path / "box", {"PATH": str(programs)}, max_output=5000) as bench:
+        tree: dict[str, str | bytes] = {
             "src/a.py": "import os\n\ndef alpha():\n    return 1\n",
             "src/deep/b.py": "def beta(x):\n    return alpha() + x\n",
             "notes.txt": "alpha and beta\nnothing\nALPHA\n",

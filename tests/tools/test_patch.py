@@ -7,26 +7,22 @@ import difflib
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from toolbench import KINDS, Bench, opened
 
 from manyhands.core.errors import ToolError
 from manyhands.tools.edits import replaced, unified_diff
 from manyhands.tools.patches import apply_hunks, parse_patch
 
-LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=8), max_size=12)
+if TYPE_CHECKING:
+    from tests.tools.conftest import Bench
+
+LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r"), max_size=8), max_size=12)
 TEXTS = st.tuples(LINES, st.booleans()).map(lambda each: "\n".join(each[0]) + ("\n" if each[1] and each[0] else ""))
-
-
-@pytest.fixture(params=KINDS)
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with opened(request.param, tmp_path, timeout=20.0) as found:
-        yield found
 
 
 def v4a(path: str, before: list[str], after: list[str]) -> str:
@@ -62,9 +58,9 @@ def test_small_hunks_find_their_places(before: list[int], changes: dict[int, str
         new += {"drop": [], "change": [line + " changed"], "insert": [line, line + " more"], None: [line]}[change]
     if new == old:
         return
-    hunks = [line for line in difflib.unified_diff(old, new, n=1, lineterm="")][2:]
-    (change,) = parse_patch("\n".join(["*** Begin Patch", "*** Update File: f", *hunks, "*** End Patch"]))
-    assert apply_hunks(change, "\n".join(old) + "\n") == "".join(line + "\n" for line in new)
+    hunks = list(difflib.unified_diff(old, new, n=1, lineterm=""))[2:]
+    (parsed,) = parse_patch("\n".join(["*** Begin Patch", "*** Update File: f", *hunks, "*** End Patch"]))
+    assert apply_hunks(parsed, "\n".join(old) + "\n") == "".join(line + "\n" for line in new)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

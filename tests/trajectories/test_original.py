@@ -277,7 +277,7 @@ def test_batch_files_beside_a_finished_set_are_not_guessed_about(tmp_path: Path)
     leave(run)
     set_aside(run)
     write(run, 0, entry(0, "whose?"))
-    with pytest.raises(UserError, match="restore run.db"):
+    with pytest.raises(UserError, match=r"restore run\.db"):
         set_aside(run)
     assert entries(run)[0].prompt == "whose?"
 

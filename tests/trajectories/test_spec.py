@@ -160,8 +160,7 @@ def test_run_names_that_are_no_plain_folder_are_refused(name: Any) -> None:
 def test_an_accepted_run_name_is_one_folder_inside_the_data_folder(name: str) -> None:
     try:
         spec = make(run_name=name, data_dir="/data")
-    except UserError as error:
-        assert "\n" not in str(error)
+    except UserError:
         return
     assert spec.run_folder.parent == Path("/data")
     assert spec.run_folder.name == name
@@ -336,7 +335,7 @@ def test_a_bad_prefill_file_is_named_with_the_message(tmp_path: Path, text: str 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="can't read .*none"):
+    with pytest.raises(UserError, match=r"can't read .*none"):
         make(prefill_messages_file=tmp_path / "none").resolved()
     with pytest.raises(UserError, match="--prices: no such file"):
         make(prices=tmp_path / "none").resolved()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from manyhands.cli.console import err, notice, out
+from manyhands.cli.console import err, notice, out, shown_path
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.performing import perform
 from manyhands.cli.report import print_ending, print_ledger, print_usage
@@ -71,7 +71,7 @@ def _print_head(session: Session) -> None:
     execution = session.workload.execution
     simulated = " (simulated: its answers are made up)" if options.model.startswith("simulated") else ""
     lines = [
-        f"Run {session.folder.name}: {options.dataset_file}, in batches of {options.batch_size}",
+        f"Run {session.folder.name}: {shown_path(Path(options.dataset_file))}, in batches of {options.batch_size}",
         f"  model {options.model}{simulated}, distribution {options.distribution}, sandbox {options.sandbox}",
         f"  {execution.workers} worker processes with {execution.concurrency} prompts each"
         if execution.executor == "processes"
@@ -90,10 +90,10 @@ def _print_results(result: RunResult) -> None:
     if statistics.is_file():
         _print_statistics(statistics)
     print_usage(console, result.summary)
-    console.print(f"Trajectories:  {result.folder / TRAJECTORIES}", markup=False)
+    console.print(f"Trajectories:  {shown_path(result.folder / TRAJECTORIES)}", markup=False)
     if result.ledger["items"] > result.ledger["completed"]:
-        console.print(f"Without one:   {result.folder / FAILURES}", markup=False)
-    console.print(f"Statistics:    {statistics}", markup=False)
+        console.print(f"Without one:   {shown_path(result.folder / FAILURES)}", markup=False)
+    console.print(f"Statistics:    {shown_path(statistics)}", markup=False)
     print_ending(console, err(), result)
 
 

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 
 
+FILE_WIDTH = 200
+"""Columns for tables that go into a file or a pipe."""
+
+
 def out() -> Console:
     """Standard output. Lines are wrapped only for a terminal."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(sys.stdout)
 
 
 def err() -> Console:
     """Standard error."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _console(sys.stderr)
+
+
+def shown_path(path: Path) -> str:
+    """A path as a person at this terminal would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _console(stream: TextIO) -> Console:
+    if stream.isatty():
+        return Console(file=stream, highlight=False)
+    return Console(file=stream, highlight=False, soft_wrap=True, width=FILE_WIDTH)
 
 
 def notice(text: str) -> None:

@@ -154,13 +154,18 @@ def _say(*lines: str) -> None:
 
 def _output_is_closed() -> bool:
     """Whether standard output itself is broken; if so, nothing more is written to it."""
+    import select
+
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more at its end, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        output = select.poll()
+        output.register(sys.stdout.fileno(), 0)
+        closed = bool(output.poll(0))
+        if closed:
+            # The interpreter flushes once more at its end, and would complain then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False  # Standard output is no file, or the system can't tell.
+    return closed
 
 
 def _wants_traceback(argv: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from manyhands.cli.console import shown_path
 from manyhands.engine.run import RunResult
 from manyhands.engine.summary import ORDER
 
@@ -66,4 +67,4 @@ def print_ending(console: Console, errors: Console, result: RunResult, program: 
 
 def resume_command(result: RunResult) -> str:
     """What to type to continue a run."""
-    return f"manyhands resume {shlex.quote(str(result.folder))}"
+    return f"manyhands resume {shlex.quote(shown_path(result.folder))}"

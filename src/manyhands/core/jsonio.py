@@ -1,7 +1,7 @@
 """JSON as the project uses it: fast and compact for the journal, conventional for the files people read.
 
-orjson does the work where it can. It refuses integers beyond 64 bits and lone surrogates, both of which models do write,
-so each function falls back to the standard library for those.
+orjson does the work where it can. It refuses to write integers beyond 64 bits and lone surrogates, both of which models do write, and it
+reads such integers as floats, so each function falls back to the standard library for those.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import Any
 import orjson
 
 type_error = (TypeError, orjson.JSONEncodeError)
+
+_DIGITS = bytes(ord("0") if chr(code).isdecimal() and code < 128 else code for code in range(256))
+_MANY_DIGITS = b"0" * 19
+"""Fewer digits than this fit 64 bits."""
 
 Json = Any
 """Any JSON value: None, bool, int, float, str, list or dict with string keys."""
@@ -38,6 +42,10 @@ def loads(data: bytes | str) -> Json:
 
     Raises ValueError (``json.JSONDecodeError``) for anything that is not one JSON document; NaN and Infinity are refused.
     """
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
+    if _MANY_DIGITS in data.translate(_DIGITS):
+        return json.loads(data, parse_constant=_refuse_constant)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:

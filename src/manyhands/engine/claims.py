@@ -23,6 +23,8 @@ class Claimed:
     attempt: int
     performances: int
     failures: int
+    restarts: int = 0
+    """Fresh attempts begun since it was claimed."""
 
 
 class Claims:

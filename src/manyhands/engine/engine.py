@@ -17,13 +17,15 @@ from manyhands.engine.claims import Claimed, Claims
 from manyhands.engine.context import Item
 from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_tree
+from manyhands.engine.limits import LONGEST_HOLD, SharedLimits
 from manyhands.engine.outputs import OutputFiles
 from manyhands.engine.performance import Claim, Performed, workspace_of
 from manyhands.engine.store import Store
 from manyhands.engine.workload import Execution
 
 FRESH_ATTEMPTS = 5
-"""Attempts after which an item that keeps losing its world fails."""
+"""Fresh attempts, one after the other, after which an item that keeps losing its world fails."""
+REMARKS = 10
 OUTAGE = 10
 """Performances in a row, over all items, that failed because the model did not answer: then the run stops instead of failing everything."""
 OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
@@ -49,16 +51,16 @@ class Engine:
         outputs: OutputFiles,
         clock: Clock,
         execution: Execution,
-        budget: Callable[[], str | None],
+        limits: SharedLimits,
         on_outcome: Callable[[Item, Outcome], None] | None = None,
     ) -> None:
-        """``budget`` says why no more may be claimed, or None; ``on_outcome`` is told of every end of an item, once it is on disk."""
+        """``on_outcome`` is told of every end of an item, once it is on disk."""
         self._store = store
         self._executor = executor
         self._outputs = outputs
         self._clock = clock
         self._execution = execution
-        self._budget = budget
+        self._limits = limits
         self._on_outcome = on_outcome
         self._claims = Claims(store.reader, clock)
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -66,7 +68,6 @@ class Engine:
         self._slots: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
-        self._remarked: set[str] = set()
         self.ending = Ending()
 
     @property
@@ -90,8 +91,14 @@ class Engine:
         if self.ending.stopped is None:
             self.ending.stopped = reason
             self.ending.interrupted = interrupted
+            self._limits.stop()
             self._executor.stop()
             self._wake_all()
+
+    def check_budget(self) -> None:
+        """Stop if the budget is used up."""
+        if (spent := self._limits.budget.reason) is not None:
+            self.stop(spent)
 
     def abort(self) -> None:
         """Stop now. Safe: whatever is not recorded is simply done again later."""
@@ -99,7 +106,8 @@ class Engine:
         for slot in self._slots:
             slot.cancel()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Stop because of an error, which ``run`` reports."""
         if self.ending.error is None:
             self.ending.error = error
         self.stop(str(error))
@@ -107,27 +115,30 @@ class Engine:
             self.abort()
 
     def remark(self, text: str) -> None:
-        """Something the person should know, said once."""
-        if text not in self._remarked:
-            self._remarked.add(text)
+        """Something the person should know, said once, and of many such things only the first."""
+        if len(self.ending.notes) == REMARKS:
+            self.ending.notes.append("… and more of that kind")
+        elif text not in self.ending.notes and len(self.ending.notes) < REMARKS:
             self.ending.notes.append(text)
 
     async def _slot(self) -> None:
         try:
-            while self.ending.stopped is None:
-                if (spent := self._budget()) is not None:
-                    self.stop(spent)
-                    return
+            while self._may_claim():
                 claimed = self._claims.take()
                 if claimed is not None:
+                    self._wake_one()  # where one item has become due, others may have
                     await self._perform(claimed)
                 elif not await self._wait():
                     return
         except (StorageError, UserError) as error:
-            self._fail(error)
+            self.fail(error)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             raise
+
+    def _may_claim(self) -> bool:
+        self.check_budget()
+        return self.ending.stopped is None
 
     async def _wait(self) -> bool:
         """Wait until there may be something to claim; False if there never will be."""
@@ -151,7 +162,14 @@ class Engine:
     def _woken(self) -> None:
         self._timer = None
         self._claims.look_again()
-        self._wake_all()
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            future = self._idle.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
 
     def _wake_all(self) -> None:
         while self._idle:
@@ -167,23 +185,24 @@ class Engine:
                 again = await self._perform_once(claimed)
         finally:
             self._performing -= 1
-            if self._idle and (self._performing == 0 or self._claims.next_due() is not None):
-                self._woken()
+            if self._performing == 0:
+                self._wake_all()
 
     async def _perform_once(self, claimed: Claimed) -> bool:
         """Perform an item once and put the result on disk; True if a fresh attempt is to follow at once."""
         number = claimed.item.number
         self._store.start(number)
-        recorded: tuple[tuple[str, int, str, bytes, bytes], ...] = ()
+        claim = Claim(claimed.item, claimed.attempt)
         if claimed.performances > 0:
             recorded = tuple(self._store.reader.all("recorded_steps", number, claimed.attempt))
+            claim = Claim(claimed.item, claimed.attempt, recorded, alone=self._is_suspect(claimed))
         claimed.performances += 1
-        performed = await self._executor.perform(Claim(claimed.item, claimed.attempt, recorded))
+        performed = await self._executor.perform(claim)
         if performed.outcome is not None:
             await self._settle(claimed, performed.outcome)
             self._outage = 0
         elif performed.failure is not None:
-            await self._failed(claimed, performed.failure)
+            await self._failed(claimed, performed.failure, shared_crash=performed.shared_crash)
         elif performed.interrupted:
             await self._put_back(claimed)
         else:
@@ -192,7 +211,12 @@ class Engine:
 
     async def _settle(self, claimed: Claimed, outcome: Outcome) -> None:
         number = claimed.item.number
-        await self._store.settle(number, outcome)
+        try:
+            committed = self._store.settle(number, outcome)
+        except (TypeError, ValueError) as error:
+            outcome = Outcome(ItemState.FAILED, cause=Cause.INTERNAL, message=f"its record is not JSON: {error}")
+            committed = self._store.settle(number, outcome)
+        await committed
         if outcome.line is not None:
             self._outputs.append(number, outcome.line)
         self._claims.release(number)
@@ -206,7 +230,7 @@ class Engine:
         await self._store.put_back(number, attempt=claimed.attempt, failures=claimed.failures, not_before=not_before)
         self._claims.release(number)
 
-    async def _failed(self, claimed: Claimed, failure: ItemError) -> None:
+    async def _failed(self, claimed: Claimed, failure: ItemError, *, shared_crash: bool) -> None:
         rule = FAILURES[failure.cause]
         self._store.add_failure(claimed.item.number, claimed.attempt, failure)
         if rule.stops_run:
@@ -214,6 +238,8 @@ class Engine:
             await self._put_back(claimed)
             return
         claimed.failures += 1
+        if shared_crash:  # any item of that process may be to blame: no verdict before it had a process to itself
+            claimed.failures = min(claimed.failures, self._allowed(rule) - 1)
         self._outage = self._outage + 1 if failure.cause in OUTAGE_CAUSES else 0
         if self._outage >= OUTAGE:
             self.stop(f"{failure.message} ({OUTAGE} failures in a row: the endpoint seems to be down)")
@@ -226,6 +252,12 @@ class Engine:
         else:
             await self._settle(claimed, Outcome(ItemState.FAILED, cause=failure.cause, message=failure.message))
 
+    def _is_suspect(self, claimed: Claimed) -> bool:
+        """Whether the item was in a process that died, and has only one chance left."""
+        last = self._store.reader.one("last_failure", claimed.item.number)
+        allowed = self._allowed(FAILURES[Cause.WORKER_CRASH])
+        return last is not None and last[0] == Cause.WORKER_CRASH and claimed.failures >= allowed - 1
+
     def _allowed(self, rule: FailureRule) -> int:
         """How often an item may be performed under a rule."""
         if not rule.retried:
@@ -237,14 +269,15 @@ class Engine:
         if performed.divergence is not None:
             if self._execution.on_divergence == "stop":
                 await self._put_back(claimed)
-                self._fail(
+                self.fail(
                     UserError(
                         f"item {claimed.item.number}: {performed.divergence} (--on_divergence=fresh pays for it anew)"
                     )
                 )
                 return False
             self.remark(f"item {claimed.item.number}: {reason}; it starts a fresh attempt")
-        if claimed.attempt >= FRESH_ATTEMPTS:
+        claimed.restarts += 1
+        if claimed.restarts > FRESH_ATTEMPTS:
             await self._settle(claimed, Outcome(ItemState.FAILED, cause=Cause.SANDBOX_LOST, message=reason))
             return False
         await self._next_attempt(claimed, reason)
@@ -280,8 +313,8 @@ def sweep_workspaces(store: Store, *, keep: bool) -> None:
 
 def _still_needed(store: Store, folder: Path) -> bool:
     number, _, attempt = folder.name.partition("-")
-    row = store.reader.item(number) if number.isdigit() else None
-    if row is None or not attempt.isdigit():
+    row = store.reader.item(number) if number.isdecimal() else None
+    if row is None or not attempt.isdecimal():
         return False
     ended_well = row.state.final and row.state is not ItemState.FAILED
     return not ended_well and row.attempt == int(attempt)
@@ -289,5 +322,5 @@ def _still_needed(store: Store, folder: Path) -> bool:
 
 def _delay(rule: FailureRule, failures: int, retry_after: float | None) -> float:
     """Seconds before an item that failed so often is performed again."""
-    delay = min(rule.longest_delay, rule.delay * 2.0 ** (failures - 1))
-    return max(delay, retry_after or 0.0, 0.001)
+    delay = min(rule.longest_delay, rule.delay * 2.0 ** max(0, failures - 1))
+    return max(delay, min(retry_after or 0.0, LONGEST_HOLD), 0.001)

@@ -299,7 +299,8 @@ class Budget:
             left_tokens = self.max_total_tokens - self.spent.total_tokens
             return (
                 f"the next call may use up to {reserve.tokens:,} tokens, "
-                f"and {left_tokens:,} are left of the budget of {self.max_total_tokens:,} (max_total_tokens)"
+                f"and {left_tokens:,} are left of the budget of {self.max_total_tokens:,} (max_total_tokens); "
+                "a lower max_tokens makes it smaller"
             )
         return None
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError
-from manyhands.engine.store import Store
+from manyhands.core.jsonio import without_surrogates
+from manyhands.engine.store import REWRITE, Store
 from manyhands.engine.workload import ItemRow, Workload
 
 OPEN_FILES = 64
@@ -39,7 +40,7 @@ class OutputFiles:
         """Add an item's line. Raises StorageError if it can't be written (nothing of it then remains)."""
         file, text = line
         try:
-            self._write(self._descriptor(file), (text + "\n").encode())
+            self._write(self._descriptor(file), _line(text))
         except OSError as error:
             raise StorageError(f"{self._store.folder / file}: can't be written ({error.strerror})") from error
         self._numbers.append(number)
@@ -48,12 +49,14 @@ class OutputFiles:
             self._sync_running = asyncio.create_task(self._sync_now())
 
     async def sync(self) -> None:
-        """Put everything appended so far on disk and note it in the journal."""
+        """Put everything appended so far on disk and note it in the journal. Where that fails, ``repair`` finds it unwritten."""
         while self._sync_running is not None:
             await asyncio.shield(self._sync_running)
         await self._sync_now()
 
     def close(self) -> None:
+        if self._sync_running is not None:
+            self._sync_running.cancel()
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -95,22 +98,39 @@ class OutputFiles:
 def repair(store: Store, workload: Workload, *, rebuild: bool = False) -> int:
     """Make the output files match the journal, before a session begins.
 
-    ``rebuild``: write all of them again. Returns the number of lines written again.
+    ``rebuild``: write all of them again (begun, that is done by the next opening if a crash comes between). Returns the number of lines
+    written again. Raises StorageError.
     """
     if rebuild:
+        store.set_meta(**{REWRITE: True})
+    rebuild = bool(store.reader.meta(REWRITE))
+    if rebuild:
         store.execute("forget_all_outputs")
+        store.execute("reset_all_output_sizes")
     for identity, file, size in store.reader.all("list_outputs"):
         path = store.folder / file
-        actual = path.stat().st_size if path.exists() else 0
-        if rebuild or actual < size:
-            store.execute("forget_output", identity)
-            store.execute("reset_output_size", identity)
-            size = 0
-        if actual > size:
-            os.truncate(path, size)
-        if rebuild:
-            path.unlink(missing_ok=True)
-    return _write_missing(store, workload, store.reader.unwritten())
+        try:
+            _cut(store, identity, path, size, rebuild)
+        except OSError as error:
+            raise StorageError(f"{path}: can't be written ({error.strerror})") from error
+    count = _write_missing(store, workload, store.reader.unwritten())
+    if rebuild:
+        store.set_meta(**{REWRITE: False})
+    return count
+
+
+def _cut(store: Store, identity: int, path: Path, size: int, rebuild: bool) -> None:
+    """Leave of an output file what the journal vouches for."""
+    if rebuild:
+        path.unlink(missing_ok=True)
+        return
+    actual = path.stat().st_size if path.exists() else 0
+    if actual < size:
+        store.execute("forget_output", identity)
+        store.execute("reset_output_size", identity)
+        size = 0
+    if actual > size:
+        os.truncate(path, size)
 
 
 def _write_missing(store: Store, workload: Workload, rows: Iterable[ItemRow]) -> int:
@@ -131,21 +151,25 @@ def _write_missing(store: Store, workload: Workload, rows: Iterable[ItemRow]) ->
 
 def _append_chunk(store: Store, chunk: list[tuple[int, tuple[str, str]]]) -> None:
     store.assign_outputs([(file, number) for number, (file, _) in chunk])
-    texts: dict[str, list[str]] = {}
+    texts: dict[str, list[bytes]] = {}
     for _, (file, text) in chunk:
-        texts.setdefault(file, []).append(text + "\n")
+        texts.setdefault(file, []).append(_line(text))
     sizes = {}
     for file, lines in texts.items():
         path = store.folder / file
         try:
             with path.open("ab") as handle:
-                handle.write("".join(lines).encode())
+                handle.write(b"".join(lines))
                 handle.flush()
                 os.fsync(handle.fileno())
                 sizes[file] = handle.tell()
         except OSError as error:
             raise StorageError(f"{path}: can't be written ({error.strerror})") from error
     store.note_written([number for number, _ in chunk], sizes)
+
+
+def _line(text: str) -> bytes:
+    return (without_surrogates(text) + "\n").encode()
 
 
 def _sync_files(paths: list[Path]) -> None:

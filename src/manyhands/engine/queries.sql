@@ -144,6 +144,9 @@ SELECT attempt, ended_at, reason FROM attempts WHERE item = ? ORDER BY attempt;
 -- name: failures_of_item
 SELECT attempt, at, cause, message FROM failures WHERE item = ? ORDER BY id;
 
+-- name: last_failure
+SELECT cause FROM failures WHERE item = ? ORDER BY id DESC LIMIT 1;
+
 -- name: count_by_state
 SELECT state, detail, items FROM totals WHERE items > 0;
 

@@ -54,7 +54,7 @@ class JournalReader:
 
     def item(self, which: str) -> ItemRow | None:
         """An item by its number, or else by its key."""
-        row = self.one("item_by_number", int(which)) if which.isdigit() else None
+        row = self.one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
         row = row or self.one("item_by_key", which)
         return None if row is None else item_row(row)
 

@@ -26,7 +26,7 @@ from manyhands.engine.limits import Budget, SharedLimits
 from manyhands.engine.outputs import OutputFiles, repair
 from manyhands.engine.performance import Surroundings
 from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.store import Store
+from manyhands.engine.store import LOCK, Store
 from manyhands.engine.strays import kill_strays
 from manyhands.engine.summary import ledger, summarise
 from manyhands.engine.workload import Execution, Workload
@@ -97,14 +97,13 @@ class Controls:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        self._limits: SharedLimits | None = None
         self._stopped: str | None = None
         self._progress: Callable[[], Progress] | None = None
 
-    def attach(self, engine: Engine, limits: SharedLimits, progress: Callable[[], Progress]) -> None:
-        self._engine, self._limits, self._progress = engine, limits, progress
+    def attach(self, engine: Engine, progress: Callable[[], Progress]) -> None:
+        self._engine, self._progress = engine, progress
         if self._stopped is not None:
-            self.stop(self._stopped)
+            engine.stop(self._stopped, interrupted=True)
 
     @property
     def stopping(self) -> bool:
@@ -119,9 +118,8 @@ class Controls:
         """Claim no more, finish the calls in flight. A second call stops at once."""
         again = self._stopped is not None
         self._stopped = reason
-        if self._engine is not None and self._limits is not None:
+        if self._engine is not None:
             self._engine.stop(reason, interrupted=True)
-            self._limits.stop()
             if again:
                 self._engine.abort()
 
@@ -131,11 +129,14 @@ def create_run(folder: Path, name: str, workload: Workload, *, version: str, not
 
     Raises RunError if the folder holds a run already, UserError for unusable input, StorageError.
     """
-    if (folder / JOURNAL).exists():
+    if (folder / JOURNAL).exists() and _is_made(folder):
         raise RunError(f"{folder}: there is a run here already")
     clock = SystemClock()
     _make_folder(folder)
     store = Store(folder, clock, notice)
+    if store.reader.meta("run_id") is not None:  # made by another process since we looked
+        store.close()
+        raise RunError(f"{folder}: there is a run here already")
     try:
         store.set_meta(
             run_id=uuid.uuid4().hex,
@@ -146,34 +147,29 @@ def create_run(folder: Path, name: str, workload: Workload, *, version: str, not
             version=version,
         )
         plan(store, workload, notice)
-    except BaseException:
-        empty = not store.reader.counts()
+    except BaseException:  # nothing has been performed yet, so that nothing is lost by leaving no half-made run
         store.close()
-        if empty:
-            for leftover in (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", "run.lock"):
-                (folder / leftover).unlink(missing_ok=True)
-            _remove_if_empty(folder)
+        for leftover in (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK):
+            (folder / leftover).unlink(missing_ok=True)
+        _remove_if_empty(folder)
         raise
     store.close()
 
 
-def plan(store: Store, workload: Workload, notice: Notice) -> bool:
-    """Enter the items of the input, if it changed since it was last planned.
-
-    Returns whether output must be written again because ended items moved.
-    """
+def plan(store: Store, workload: Workload, notice: Notice) -> None:
+    """Enter the items of the input, if it changed since it was last planned, or if that planning was cut short."""
     identity = workload.input_identity()
     planned = store.reader.meta("planned")
-    if planned is not None and (identity is None or planned["identity"] == identity):
-        if identity is None:
-            notice("the input is not there any more; going on with the items that were planned from it")
-        return False
-    generation = (planned["generation"] if planned else 0) + 1
-    moved = store.plan(workload.plan(), generation)
-    if planned:
-        _name_removed(store.removed(generation), notice)
-    store.set_meta(planned={"identity": identity, "generation": generation})
-    return moved
+    latest = store.reader.meta("generation", planned["generation"] if planned else 0)
+    if planned is not None and identity is None:
+        notice("the input is not there any more; going on with the items that were planned from it")
+        return
+    if planned is not None and planned == {"identity": identity, "generation": latest}:
+        return
+    store.set_meta(generation=latest + 1)
+    store.plan(workload.plan(), latest + 1)
+    _name_removed(store.removed(latest + 1), notice)
+    store.set_meta(planned={"identity": identity, "generation": latest + 1})
 
 
 async def perform_run(
@@ -191,8 +187,11 @@ async def perform_run(
 ) -> RunResult:
     """Perform what is left of a run, then write its exports and its summary.
 
-    ``spec_changed``: record the workload's spec as the run's from now on. ``retry_failed``: failed items are performed again. ``on_progress``
-    is called at most twice a second, ``on_outcome`` at every end of an item. ``rewrite_outputs``: write all output lines again. Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
+    ``spec_changed``: record the workload's spec as the run's from now on. ``rewrite_outputs``: write all output lines again.
+    ``retry_failed``: failed items are performed again. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of
+    an item; what they raise stops the run.
+
+    Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
     clock = clock or SystemClock()
     if not (folder / JOURNAL).is_file():
@@ -224,6 +223,8 @@ class _Session:
         self._notice = notice
         self._on_outcome = on_outcome
         self._run_id: str = store.reader.meta("run_id")
+        if self._run_id is None:
+            raise RunError(f"{store.folder}: making this run was cut short before anything began; make it again")
 
     def prepare(self, *, spec_changed: bool, retry_failed: bool, rewrite: bool) -> None:
         store = self._store
@@ -231,9 +232,9 @@ class _Session:
             self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
         if spec_changed:
             store.set_meta(spec=self._workload.spec)
-        moved = plan(store, self._workload, self._notice)
+        plan(store, self._workload, self._notice)
         store.release_items(failed=retry_failed)
-        if written := repair(store, self._workload, rebuild=moved or rewrite):
+        if written := repair(store, self._workload, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")
         sweep_workspaces(store, keep=self._workload.execution.keep_workspaces)
 
@@ -247,24 +248,25 @@ class _Session:
         ending = Ending(stopped="crashed")
         try:
             async with _executor(self._executor(execution, limits)) as executor:
-                engine = Engine(
-                    store, executor, outputs, self._clock, execution, lambda: limits.budget.reason, self._on_outcome
-                )
+                engine = Engine(store, executor, outputs, self._clock, execution, limits, self._on_outcome)
                 progress = self._progress(engine)
-                controls.attach(engine, limits, progress)
-                watcher = asyncio.create_task(self._watch(progress, on_progress))
+                controls.attach(engine, progress)
+                watcher = asyncio.create_task(self._watch(engine, progress, on_progress))
                 try:
                     ending = await engine.run()
                 finally:
                     watcher.cancel()
                     await asyncio.gather(watcher, return_exceptions=True)
-            if store.writer.failure is None:
-                await outputs.sync()
+            await outputs.sync()
             if on_progress is not None:
                 on_progress(progress())
         finally:
             outputs.close()
             await store.end("finished" if ending.stopped is None else f"stopped: {ending.stopped}")
+        try:
+            repair(store, self._workload)  # lines that a stop at once, or a failing disk, left out
+        except StorageError as error:
+            ending.error = ending.error or error
         return ending
 
     def finish(self, ending: Ending) -> RunResult:
@@ -322,15 +324,21 @@ class _Session:
 
         return progress
 
-    async def _watch(self, progress: Callable[[], Progress], on_progress: Callable[[Progress], None] | None) -> None:
+    async def _watch(
+        self, engine: Engine, progress: Callable[[], Progress], on_progress: Callable[[Progress], None] | None
+    ) -> None:
         beat_at = self._clock.monotonic()
-        while True:
-            if on_progress is not None:
-                on_progress(progress())
-            await asyncio.sleep(0.5)
-            if self._clock.monotonic() - beat_at >= HEARTBEAT_SECONDS:
-                beat_at = self._clock.monotonic()
-                self._store.beat()
+        try:
+            while True:
+                if on_progress is not None:
+                    on_progress(progress())
+                await asyncio.sleep(0.5)
+                engine.check_budget()
+                if self._clock.monotonic() - beat_at >= HEARTBEAT_SECONDS:
+                    beat_at = self._clock.monotonic()
+                    self._store.beat()
+        except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything; unwatched, the run must not go on
+            engine.fail(error)
 
 
 @asynccontextmanager
@@ -370,6 +378,17 @@ def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
         f"{len(removed)} items are no longer in the input (items {numbers}): "
         f"{finished} had finished and keep their results, the others are cancelled"
     )
+
+
+def _is_made(folder: Path) -> bool:
+    """Whether the making of a run got as far as to write down what it is."""
+    reader = JournalReader(folder)
+    try:
+        return reader.meta("run_id") is not None
+    except StorageError:  # killed before its tables were made
+        return False
+    finally:
+        reader.close()
 
 
 def _make_folder(folder: Path) -> None:

@@ -143,13 +143,12 @@ class Store:
             if self._execute("moved_items", places).fetchone()[0]:
                 self._execute("set_meta", [(REWRITE, "true")])
         self._execute("plan_items", rows)
-        ended = [(item.key, item.outcome) for item in chunk if item.outcome is not None]
+        ended = [(row[0], item.outcome) for row, item in zip(rows, chunk, strict=True) if item.outcome is not None]
         if ended:
             files = sorted({outcome.line[0] for _, outcome in ended if outcome.line})
             if files:
                 self._execute("add_outputs", [(file,) for file in files])
             self._execute("enter_outcome", [(key, *outcome_row(outcome, self._clock.now())) for key, outcome in ended])
-        return moved
 
     def _refuse_duplicates(self, keys: list[str], generation: int) -> None:
         seen = self._execute("planned_twice", [(key, generation) for key in keys]).fetchone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
@@ -137,7 +138,7 @@ def _usage(
         usage = _estimate(request_size, message)
         extra["usage_estimated"] = True
     if "simulated" in extra:
-        return Usage(**{**usage.to_json(), "cost": 0.0, "simulated_calls": 1})
+        return replace(usage, cost=0.0, simulated_calls=1)
     return prices.priced(usage, model, cost)
 
 

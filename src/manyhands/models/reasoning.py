@@ -14,6 +14,7 @@ from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
 
+_CLOSING_TAGS = ("</think>", "</thinking>", "</thought>")
 SCRATCHPAD = "<REASONING_SCRATCHPAD>"
 _FIELDS = ("reasoning", "reasoning_content", "thinking")
 _DETAIL_FIELDS = ("summary", "content", "text")
@@ -127,7 +128,7 @@ def _end(
 
 def _starts_line(content: str, position: int) -> bool:
     before = content[:position].rstrip(" \t")
-    return not before or before.endswith(("\n", ">"))
+    return not before or before.endswith("\n") or before.lower().endswith(_CLOSING_TAGS)
 
 
 def _split_parts(content: Json) -> tuple[list[str], str]:

@@ -22,7 +22,7 @@ from manyhands.sandboxes.shell import Shell, ShellState
 _LONGEST_ARGUMENT = 100_000
 _IN_STATE = """\
 builtin eval "$1" >/dev/null 2>&1
-builtin unset LINENO; builtin export "${@:4}"; builtin cd -- "$2" || exit 126
+builtin export "${@:4}"; builtin cd -- "$2" || exit 126
 builtin eval "$3"
 """
 
@@ -166,8 +166,8 @@ class CommandSandbox:
         for shell in (self._shell, *self._retired):
             if shell is not None:
                 shell.release()
-        for process in self._background.values():
-            process.release()
+        for background in self._background.values():
+            background.release()
 
     async def _prepare(self) -> None:
         self._check_open()

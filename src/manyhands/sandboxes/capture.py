@@ -35,7 +35,7 @@ class Capture:
             if len(self._tail) > self._tail_size:
                 del self._tail[: len(self._tail) - self._tail_size]
 
-    def bytes(self) -> bytes:
+    def joined(self) -> bytes:
         """Head and tail, joined. Where ``omitted`` is not 0, the gap is after the first ``limit // 2`` bytes."""
         return bytes(self._head + self._tail)
 

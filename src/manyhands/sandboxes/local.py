@@ -9,6 +9,7 @@ import asyncio
 import os
 import posixpath
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from manyhands.core.errors import ItemError
@@ -69,7 +70,7 @@ class _LocalLauncher:
             limits = self._request.limits
             self._group = make_group(self._request.run_id, memory=limits.memory, processes=limits.processes)
 
-    def command(self, command: list[str], directory: str) -> list[str]:
+    def command(self, command: Sequence[str], directory: str) -> list[str]:
         # No limit on processes without a group: the per-user one would count everything else that the user runs.
         return launch.limited(
             launch.in_directory(command, directory), self._request.limits, self._group, processes=None

@@ -217,8 +217,8 @@ class PipeWriter:
             return -1
 
     async def _writable(self) -> None:
-        ready = self._loop.create_future()
-        self._loop.add_writer(self._descriptor, lambda: ready.done() or ready.set_result(None))
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self._descriptor, _resolve, ready)
         try:
             while not ready.done() and self._descriptor >= 0:
                 await asyncio.wait([ready], timeout=0.5)
@@ -256,7 +256,7 @@ async def run_process(
         reader.close()
         writer.close()
     seconds = time.monotonic() - began
-    return ExecResult(exit_code, capture.bytes(), capture.omitted, timed_out=exit_code is None, seconds=seconds)
+    return ExecResult(exit_code, capture.joined(), capture.omitted, timed_out=exit_code is None, seconds=seconds)
 
 
 def started_with_pipes(
@@ -314,3 +314,8 @@ async def _feed(writer: PipeWriter, data: bytes | None) -> None:
     if data:
         await writer.write(data)
     writer.close()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -33,7 +33,6 @@ _COMMAND = ["bash", "--noprofile", "--norc", "-s"]
 _BEGINNING = """\
 shopt -s expand_aliases
 {{ builtin eval {state}; }} >/dev/null 2>&1
-builtin unset LINENO
 builtin export {exports}
 builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
 exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
@@ -147,7 +146,7 @@ class Shell:
         capture, self._capture = self._capture, Capture(1 << 16)
         timed_out = exit_code is None
         seconds = time.monotonic() - began
-        return ExecResult(exit_code, capture.bytes(), capture.omitted, timed_out=timed_out, seconds=seconds)
+        return ExecResult(exit_code, capture.joined(), capture.omitted, timed_out=timed_out, seconds=seconds)
 
     async def dismiss(self) -> None:
         """Let the shell end, but leave alone what runs in its background."""

@@ -153,10 +153,16 @@ def _open_plain(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
     except OSError as error:
-        with suppress(OSError):
-            if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise NotPlain(error.errno, "a symbolic link", name) from error
+        if _is_link(name, folder):
+            raise NotPlain("a symbolic link") from error
         raise
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def _existing_mode(folder: int, name: str) -> int | None:

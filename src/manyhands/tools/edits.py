@@ -58,6 +58,11 @@ def found_lines(lines: Sequence[str], piece: Sequence[str], start: int = 0) -> t
     return [], ""
 
 
+def line_count(lines: Sequence[str]) -> int:
+    """How many lines there are, not counting the empty piece that a split leaves after a final newline."""
+    return len(lines) - 1 if lines[-1] == "" else len(lines)
+
+
 def fitted(new: Sequence[str], piece: Sequence[str], found: Sequence[str]) -> list[str]:
     """The new lines with the indentation and line ends that the found lines have, where the piece had others."""
     ending = "\r" if found and found[0].endswith("\r") else ""
@@ -110,7 +115,7 @@ def _replaced_by_lines(text: str, old: str, new: str, every: bool) -> Replacemen
     lines = text.split("\n")
     piece = old.removesuffix("\n").split("\n")
     fresh = new.removesuffix("\n").split("\n") if new else []
-    places, how = found_lines(lines, piece)
+    places, how = found_lines(lines[: line_count(lines)], piece)
     if not places:
         raise ToolError(f"old_string was not found; {nearest_lines(lines, piece)}")
     places = _apart(places, len(piece))

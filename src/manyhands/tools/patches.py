@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from manyhands.core.errors import ToolError
-from manyhands.tools.edits import fitted, found_lines, nearest_lines
+from manyhands.tools.edits import fitted, found_lines, line_count, nearest_lines
 
 _FILE = re.compile(r"\*\*\* (Update|Add|Delete) File: *(.+?)\s*$")
 _MOVE = re.compile(r"\*\*\* Move to: *(.+?)\s*$")
@@ -112,7 +112,7 @@ def apply_hunks(change: FileChange, text: str) -> str:
     for hunk in change.hunks:
         start = _after_anchors(change, hunk, lines, cursor)
         if not hunk.old:
-            place = start if hunk.anchors else _end(lines)
+            place = start if hunk.anchors else line_count(lines)
             ending = "\r" if lines[0].endswith("\r") else ""
             fresh = [line + ending for line in hunk.new]
         else:
@@ -201,24 +201,19 @@ def _after_anchors(change: FileChange, hunk: Hunk, lines: list[str], cursor: int
 
 def _place(change: FileChange, hunk: Hunk, lines: list[str], start: int) -> int:
     """Where the hunk's old lines are. An anchor may itself be the first of them."""
-    first = max(0, start - 1) if hunk.anchors else start
-    places, _ = found_lines(lines, hunk.old, first)
+    real = lines[: line_count(lines)]
+    places, _ = found_lines(real, hunk.old, max(0, start - 1) if hunk.anchors else start)
     if hunk.at_end:
-        places = [place for place in places if place + len(hunk.old) >= _end(lines)]
+        places = [place for place in places if place + len(hunk.old) == len(real)]
+    what = f"{change.path}: the lines of the hunk at patch line {hunk.number}"
     if not places:
-        earlier = (
-            " (it is there before the previous hunk: put the hunks in order)" if found_lines(lines, hunk.old)[0] else ""
-        )
-        raise ToolError(
-            f"{change.path}: the lines of the hunk at patch line {hunk.number} were not found{earlier}; "
-            + nearest_lines(lines, hunk.old)
-        )
+        earlier = found_lines(real, hunk.old)[0]
+        hint = " (they are there before the previous hunk: put the hunks in order)" if earlier else ""
+        raise ToolError(f"{what} were not found{hint}; {nearest_lines(real, hunk.old)}")
     if len(places) > 1 and not hunk.anchors:
         shown = ", ".join(str(place + 1) for place in places[:10])
-        raise ToolError(
-            f"{change.path}: the lines of the hunk at patch line {hunk.number} are there {len(places)} times (lines {shown}): "
-            "add more context lines, or '@@ ' with a line before them"
-        )
+        hint = "add more context lines, or '@@ ' with a line before them"
+        raise ToolError(f"{what} are there {len(places)} times (lines {shown}): {hint}")
     return places[0]
 
 
@@ -228,11 +223,6 @@ def _merged(hunk: Hunk, found: list[str]) -> list[str]:
     for old_at, new_at in hunk.kept:
         fresh[new_at] = found[old_at]
     return fresh
-
-
-def _end(lines: list[str]) -> int:
-    """Where the file's last line ends: before the empty piece that follows a final newline."""
-    return len(lines) - 1 if lines[-1] == "" else len(lines)
 
 
 def _wrong(number: int, line: str, wanted: str) -> ToolError:

@@ -8,6 +8,7 @@ from typing import Any
 from manyhands.core.jsonio import line
 from manyhands.core.usage import Usage
 from manyhands.engine.context import Item
+from manyhands.trajectories.entry import NO_SEED
 from manyhands.trajectories.items import ADOPTED, PromptItem, batch_file
 from manyhands.trajectories.original import normalise_entry
 from manyhands.trajectories.prepared import Prepared
@@ -31,7 +32,7 @@ def _added(item: Item, payload: PromptItem, unknown: tuple[str, ...], prepared: 
         "item": item.key,
         "sample": payload.sample,
         "attempt": 0,
-        "seed": None,
+        "seed": NO_SEED,
         "stop_reason": ADOPTED,
         "duration_seconds": 0.0,
         "simulated": False,

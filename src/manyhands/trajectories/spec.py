@@ -180,7 +180,8 @@ class BatchSpec(Settings):
         None,
         "JSON file with an array of messages (role, content) that go before every conversation; they are not saved.",
         group=_AGENT,
-        recorded=False, value="FILE",
+        recorded=False,
+        value="FILE",
     )
     max_samples: Annotated[int | None, optional_whole(1)] = setting(
         None, "Only the first N usable rows of the dataset.", group=_RESUME

@@ -110,10 +110,11 @@ class TrajectoryWorkload:
 
     async def perform(self, context: Context) -> Outcome:
         payload = PromptItem.of(context.item)
+        began = context.clock.now()
         toolsets = draw(self._prepared.distribution, context.random("toolsets"))
         toolbox = self._tool_offer.toolbox(toolsets)
         result = await self._converse(context, payload, toolbox)
-        return self._outcome(context, payload, toolsets, toolbox, result)
+        return self._outcome(context, payload, toolsets, toolbox, result, began)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
@@ -156,7 +157,11 @@ class TrajectoryWorkload:
                 tools=toolbox,
                 environment=environment,
                 settings=AgentSettings(
-                    self._chat_of(context), max_turns=options.max_turns, sequential_tools=options.sequential_tools
+                    self._chat_of(context),
+                    max_turns=options.max_turns,
+                    sequential_tools=options.sequential_tools,
+                    # A summary is this program's idea: where it would be left out, it is not paid for either.
+                    summary=options.keep_synthetic,
                 ),
                 world=world,
             )
@@ -167,7 +172,13 @@ class TrajectoryWorkload:
         return replace(self._chat, seed=context.seed("model"))
 
     def _outcome(
-        self, context: Context, payload: PromptItem, toolsets: Sequence[str], toolbox: Toolbox, result: AgentResult
+        self,
+        context: Context,
+        payload: PromptItem,
+        toolsets: Sequence[str],
+        toolbox: Toolbox,
+        result: AgentResult,
+        began: float,
     ) -> Outcome:
         options = self._options
         kept = result.messages if options.keep_synthetic else as_trained(result.messages)
@@ -180,7 +191,7 @@ class TrajectoryWorkload:
             "toolsets": list(toolsets),
             "unknown_tools": list(result.unknown_tools),
             "seed": self._chat_of(context).seed,
-            "times": {"finished": context.clock.now()},
+            "times": {"began": began, "finished": context.clock.now()},
         }
         reason = discard_reason(
             reasoning, invented, keep_unreasoned=options.keep_unreasoned, keep_unknown_tools=options.keep_unknown_tools
@@ -218,6 +229,7 @@ class TrajectoryWorkload:
             sample=payload.sample,
             attempt=attempt,
             seed=record["seed"],
+            duration=record["times"]["finished"] - record["times"]["began"],
             simulated=usage.simulated_calls > 0,
             usage=usage,
             unknown_tools=record["unknown_tools"],

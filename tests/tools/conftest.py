@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,3 +67,16 @@ async def opened(
         yield Bench(sandbox, ToolEnvironment(same, SystemClock(), **environment), folder / "workspace")
     finally:
         await sandbox.close()
+
+
+@pytest.fixture
+def open_bench() -> Callable[..., AbstractAsyncContextManager[Bench]]:
+    """``opened``, for tests that want a sandbox of their own kind."""
+    return opened
+
+
+@pytest.fixture(params=KINDS)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A bench in each kind of sandbox."""
+    async with opened(request.param, tmp_path, timeout=20.0, max_output=5000) as found:
+        yield found

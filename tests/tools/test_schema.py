@@ -1,1 +1,0 @@
-"""From signatures to schemas, from model-written arguments to values."""
