@@ -329,6 +329,7 @@ def test_a_call_that_does_not_fit_what_is_left_is_refused_with_the_figures() -> 
     assert caught.value.cause is Cause.OVER_BUDGET
     assert budget.exhausted
     assert "max_cost" in (budget.reason or "")
+    assert budget.reserve_now(Reserve(10, 0.05)), "a smaller call of an item under way still fits"
 
 
 def test_tokens_are_bounded_like_dollars() -> None:

@@ -267,6 +267,10 @@ def test_the_file_is_read_as_json_and_as_yaml(tmp_path: Path) -> None:
         ("[]", r"mcp\.json: mcpServers: a mapping"),
         ('{"mcpServers": {"a b": {"command": "x"}}}', r"mcpServers\.a b: a server's name"),
         ('{"mcpServers": {"a": {"comand": "x"}}}', r"mcpServers\.a\.comand"),
+        (
+            '{"mcpServers": {"a": {"command": "x", "env": {"GITHUB_TOKEN": "abcdefgh123"}}}}',
+            r"mcpServers\.a\.env\.GITHUB_TOKEN: secrets are not kept in files: .* write \$\{NAME\} here",
+        ),
         ('{"mcpServers": {"a": {}}}', r"mcpServers\.a: either command or url"),
         ('{"mcpServers": {"a": {"url": "ftp://x"}}}', r"mcpServers\.a\.url"),
         ('{"mcpServers": {"a": {"type": "sse", "url": "http://x"}}}', r"mcpServers\.a\.type"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 
@@ -38,7 +38,7 @@ class Usage:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict of all fields."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:

@@ -135,12 +135,16 @@ def storage_error(path: Path, error: Exception) -> Exception:
 def file_system(folder: Path) -> str:
     """The type of the file system that holds a folder (``ext4``, ``nfs`` …); empty where that can't be told."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    target = str(folder.resolve())
+    return file_system_of(str(folder.resolve()), mounts)
+
+
+def file_system_of(target: str, mountinfo: str) -> str:
+    """The type of the file system that holds an absolute path, by the text of a ``mountinfo`` file (see proc(5))."""
     best, kind = "", ""
-    for mount in mounts:
+    for mount in mountinfo.splitlines():
         left, _, right = mount.partition(" - ")
         point = left.split()[4].replace("\\040", " ")
         inside = target == point or target.startswith(point.rstrip("/") + "/")

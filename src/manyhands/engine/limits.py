@@ -214,9 +214,11 @@ class Budget:
 
     @property
     def reason(self) -> str | None:
-        """Why the budget is exhausted, in one line; None if it is not."""
-        if self._refused is not None:
-            return self._refused
+        """Why the budget is exhausted, in one line; None if it is not. A call that was refused exhausts it, although
+        smaller calls of items that are under way may still fit."""
+        return self._refused or self._used_up()
+
+    def _used_up(self) -> str | None:
         if self.max_cost is not None and self.spent.cost >= self.max_cost - _TINY:
             return f"the budget of ${self.max_cost:g} (max_cost) is used up: ${self.spent.cost:.4f} spent"
         if self.max_total_tokens is not None and self.spent.total_tokens >= self.max_total_tokens:
@@ -281,7 +283,7 @@ class Budget:
         )
 
     def _refuse_if_hopeless(self, reserve: Reserve) -> None:
-        reason = self.reason or self._too_large(reserve)
+        reason = self._used_up() or self._too_large(reserve)
         if reason is None:
             return
         self._refused = reason

@@ -1,9 +1,10 @@
 """What calls cost, where the server does not say.
 
 Prices are US dollars per million tokens: list prices of the providers' own endpoints for short prompts, without batch or
-priority rates. Sources: platform.claude.com/docs/en/about-claude/pricing, developers.openai.com/api/docs/pricing,
-ai.google.dev/gemini-api/docs/pricing and api-docs.deepseek.com/quick_start/pricing, as these pages stood between July
-and November 2026. The figure that a server sends with an answer always wins over this table; so does a person's own table.
+priority rates. Source: the providers' price lists as documentation indexes and articles quoted them between July and
+November 2026, not read off the providers' own pages (platform.claude.com, developers.openai.com, ai.google.dev,
+api-docs.deepseek.com); where two quotations differed, the dearer one. Check them before you rely on them. The figure that
+a server sends with an answer always wins over this table; so does a person's own table (``--prices``).
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Files(Protocol):
 class CommandSandbox:
     """A ``Sandbox`` whose commands are processes of this machine.
 
-    ``folder`` holds ``workspace/``, ``state/shell`` (the persistent shell's last state) and what ``Checkpoint`` keeps. ``whole``: whether the
-    checkpoint's trees are all that commands are meant to change.
+    ``folder`` holds ``workspace/``, ``state/shell`` (the persistent shell's last state) and what ``Checkpoint`` keeps.
+    ``fronted``: see ``Shell``. ``whole``: whether the checkpoint's trees are all that commands are meant to change.
     """
 
     def __init__(

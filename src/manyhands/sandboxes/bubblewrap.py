@@ -1,11 +1,12 @@
 """Commands in namespaces of their own, made by bubblewrap.
 
-One bubblewrap a sandbox makes the namespaces and then only waits on a pipe of ours (so it ends with us, whatever happens to us);
-every command enters them by nsenter. So commands see each other's processes, ports and ``/tmp``, a start costs little, and killing the
-process that is number 1 inside kills everything inside.
+One bubblewrap a sandbox makes the namespaces and then only waits on a pipe of ours (so it ends with us, whatever happens
+to us); every command enters them by nsenter. So commands see each other's processes, ports and ``/tmp``, a start costs
+little, and killing the process that is number 1 inside kills everything inside.
 
-The root is narrow: ``/usr`` and a handful of harmless files of ``/etc``, read-only; ``/workspace`` and ``/tmp``, which are folders of the
-sandbox; ``/proc`` and ``/dev``. Neither a home folder of the host nor any key is in reach, and there is no network unless the limits allow it.
+The root is narrow: ``/usr`` and a handful of harmless files of ``/etc``, read-only; ``/workspace`` and ``/tmp``, which
+are folders of the sandbox; ``/proc`` and ``/dev``. Neither a home folder of the host nor any key is in reach, and there
+is no network unless the limits allow it.
 """
 
 from __future__ import annotations

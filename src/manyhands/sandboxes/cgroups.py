@@ -52,7 +52,8 @@ class Group:
         _kill(self.folders)
 
     def remove(self) -> bool:
-        """Remove the group, whose processes have been killed. Waits a second at most for the last of them to be gone. Returns whether it is gone."""
+        """Remove the group, whose processes have been killed. Waits a second at most for the last of them to be gone.
+        Returns whether the group is gone."""
         deadline = time.monotonic() + 1.0
         while not _gone(self.folders):
             if time.monotonic() > deadline:

@@ -6,11 +6,13 @@ In the sandbox's folder::
     checkpoint/   a mirror of the world's trees
     live          there while processes run in the background: they die with their owner, and no mirror brings them back
 
-``begin`` brings the mirror up to date, changed entries only, then renames the new ``open_step`` into place. Before the first
-change to the mirror the old ``open_step`` is replaced by one that calls the mirror incomplete. So at every instant a mirror that is called complete is the
-world before the place named; the one instant in which neither holds (a mirror half updated) comes after the earlier
-place's step was recorded, when the mirror is not needed. What survives is what the kernel was given: this guards against the death of
-processes, not of machines, as the journal alone must survive those.
+``begin`` brings the mirror up to date, changed entries only, then renames the new ``open_step`` into place. Before the
+first change to the mirror, the old ``open_step`` is replaced by one that calls the mirror incomplete. So at every instant
+a mirror that is called complete is the world before the place named. While a mirror is half updated, the place named is
+that of the earlier step, which is recorded by then, so that its mirror is not needed.
+
+This guards against the death of processes, at any instant. What the kernel was given survives that; nothing is synced to
+the disk, so the death of the machine may leave a world that can't be trusted.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class Mirror:
         self._known: dict[str, Signature | None] | None = None
 
     def update(self, budget: Budget, before_change: Callable[[], None]) -> dict[str, int]:
-        """Copy what changed; returns odd modes of folders, by path. ``before_change`` is called before each change to the copy. Raises TooLarge."""
+        """Copy what changed; returns odd modes of folders, by path. ``before_change`` is called before each change to
+        the copy. Raises TooLarge."""
         if self._known is None:
             self._known = dict.fromkeys(_paths_below(self.copy))
         look = _Look(budget, before_change)
@@ -209,7 +212,8 @@ class Checkpoint:
         return None if marker is None else marker.place
 
     def begin(self, place: str, *, whole: bool = True) -> bool:
-        """Remember the world for the step at ``place``. Returns whether it could be copied. ``whole``: False if the world reaches beyond the trees."""
+        """Remember the world for the step at ``place``. Returns whether it could be copied. ``whole``: False if the world
+        reaches beyond the trees."""
         before = self._read()
         if not whole:
             self._write(_Marker(place, complete=False))

@@ -1,9 +1,10 @@
 """A bash that lives on from command to command.
 
-The shell reads its script from a pipe. Each command is sent as one ``eval`` with ``/dev/null`` as standard input; afterwards a
-function of ours reports over a pipe of its own: exit code, directory, whether jobs still run, and the shell's whole state (options, functions,
-variables, aliases) as text that a new shell can evaluate. So a shell that was stopped, killed or left by ``exit`` is replaced by one that goes on from the
-last known state, also in another process. Only builtins are used: a report costs no fork.
+The shell reads its script from a pipe. Each command is sent as one ``eval`` with ``/dev/null`` as standard input.
+Afterwards a function of ours reports over a pipe of its own: exit code, directory, whether jobs still run, and the
+shell's whole state (options, functions, variables, aliases) as text that a new shell can evaluate. So a shell that was
+stopped, killed or left by ``exit`` is replaced by one that goes on from the last known state, also in another process.
+Only builtins are used: a report costs no fork.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ class _Report:
 class Shell:
     """One bash. ``state`` is what it goes on from, and afterwards its last known state.
 
-    ``start(command, stdin, output, keep)`` starts bash with these descriptors, ``keep`` besides; ``fronted`` says whether the process so started is
-    bash's parent rather than bash itself. ``fallback``: where to start if the state's directory is gone. ``marks``: ``NAME=value``, exported whatever the state says. Made in the event loop's thread.
+    ``start(command, stdin, output, keep)`` starts bash with these descriptors, ``keep`` besides; ``fronted`` says
+    whether the process so started is bash's parent rather than bash itself. ``fallback``: where to start if the state's
+    directory is gone. ``marks``: ``NAME=value``, exported whatever the state says. Made in the event loop's thread.
     """
 
     def __init__(
@@ -128,8 +130,8 @@ class Shell:
         self._beginning = self._first_lines(report_end, fallback, marks)
 
     async def run(self, command: str, *, timeout: float, max_output: int) -> ExecResult:
-        """Run one command line. Afterwards ``alive`` says whether this shell can take another one. Raises ToolError for text that no shell can
-        take."""
+        """Run one command line. Afterwards ``alive`` says whether this shell can take another one. Raises ToolError for
+        text that no shell can take."""
         if "\0" in command:
             raise ToolError("the command holds a NUL character, which no shell takes; leave it out")
         began = time.monotonic()

@@ -142,7 +142,7 @@ def _unlink(folder: int, name: str) -> bool:
 
 
 def _make_usable(name: str, folder: int | None) -> None:
-    """Give ourselves all rights on a folder, where we may. (Linux can't change a link's mode, so a link's target must be ruled out first.)"""
+    """Give ourselves all rights on a folder, where we may. Links are left alone, as their target's mode would change."""
     with suppress(OSError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:

@@ -5,8 +5,9 @@ Use it from a test file of your own::
     class TestMyBackend(SandboxContract):
         make_backend = "from my_package import MyBackend; backend = MyBackend()"
 
-``make_backend`` is Python source that leaves the backend in a variable named ``backend``: it runs here, and in other processes that are
-killed to see what survives. Needs pytest with pytest-asyncio in auto mode. ``isolates``: whether commands must be unable to reach the host's files and network.
+``make_backend`` is Python source that leaves the backend in a variable named ``backend``: it runs here, and in other
+processes that are killed to see what survives. ``isolates``: whether commands must be unable to reach the host's files
+and network. Needs pytest with pytest-asyncio in auto mode, and Linux.
 """
 
 from __future__ import annotations

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 from manyhands.core.errors import UserError
 from manyhands.tools.declared import DECLARED
-from manyhands.tools.registry import Registry
 from manyhands.tools.text import suggestion
 from manyhands.tools.toolsets import STANDARD, Toolsets
+
+if TYPE_CHECKING:  # it would cost the command line's start
+    from manyhands.tools.registry import Registry
 
 FORK = "fork:"
 _PREFIXES = {"opengauss:": FORK, "upstream:": "", "hermes:": ""}
@@ -104,7 +107,7 @@ def availability_notice(distribution: Distribution, registry: Registry, toolsets
         needs.setdefault(DECLARED.get(tool, "a plug-in or MCP server of that name"), []).append(tool)
     groups = "; ".join(f"{_together(tools)} (needs {need})" for need, tools in sorted(needs.items()))
     notices = [f"tools not available (no plug-in or MCP server here provides them): {groups}"]
-    empty = [name for name in names if not registry.available(toolsets.tools([name]))]
+    empty = [name for name in names if (own := toolsets.tools([name])) and not registry.available(own)]
     if empty:
         notices.append(f"toolsets drawn without any tool: {', '.join(empty)}")
     return notices

@@ -9,6 +9,7 @@
 
 ``${NAME}`` stands for an environment variable, ``${NAME:-text}`` for one with a default. They are looked up when a
 server is started, so that secrets are in the environment only: not in this file, and not in what is recorded of a run.
+A secret written out is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from manyhands.tools.distributions_file import read_yaml
 from manyhands.tools.toolsets import Toolset
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+_SECRET = re.compile(r"key|token|secret|passw|authorization|cookie|credential", re.IGNORECASE)
+_SHORTEST_SECRET = 8
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
@@ -123,11 +126,23 @@ def _server(path: Path, name: str, value: Any) -> McpServer:
     if not _NAME.fullmatch(name):
         raise UserError(f"{path}: mcpServers.{name}: a server's name is up to 32 letters, digits, '-' and '_'")
     try:
-        return McpServer.model_validate(value)
+        server = McpServer.model_validate(value)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
         field = ".".join(["mcpServers", name, *map(str, detail["loc"])])
         raise UserError(f"{path}: {field}: {detail['msg'].removeprefix('Value error, ')}") from None
+    for field, key, text in _settings(server):
+        if _SECRET.search(key) and len(text) >= _SHORTEST_SECRET and not _VARIABLE.search(text):
+            place = f"{path}: mcpServers.{name}.{field}.{key}"
+            raise UserError(
+                f"{place}: secrets are not kept in files: set an environment variable and write ${{NAME}} here"
+            )
+    return server
+
+
+def _settings(server: McpServer) -> list[tuple[str, str, str]]:
+    parts = (("env", server.env), ("headers", server.headers))
+    return [(field, key, text) for field, values in parts for key, text in values.items()]
 
 
 def _json(path: Path) -> Any:

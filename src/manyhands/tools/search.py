@@ -70,7 +70,11 @@ async def search_files(
         Field(min_length=1),
     ],
     target: Annotated[Literal["content", "files"], "content: lines in files; files: names of files."] = "content",
-    path: Annotated[str, "Folder (or, for content, also one file) to search.", Field(min_length=1)] = ".",
+    path: Annotated[
+        str,
+        "Folder (or, for content, also one file) to search; relative paths start at the workspace.",
+        Field(min_length=1),
+    ] = ".",
     file_glob: Annotated[str | None, "For content: only files that fit this glob, such as '*.py'."] = None,
     limit: Annotated[int, "Results at most.", Field(ge=1, le=1000)] = 50,
     offset: Annotated[int, "Results to pass over, for the next page.", Field(ge=0)] = 0,

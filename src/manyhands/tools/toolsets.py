@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from manyhands.core.errors import UserError
 from manyhands.tools.declared import BROWSER
-from manyhands.tools.registry import Registry
 from manyhands.tools.text import suggestion
+
+if TYPE_CHECKING:  # it would cost the command line's start
+    from manyhands.tools.registry import Registry
 
 EVERYTHING = ("all", "*")
 """Names that stand for all toolsets together."""
