@@ -52,13 +52,17 @@ class Bench:
 
 @asynccontextmanager
 async def opened(
-    kind: str, folder: Path, variables: Mapping[str, str] | None = None, **environment: Any
+    kind: str,
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    **environment: Any,
 ) -> AsyncIterator[Bench]:
     """A bench over a fresh sandbox; the test is left out where the machine has no such sandbox."""
     backend = BACKENDS[kind]
     if (reason := backend.unavailable()) is not None:
         pytest.skip(reason)
-    sandbox = await backend.create(SandboxRequest(folder=folder, run_id="test", environment=variables))
+    sandbox = await backend.create(SandboxRequest(folder=folder, run_id="test", environment=variables, cwd=cwd))
 
     async def same() -> Sandbox:
         return sandbox

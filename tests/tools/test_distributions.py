@@ -71,8 +71,11 @@ def test_unknown_and_circular_toolsets_are_refused() -> None:
 
 
 def test_toolsets_of_plugins_and_servers() -> None:
-    registry = Registry([REGISTRY.get("todo")], groups={"planning": ["todo"]})
-    assert with_groups(STANDARD, registry).tools(["planning"]) == ("todo",)
+    registry = Registry([REGISTRY.get("todo")], groups={"planning": ["todo"], "web": ["todo"]})
+    toolsets = with_groups(STANDARD, registry)
+    assert toolsets.tools(["planning"]) == ("todo",)
+    assert toolsets.tools(["web"]) == ("todo", "web_extract", "web_search")
+    assert "todo" in toolsets.tools(["autoformalize"])
 
 
 def test_all_seventeen_names_in_both_tables() -> None:

@@ -184,3 +184,23 @@ async def test_a_search_with_very_many_matches_is_bounded(searcher: Bench) -> No
     result = await searcher.call("search_files", pattern="match", limit=3)
     assert result["shown"] == 3
     assert "narrow the search" in result["note"]
+
+
+@pytest.mark.parametrize("kind", ["local", "bubblewrap"])
+async def test_all_tools_agree_on_where_relative_paths_start(
+    kind: str, tmp_path: Path, open_bench: Callable[..., AbstractAsyncContextManager[Bench]]
+) -> None:
+    (tmp_path / "workspace" / "start").mkdir(parents=True)
+    async with open_bench(kind, tmp_path, cwd="start") as bench:
+        await bench.call("write_file", path="a.txt", content="one\n")
+        await bench.call("patch", path="a.txt", old_string="one", new_string="two")
+        assert (bench.workspace / "start" / "a.txt").read_text() == "two\n"
+        assert (await bench.call("read_file", path="a.txt"))["content"] == "1|two"
+        assert (await bench.call("search_files", pattern="two"))["matches"] == "a.txt:1:two"
+        assert (await bench.call("terminal", command="cat a.txt"))["output"] == "two\n"
+        assert (await bench.call("execute_code", code="print(open('a.txt').read())"))["output"] == "two\n\n"
+        assert (await bench.call("read_file", path="."))["entries"] == ["a.txt"]
+        assert "did you mean a.txt?" in await bench.error("read_file", path="b.txt")
+        moved = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: c/d.txt\n-two\n+three\n*** End Patch"
+        await bench.call("patch", mode="patch", patch=moved)
+        assert (bench.workspace / "start" / "c" / "d.txt").read_text() == "three\n"

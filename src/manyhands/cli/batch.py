@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from manyhands.cli.console import err, notice, out, shown_path
+from manyhands.cli.console import err, notice, out, resume_command, shown_path
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.performing import perform
 from manyhands.cli.report import print_ending, print_ledger, print_usage
@@ -22,7 +22,9 @@ from manyhands.trajectories.session import Session, open_batch
 from manyhands.trajectories.spec import BatchSpec
 
 PROGRAM = "manyhands batch"
-DESCRIPTION = "Turns each prompt of a dataset into a trajectory made by a tool-using agent, and can be resumed after any crash."
+DESCRIPTION = (
+    "Turns each prompt of a dataset into a trajectory made by a tool-using agent, and can be resumed after any crash."
+)
 
 
 def run(argv: list[str]) -> int:
@@ -79,8 +81,9 @@ def _print_head(session: Session) -> None:
     ]
     if options.ephemeral_system_prompt:
         lines.append(f"  ephemeral system prompt: {options.ephemeral_system_prompt[:60]!r}")
+    lines.append(f"  if it stops, whatever the reason:  {resume_command(session.folder)}")
     for line in lines:
-        out().print(line, markup=False)
+        out().print(line, markup=False, soft_wrap=True)
 
 
 def _print_results(result: RunResult) -> None:
@@ -113,6 +116,9 @@ def _print_statistics(path: Path) -> None:
     total = reasoning["total_assistant_turns"]
     if total:
         share = 100 * reasoning["turns_with_reasoning"] / total
-        console.print(f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)", markup=False)
+        console.print(
+            f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)",
+            markup=False,
+        )
     if discarded := statistics["discarded_no_reasoning"]:
         console.print(f"Samples discarded (zero reasoning): {discarded}", markup=False)

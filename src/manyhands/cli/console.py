@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
-
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
@@ -27,6 +28,21 @@ def shown_path(path: Path) -> str:
     """A path as a person at this terminal would type it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def program() -> str:
+    """What to type for this program at this terminal: its name alone only where the shell would find it."""
+    if shutil.which("manyhands"):
+        return "manyhands"
+    script = Path(sys.executable).parent / "manyhands"
+    if script.is_file():
+        return shlex.quote(shown_path(script))
+    return f"{shlex.quote(shown_path(Path(sys.executable)))} -m manyhands"
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to continue a run."""
+    return f"{program()} resume {shlex.quote(shown_path(folder))}"
 
 
 def _console(stream: TextIO) -> Console:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -227,10 +227,23 @@ def _value_name(kind: Any) -> str:
 # --- Help
 
 
-def help_text(settings: type[Settings], program: str, description: str, width: int | None = None) -> str:
-    """The help: how options are written, then every option under its heading, with its default."""
+def help_text(
+    settings: type[Settings],
+    program: str,
+    description: str,
+    width: int | None = None,
+    *,
+    without: Collection[str] = (),
+    recorded: bool = False,
+) -> str:
+    """The help: how options are written, then every option under its heading, with its default.
+
+    ``without``: fields to leave out. ``recorded``: what is not given is as it was recorded, so nothing is required.
+    """
     columns = width or min(100, shutil.get_terminal_size().columns)
-    options = options_of(settings).values()
+    options = [option for option in options_of(settings).values() if option.name not in without]
+    if recorded:
+        options = [replace(option, required=False, default=None) for option in options]
     required = " ".join(f"{spell(option.name)} {option.value}" for option in options if option.required)
     lines = [f"{program} {required} [OPTIONS]".replace("  ", " "), "", *textwrap.wrap(description, columns)]
     lines += ["", *textwrap.wrap(_HOW_TO, columns)]
@@ -238,13 +251,13 @@ def help_text(settings: type[Settings], program: str, description: str, width: i
         lines += ["", f"{group}:"]
         for option in options:
             if option.group == group:
-                lines += _option_help(option, columns)
+                lines += _option_help(option, columns, "" if recorded else _default(option))
     return "\n".join(lines)
 
 
-def _option_help(option: Option, columns: int) -> Iterator[str]:
+def _option_help(option: Option, columns: int, default: str) -> Iterator[str]:
     yield f"  {spell(option.name)}" + ("" if option.is_switch else f" {option.value}")
-    text = f"{option.help} {_default(option)}".strip()
+    text = f"{option.help} {default}".strip()
     yield from textwrap.wrap(text, columns, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from manyhands.cli.console import shown_path
+from manyhands.cli.console import resume_command
 from manyhands.engine.run import RunResult
 from manyhands.engine.summary import ORDER
 
@@ -62,9 +61,4 @@ def print_ending(console: Console, errors: Console, result: RunResult, program: 
     failed = result.ledger["failed"]
     if left or failed:
         what = f"{left} items are left" if left else f"{failed} items failed and can be tried again"
-        console.print(f"{what}. To go on:  {resume_command(result)}", markup=False, soft_wrap=True)
-
-
-def resume_command(result: RunResult) -> str:
-    """What to type to continue a run."""
-    return f"manyhands resume {shlex.quote(shown_path(result.folder))}"
+        console.print(f"{what}. To go on:  {resume_command(result.folder)}", markup=False, soft_wrap=True)

@@ -20,14 +20,15 @@ from manyhands.trajectories.spec import BatchSpec
 PROGRAM = "manyhands resume RUN"
 DESCRIPTION = (
     "Continues a run from its folder: what is recorded is not done again, failed items are tried again. RUN is the folder, or the run's name "
-    "under --data_dir. Options may be given to change settings; a change that would make it another run is refused unless --override names it."
+    "under --data_dir. Options may be given to change settings; a change that would make it another run is refused unless --override names it. What is not given is as it was."
 )
+NOT_FOR_RESUME = ("run_name", "resume", "list_distributions")
 
 
 def run(argv: list[str]) -> int:
     """Perform the command line; the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
+        print(help_text(BatchSpec, PROGRAM, DESCRIPTION, without=NOT_FOR_RESUME, recorded=True))
         return 0 if argv else _usage("name the run to resume")
     name, rest = argv[0], argv[1:]
     if name.startswith("-"):
@@ -43,7 +44,7 @@ def _resumers() -> dict[str, Callable[[Path, list[str]], int]]:
 def _resume_batch(folder: Path, rest: list[str]) -> int:
     line = parse(BatchSpec, rest, PROGRAM)
     if line.help:
-        print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
+        print(help_text(BatchSpec, PROGRAM, DESCRIPTION, without=NOT_FOR_RESUME, recorded=True))
         return 0
     recorded = _recorded_options(folder)
     values = {"dataset_file": recorded["dataset_file"], "batch_size": recorded["batch_size"], **line.values}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from manyhands.core.errors import StorageError
+
+_ASIDE = re.compile(r"\..+\.(\d+)\.new")
 
 
 @contextmanager
@@ -30,6 +33,14 @@ def written_aside(path: Path) -> Iterator[IO[str]]:
         raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def remove_asides(folder: Path) -> None:
+    """Remove what processes that are gone were writing aside in a folder when they were killed."""
+    for path in folder.iterdir():
+        writer = _ASIDE.fullmatch(path.name)
+        if writer is not None and not Path("/proc", writer[1]).exists():
+            path.unlink(missing_ok=True)
 
 
 def remove_tree(folder: Path) -> None:

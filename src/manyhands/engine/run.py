@@ -21,7 +21,7 @@ from manyhands.engine.executors import wire
 from manyhands.engine.executors.local import LocalExecutor
 from manyhands.engine.executors.processes import ProcessExecutor
 from manyhands.engine.executors.protocol import Executor
-from manyhands.engine.files import written_aside
+from manyhands.engine.files import remove_asides, written_aside
 from manyhands.engine.limits import Budget, SharedLimits
 from manyhands.engine.outputs import OutputFiles, repair
 from manyhands.engine.performance import Surroundings
@@ -129,7 +129,7 @@ def create_run(folder: Path, name: str, workload: Workload, *, version: str, not
 
     Raises RunError if the folder holds a run already, UserError for unusable input, StorageError.
     """
-    if (folder / JOURNAL).exists() and _is_made(folder):
+    if is_made(folder):
         raise RunError(f"{folder}: there is a run here already")
     clock = SystemClock()
     _make_folder(folder)
@@ -234,6 +234,7 @@ class _Session:
             store.set_meta(spec=self._workload.spec)
         plan(store, self._workload, self._notice)
         store.release_items(failed=retry_failed)
+        remove_asides(store.folder)
         if written := repair(store, self._workload, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")
         sweep_workspaces(store, keep=self._workload.execution.keep_workspaces)
@@ -380,8 +381,10 @@ def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
     )
 
 
-def _is_made(folder: Path) -> bool:
-    """Whether the making of a run got as far as to write down what it is."""
+def is_made(folder: Path) -> bool:
+    """Whether there is a run in a folder. Making one may have been cut short before it was written down what it is: then there is none yet."""
+    if not (folder / JOURNAL).is_file():
+        return False
     reader = JournalReader(folder)
     try:
         return reader.meta("run_id") is not None

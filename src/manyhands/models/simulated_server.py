@@ -33,7 +33,7 @@ class ServerOptions:
     ``rate_truncated`` cut off in mid-body; ``rate_hang`` held until the client leaves, or ``hang_seconds``;
     ``rate_malformed`` with a tool call that is no JSON or names no known tool. Which requests are hit follows from the
     seed and the request's number. ``requests_per_second``: more than that get a 429. ``log_file``: a JSON line for each
-    request, flushed before it is answered.
+    request (number, time, digest of its body, fault, seed that it came with), flushed before it is answered.
     """
 
     host: str = "127.0.0.1"
@@ -174,7 +174,7 @@ class SimulatedServer:
         draws = Draws(self.options.seed, "request", number)
         wait = self._bucket.wait() if self._bucket is not None else 0.0
         fault = "429" if wait else self._fault(draws)
-        self._write_log(number, digest, fault)
+        self._write_log(number, digest, fault, asked.get("seed"))
         if fault == "429":
             self._counts["429"] += 1
             return _too_many(wait or self.options.retry_after)
@@ -194,9 +194,9 @@ class SimulatedServer:
             drawn -= rate
         return None
 
-    def _write_log(self, number: int, digest: bytes, fault: str | None) -> None:
+    def _write_log(self, number: int, digest: bytes, fault: str | None, seed: Json) -> None:
         if self._log is not None:
-            entry = {"number": number, "time": time.time(), "digest": digest.hex(), "fault": fault}
+            entry = {"number": number, "time": time.time(), "digest": digest.hex(), "fault": fault, "seed": seed}
             self._log.write(dumps(entry).decode() + "\n")
             self._log.flush()
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.errors import ItemError
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
@@ -26,7 +27,8 @@ from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, Reco
 class StepsWorkload:
     """``spec``: ``items`` (a number, or a list of keys), ``steps`` per item, ``delay`` of an effect in seconds, ``log`` (file or none),
     ``execution`` (fields of Execution), ``failures`` ({item key: [cause of the first performance, of the second, …]}; the cause ``die``
-    ends the process), ``tag`` (part of every request: another tag makes recorded steps diverge), ``lines`` (whether items write output)."""
+    ends the process), ``blocks`` ({item key: seconds for which its first effect blocks the process}), ``unusable`` (a message with which no process can begin, or ``die``),
+    ``filler`` (characters in every request), ``tag`` (part of every request: another tag makes recorded steps diverge), ``lines`` (whether items write output)."""
 
     name = "steps"
 
@@ -49,12 +51,17 @@ class StepsWorkload:
 
     @asynccontextmanager
     async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+        unusable = self.spec.get("unusable")
+        if unusable == "die":
+            os._exit(4)
+        if unusable is not None:
+            raise UserError(unusable)
         yield
 
     async def perform(self, context: Context) -> Outcome:
         total = 0
         for number in range(self.spec.get("steps", 1)):
-            request = {"number": number, "tag": self.spec.get("tag", ""), "total": total}
+            request = {"number": number, "tag": self.spec.get("tag", ""), "total": total, "filler": self._filler(context)}
             total = await context.step("count", request, partial(self._effect, context, number, total))
         return Outcome(ItemState.COMPLETED, {"total": total}, self._line(context.item.key, context.item.payload, total))
 
@@ -78,10 +85,15 @@ class StepsWorkload:
     async def _effect(self, context: Context, number: int, total: int) -> Effect:
         key = context.item.key
         self._log(f"{key}/{number}")
+        if number == 0 and (seconds := self.spec.get("blocks", {}).get(key)):
+            time.sleep(seconds)  # noqa: ASYNC251 - to block is the point
         if delay := self.spec.get("delay", 0.0):
             await asyncio.sleep(delay)
         self._fail_if_asked(key)
         return Effect(total + number, Usage(calls=1, input_tokens=10, output_tokens=1))
+
+    def _filler(self, context: Context) -> str:
+        return f"{context.item.key:{self.spec.get('filler', 0)}}"
 
     def _fail_if_asked(self, key: str) -> None:
         causes = self.spec.get("failures", {}).get(key, [])

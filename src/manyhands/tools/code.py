@@ -40,7 +40,7 @@ async def execute_code(
     code: Annotated[str, "A Python 3 program. Print what you want to see.", Field(min_length=1)],
     timeout: Seconds = None,
 ) -> ToolResult:
-    """Run a Python program in the sandbox, in a fresh process that starts in the workspace.
+    """Run a Python program in the sandbox, in a fresh process that starts where the shell starts.
 
     Returns what it printed (stdout and stderr together) and its exit code. Nothing but files stays for the next call.
     """

@@ -27,7 +27,7 @@ elif [ -e "$1" ]; then echo other
 else echo missing; cd -- "$2" 2>/dev/null && ls -1Ap | head -n 2000; fi
 """
 
-Path = Annotated[str, "Path of the file; relative ones start at the workspace.", Field(min_length=1)]
+Path = Annotated[str, "Path of the file; relative ones start where the shell starts.", Field(min_length=1)]
 
 
 def file_lock(environment: ToolEnvironment) -> asyncio.Lock:
@@ -146,9 +146,7 @@ def _cut(line: str) -> str:
 async def _probe(sandbox: Sandbox, path: str) -> tuple[str, list[str]]:
     """``directory`` with its entries, ``other``, or ``missing`` with the entries of the folder it would be in."""
     folder = posixpath.dirname(path.rstrip("/")) or "."
-    result = await sandbox.run(
-        ["/bin/sh", "-c", _PROBE, "probe", path, folder], timeout=20.0, cwd=sandbox.workspace, max_output=100_000
-    )
+    result = await sandbox.run(["/bin/sh", "-c", _PROBE, "probe", path, folder], timeout=20.0, max_output=100_000)
     kind, *entries = decode(result.output).splitlines() or ["other"]
     return kind, entries
 

@@ -124,7 +124,7 @@ async def _perform(
 
 
 async def _run(sandbox: Sandbox, command: list[str]) -> None:
-    result = await sandbox.run(command, timeout=20.0, cwd=sandbox.workspace)
+    result = await sandbox.run(command, timeout=20.0)
     if result.exit_code != 0:
         raise ToolError(f"{' '.join(command)} failed: {decode(result.output).strip()[:500]}. Nothing was changed.")
 

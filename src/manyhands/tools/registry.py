@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -20,6 +21,8 @@ from manyhands.tools.text import shorten, suggestion
 
 PLUGINS = "manyhands.tools"
 """The entry point group of third-party tools."""
+_WRAPPED = re.compile(r"(?<![\n:])\n(?=[^\s*+-])")
+"""A line break within a paragraph of a docstring, which means nothing to a model."""
 
 Restore = Callable[[dict[str, Any], ToolResult, ToolEnvironment], None]
 
@@ -82,7 +85,7 @@ def tool(
         model = arguments_model(function)
         return FunctionTool(
             name=name or function.__name__,
-            description=description,
+            description=_WRAPPED.sub(" ", description),
             parameters=strict_schema(model),
             changes_world=changes_world,
             function=function,

@@ -72,7 +72,7 @@ async def search_files(
     target: Annotated[Literal["content", "files"], "content: lines in files; files: names of files."] = "content",
     path: Annotated[
         str,
-        "Folder (or, for content, also one file) to search; relative paths start at the workspace.",
+        "Folder (or, for content, also one file) to search; relative ones start where the shell starts.",
         Field(min_length=1),
     ] = ".",
     file_glob: Annotated[str | None, "For content: only files that fit this glob, such as '*.py'."] = None,
@@ -182,7 +182,7 @@ async def _run(sandbox: Sandbox, command: Sequence[str], seconds: float) -> tupl
     """Output, exit code (None if unknown), and whether the output is complete."""
     bounded = ["/bin/sh", "-c", _BOUNDED, "search", str(_MOST_OUTPUT), *command]
     room = _MOST_OUTPUT + 1000
-    result = await sandbox.run(bounded, timeout=seconds, cwd=sandbox.workspace, max_output=room)
+    result = await sandbox.run(bounded, timeout=seconds, max_output=room)
     if result.timed_out:
         raise ToolError(f"the search took more than {seconds:g} s; search a smaller folder or give a file_glob")
     text = result.output.decode("utf-8", "replace")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from manyhands.core.errors import UserError
@@ -129,6 +129,14 @@ and upstream no longer does.)"""
 
 
 def with_groups(toolsets: Toolsets, registry: Registry) -> Toolsets:
-    """The toolsets with those that plug-ins and MCP servers bring (``Registry.groups``)."""
-    groups: Sequence[tuple[str, tuple[str, ...]]] = sorted(registry.groups.items())
-    return toolsets.extended(Toolset(name, f"Tools of {name}.", tools) for name, tools in groups)
+    """The toolsets with those that plug-ins and MCP servers bring (``Registry.groups``).
+
+    One that has the name of a toolset adds its tools to it: so a plug-in ``web`` gives the declared toolset what it
+    lacks.
+    """
+    found = dict(toolsets)
+    for name, tools in sorted(registry.groups.items()):
+        present = found.get(LEGACY.get(name, name)) or Toolset(name, f"Tools of {name}.")
+        merged = tuple(dict.fromkeys([*present.tools, *tools]))
+        found[present.name] = replace(present, tools=merged)
+    return Toolsets(found.values())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from manyhands import __version__
 from manyhands.core.errors import RunError
-from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.run import create_run
+from manyhands.engine.reader import JournalReader
+from manyhands.engine.run import create_run, is_made
 from manyhands.models.factory import is_simulated, require_key, resolve_api_key
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.distributions import availability_notice
@@ -44,7 +44,7 @@ async def open_batch(
     """
     options = options.resolved()
     folder = options.run_folder
-    if (folder / JOURNAL).is_file():
+    if is_made(folder):
         _refuse_unless(resume, folder, options, "a run of this name exists already")
         return await _continued(folder, options, notice, environ)
     original = is_left_by_original(folder)

@@ -24,7 +24,6 @@ from manyhands.engine.strays import MARK, kill_strays
 START_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 GRACE_SECONDS = 30.0
-"""How long a worker may take to end an item that is past its time limit, before the worker is killed."""
 FAILED_STARTS = 3
 """Workers in a row that died before they were ready, after which the run stops."""
 
@@ -48,14 +47,24 @@ class ProcessExecutor:
     """``workers`` processes with ``concurrency`` items each. A worker that dies gives its items back and is replaced."""
 
     def __init__(
-        self, begin: wire.Begin, run_id: str, journal: Journal, limits: Limits, *, workers: int, concurrency: int
+        self,
+        begin: wire.Begin,
+        run_id: str,
+        journal: Journal,
+        limits: Limits,
+        *,
+        workers: int,
+        concurrency: int,
+        grace: float = GRACE_SECONDS,
     ) -> None:
+        """``grace``: seconds that a worker may take to end an item that is past its time limit, before the worker is killed."""
         self._begin = begin
         self._run_id = run_id
         self._journal = journal
         self._limits = limits
         self._count = workers
         self._concurrency = concurrency
+        self._grace = grace
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
@@ -105,7 +114,7 @@ class ProcessExecutor:
     def _longest(self) -> float | None:
         """Seconds after which a worker is not trusted any more to end an item that is past its time limit."""
         limit = self._begin.item_timeout
-        return None if limit is None else limit + GRACE_SECONDS
+        return None if limit is None else limit + self._grace
 
     def stop(self) -> None:
         self._stopping = True

@@ -1,0 +1,46 @@
+"""A child: one trajectory batch through the public interface, planning and performing measured apart.
+
+Arguments: ``settings`` of ``BatchSpec``. Reports seconds of wall and processor time for ``plan`` (dataset read twice, journal made, items
+entered) and ``perform`` (everything else: lock, claims, calls, journal, accounting, output files, exports, summary), and memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.children import Meter, arguments, peak_memory, report
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.run import RunResult, perform_run
+from manyhands.trajectories.session import Session, open_batch
+from manyhands.trajectories.spec import BatchSpec
+
+
+async def opened(settings: dict[str, Any]) -> Session:
+    options = BatchSpec.make(settings)
+    return await open_batch(options, resume=options.resume, notice=lambda text: None, environ={})
+
+
+async def performed(session: Session) -> RunResult:
+    return await perform_run(session.folder, session.workload)
+
+
+def main() -> None:
+    settings = arguments()["settings"]
+    meter = Meter()
+    session = run_on_loop(opened(settings))
+    planned, planned_memory = meter.read(), peak_memory()
+    meter = Meter()
+    result = run_on_loop(performed(session))
+    report(
+        plan=asdict(planned),
+        plan_memory=planned_memory,
+        perform=asdict(meter.read()),
+        memory=peak_memory(),
+        ledger=result.ledger,
+        stopped=result.stopped,
+    )
+
+
+if __name__ == "__main__":
+    main()

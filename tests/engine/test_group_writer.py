@@ -1,0 +1,145 @@
+"""Commits shared by many, and what happens when the disk says no."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.core.clock import SystemClock
+from manyhands.core.errors import StorageError
+from manyhands.core.usage import Usage
+from manyhands.engine.blobs import pack
+from manyhands.engine.performance import StepRow
+from manyhands.engine.store import Store
+from manyhands.engine.workload import PlannedItem
+from manyhands.testing.engine_runs import perform_steps_run, start_steps_run
+
+
+def make_store(folder: Path, items: int = 1) -> Store:
+    folder.mkdir(exist_ok=True)
+    store = Store(folder, SystemClock(), print)
+    store.plan((PlannedItem(str(n), None) for n in range(items)), 1)
+    return store
+
+
+def step_row(item: int, seq: int = 0, scope: str = "") -> StepRow:
+    blob = pack({"seq": seq})
+    return StepRow(item, 1, scope, seq, "test", b"digest", blob, blob, Usage(calls=1, input_tokens=2), 1.0, 2.0)
+
+
+async def test_concurrent_steps_share_commits(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.begin()
+    await asyncio.gather(*(store.record(step_row(1, seq)) for seq in range(2000)))
+    assert store.writer.commits < 200
+    await store.end("finished")
+    assert len(store.reader.steps(1, 1)) == 2000
+    assert store.reader.usage() == Usage(calls=2000, input_tokens=4000)
+    store.close()
+
+
+async def test_whoever_waits_sees_the_row_on_disk(tmp_path: Path) -> None:
+    store = make_store(tmp_path, 20)
+    store.begin()
+
+    async def one(item: int) -> None:
+        for seq in range(10):
+            await store.record(step_row(item, seq))
+            assert len(store.reader.all("recorded_steps", item, 1)) == seq + 1
+
+    await asyncio.gather(*(one(item) for item in range(1, 21)))
+    await store.end("finished")
+    store.close()
+
+
+async def test_closing_writes_what_is_queued(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.begin()
+    store.writer.submit("add_failures", (1, 1, 1.0, "timeout", "too long"))
+    await store.end("finished")
+    assert len(store.reader.all("failures_of_item", 1)) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("row", [("too", "few"), (1, 1, 1.0, "x", "lone surrogate \ud800"), (1, 2**70, 1.0, "x", "y")])
+async def test_a_row_that_can_not_be_written_is_an_error_for_everyone_and_hangs_nobody(
+    tmp_path: Path, row: tuple[Any, ...]
+) -> None:
+    store = make_store(tmp_path)
+    store.begin()
+    store.writer.submit("add_failures", row)
+    with pytest.raises(StorageError):
+        await asyncio.wait_for(store.writer.committed(), 5)
+    with pytest.raises(StorageError):
+        await asyncio.wait_for(store.record(step_row(1)), 5)
+    await asyncio.wait_for(store.end("stopped"), 5)
+    store.close()
+
+
+def run_child(folder: Path, spec: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    child = start_steps_run(folder, spec)
+    output, errors = child.communicate(timeout=60)
+    assert output, errors
+    return child.returncode, json.loads(output)
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_a_disk_that_fills_up_stops_the_run_with_one_line_and_loses_nothing(tmp_path: Path, executor: str) -> None:
+    """A limit on file size stands for the disk: SQLite and the output files meet it as a write that fails."""
+    folder, log = tmp_path / "run", tmp_path / "log"
+    execution = {"executor": executor, "workers": 2, "concurrency": 10}
+    spec = {"items": 3000, "steps": 3, "log": str(log), "execution": execution, "filler": 300}
+    code, said = run_child(folder, {**spec, "_limit_bytes": 1_500_000})
+    assert (code, said["kind"]) == (1, "StorageError")
+    assert "\n" not in said["error"]
+    assert "run.db" in said["error"]
+    assert 0 < said["ledger"]["completed"] < 3000
+    assert sum(said["ledger"][s] for s in ("completed", "pending")) == 3000
+    paid = len(log.read_text().split())
+    result = perform_steps_run(folder, {**spec, "execution": {"executor": "local", "concurrency": 20}})
+    assert result.ledger["completed"] == 3000
+    assert len(log.read_text().split()) - 9000 <= 20
+    assert paid < 9000
+    assert sum(len(path.read_text().splitlines()) for path in folder.glob("part_*")) == 3000
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Any:
+    """A file system of 3 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)]
+    made = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    yield disk if made else None
+    if made:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path, tiny_disk: Path | None) -> None:
+    if tiny_disk is None:  # mounting needs rights that not everybody has; the test above stands in
+        return
+    folder, filler = tiny_disk / "run", tiny_disk / "filler"
+    filler.write_bytes(b"x" * 1_500_000)
+    spec = {"items": 3000, "steps": 3, "execution": {"executor": "local", "concurrency": 10}, "filler": 300}
+    code, said = run_child(folder, spec)
+    assert code != 0
+    assert "full" in said["error"]
+    filler.unlink()
+    with suppress(OSError):
+        os.sync()
+    code, said = run_child(folder, {**spec, "lines": False, "filler": 300, "items": 3000})
+    assert said["error"] is None or "full" in said["error"]
+
+
+def test_a_folder_that_can_not_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageError) as caught:
+        perform_steps_run(tmp_path / "file" / "run", {"items": 1})
+    assert "\n" not in str(caught.value)
