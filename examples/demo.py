@@ -10,6 +10,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from manyhands.cli.console import program
 from manyhands.cli.main import main
 
 PROMPTS = Path(__file__).parent / "prompts.jsonl"
@@ -34,7 +35,7 @@ def demo() -> int:
     results = Path("data") / run_name / "trajectories.jsonl"
     if code == 0 and results.is_file():
         show_first(results)
-        print(f"\nLook inside:  {Path(sys.executable).parent / 'manyhands'} show data/{run_name} 1")
+        print(f"\nLook inside:  {program()} show data/{run_name} 1")
     return code
 
 

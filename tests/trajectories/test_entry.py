@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from manyhands.core.jsonio import line
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.trajectories.entry import Entry, local_time
@@ -58,6 +59,16 @@ def test_keys_come_in_the_order_of_the_seed_document() -> None:
     assert list(value["metadata"])[:3] == ["batch_num", "timestamp", "model"]
     assert value["tool_error_counts"] == {"read_file": 1, "terminal": 0}
     assert text.startswith('{"prompt_index": 0, "conversations": [{"from": "system", "value": "S"}')
+
+
+@pytest.mark.parametrize("uses", [[], [("read_file", True)], [("terminal", False)] * 3])
+@pytest.mark.parametrize("text", ["plain", 'a "quoted" <tool> \n', "ä €", "half a \ud83d", ""])
+def test_a_line_put_together_from_kept_parts_is_the_entry_in_json(uses: list[tuple[str, bool]], text: str) -> None:
+    turns = [{"from": "system", "value": text}, {"from": "human", "value": text}, {"from": "gpt", "value": text}]
+    for number in range(2):  # the second time from kept parts
+        one = entry(number, conversations=turns, tool_stats=KNOWN.stats(uses), unknown_tools=[text])
+        assert one.line() == line(one.to_json())
+    assert entry(conversations=[], tool_stats={}).line() == line(entry(conversations=[], tool_stats={}).to_json())
 
 
 def test_times_are_local_with_microseconds() -> None:

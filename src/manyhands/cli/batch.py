@@ -16,6 +16,9 @@ from manyhands.core.jsonio import loads
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import RunResult
 from manyhands.tools.distributions import format_distributions
+from manyhands.tools.mcp_config import load_mcp_config
+from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import STANDARD, with_groups
 from manyhands.trajectories.exports import FAILURES, STATISTICS, TRAJECTORIES
 from manyhands.trajectories.prepared import tables
 from manyhands.trajectories.session import Session, open_batch
@@ -34,7 +37,7 @@ def run(argv: list[str]) -> int:
         print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
         return 0
     if line.values.get("list_distributions"):
-        return _list_distributions(line.values.get("distributions_file"))
+        return _list_distributions(line.values.get("distributions_file"), line.values.get("mcp_config"))
     return perform_batch(make(BatchSpec, line.values, PROGRAM))
 
 
@@ -62,9 +65,14 @@ def perform_session(session: Session) -> int:
     return result.exit_code
 
 
-def _list_distributions(distributions_file: str | bool | None) -> int:
+def _list_distributions(distributions_file: str | bool | None, mcp_config: str | bool | None) -> int:
     options = BatchSpec.model_construct(distributions_file=distributions_file or None)
-    print(format_distributions(tables(options)[0]))
+    toolsets = None
+    if mcp_config:  # no server is started: a distributions file only has to know their names
+        toolsets = with_groups(STANDARD, standard_registry()).extended(
+            load_mcp_config(Path(str(mcp_config))).toolsets()
+        )
+    print(format_distributions(tables(options, toolsets)[0]))
     return 0
 
 
@@ -94,8 +102,9 @@ def _print_results(result: RunResult) -> None:
         _print_statistics(statistics)
     print_usage(console, result.summary)
     console.print(f"Trajectories:  {shown_path(result.folder / TRAJECTORIES)}", markup=False)
-    if result.ledger["items"] > result.ledger["completed"]:
-        console.print(f"Without one:   {shown_path(result.folder / FAILURES)}", markup=False)
+    failures = result.folder / FAILURES
+    if failures.is_file() and failures.stat().st_size:
+        console.print(f"Without one:   {shown_path(failures)}", markup=False)
     console.print(f"Statistics:    {shown_path(statistics)}", markup=False)
     print_ending(console, err(), result)
 

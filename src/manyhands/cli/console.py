@@ -12,6 +12,7 @@ from rich.console import Console
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
+_errors: Console | None = None
 
 
 def out() -> Console:
@@ -20,8 +21,11 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Standard error."""
-    return _console(sys.stderr)
+    """Standard error. The same console each time, so that lines are put above a bar that is live on it."""
+    global _errors
+    if _errors is None or _errors.file is not sys.stderr:
+        _errors = _console(sys.stderr)
+    return _errors
 
 
 def shown_path(path: Path) -> str:

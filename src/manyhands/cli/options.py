@@ -243,7 +243,7 @@ def help_text(
     columns = width or min(100, shutil.get_terminal_size().columns)
     options = [option for option in options_of(settings).values() if option.name not in without]
     if recorded:
-        options = [replace(option, required=False, default=None) for option in options]
+        options = [_as_recorded(option) for option in options]
     required = " ".join(f"{spell(option.name)} {option.value}" for option in options if option.required)
     lines = [f"{program} {required} [OPTIONS]".replace("  ", " "), "", *textwrap.wrap(description, columns)]
     lines += ["", *textwrap.wrap(_HOW_TO, columns)]
@@ -253,6 +253,10 @@ def help_text(
             if option.group == group:
                 lines += _option_help(option, columns, "" if recorded else _default(option))
     return "\n".join(lines)
+
+
+def _as_recorded(option: Option) -> Option:
+    return replace(option, required=False, group="Input") if option.required else option
 
 
 def _option_help(option: Option, columns: int, default: str) -> Iterator[str]:

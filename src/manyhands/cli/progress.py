@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from manyhands.cli.console import err
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.run import Progress
 
@@ -24,7 +23,7 @@ class ProgressView:
     def __init__(self, label: str, *, quiet: bool = False) -> None:
         self._label = label
         self._quiet = quiet
-        self._console = Console(file=sys.stderr, highlight=False)
+        self._console = err()
         self._bar: Bar | None = None
         self._printed_at = time.monotonic()
         self._last_finished = -1
@@ -41,6 +40,8 @@ class ProgressView:
                 console=self._console,
                 refresh_per_second=2,
                 transient=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
             )
             self._bar.start()
             self._bar.add_task(self._label, total=None, details="")

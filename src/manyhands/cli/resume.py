@@ -19,8 +19,9 @@ from manyhands.trajectories.spec import BatchSpec
 
 PROGRAM = "manyhands resume RUN"
 DESCRIPTION = (
-    "Continues a run from its folder: what is recorded is not done again, failed items are tried again. RUN is the folder, or the run's name "
-    "under --data_dir. Options may be given to change settings; a change that would make it another run is refused unless --override names it. What is not given is as it was."
+    "Continues a run from its folder: what is recorded is not done again, failed items are tried again. RUN is the "
+    "folder, or the run's name under --data_dir. Options may be given to change settings; what is not given is as it "
+    "was. A change that would make it another run is refused unless --override names it."
 )
 NOT_FOR_RESUME = ("run_name", "resume", "list_distributions")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from manyhands.core.errors import RunError
 from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.run import find_runs, open_reader
+from manyhands.engine.run import find_runs, is_made, open_reader
 from manyhands.engine.workload import Workload, load_workload
 
 
@@ -16,8 +16,10 @@ def find_run(name: str, data_dir: str) -> Path:
     Raises RunError, naming what there is.
     """
     for folder in (Path(name), Path(data_dir) / name):
-        if (folder / JOURNAL).is_file():
+        if is_made(folder):
             return folder
+        if (folder / JOURNAL).is_file():
+            raise RunError(f"{folder}: making this run was cut short before anything began; make it again")
     known = [folder.name for folder in find_runs(Path(data_dir))]
     there = f"runs in {data_dir}: {', '.join(known[:20])}" if known else f"there are no runs in {data_dir}"
     raise RunError(f"no run {name!r} ({there})")

@@ -17,6 +17,8 @@ _DIGITS = bytes(ord("0") if chr(code).isdecimal() and code < 128 else code for c
 _MANY_DIGITS = b"0" * 19
 """Fewer digits than this fit 64 bits."""
 
+_encode_line = json.JSONEncoder(ensure_ascii=False).encode
+
 Json = Any
 """Any JSON value: None, bool, int, float, str, list or dict with string keys."""
 
@@ -42,12 +44,11 @@ def loads(data: bytes | str) -> Json:
 
     Raises ValueError (``json.JSONDecodeError``) for anything that is not one JSON document; NaN and Infinity are refused.
     """
-    if isinstance(data, str):
-        data = data.encode("utf-8", "surrogatepass")
-    if _MANY_DIGITS in data.translate(_DIGITS):
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if _MANY_DIGITS in raw.translate(_DIGITS):
         return json.loads(data, parse_constant=_refuse_constant)
     try:
-        return orjson.loads(data)
+        return orjson.loads(raw)
     except orjson.JSONDecodeError:
         return json.loads(data, parse_constant=_refuse_constant)
 
@@ -57,7 +58,7 @@ def line(value: Json) -> str:
 
     Lone surrogates, which UTF-8 can't hold, become U+FFFD.
     """
-    text = json.dumps(value, ensure_ascii=False)
+    text = _encode_line(value)
     return text if text.isascii() else without_surrogates(text)
 
 

@@ -34,7 +34,17 @@ class Usage:
             return self
         if self is ZERO:
             return other
-        return Usage(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
+        return Usage(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.cost + other.cost,
+            self.unpriced_calls + other.unpriced_calls,
+            self.simulated_calls + other.simulated_calls,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict of all fields."""

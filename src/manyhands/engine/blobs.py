@@ -25,5 +25,12 @@ def unpack(blob: bytes) -> Json:
     if blob[:1] == b"j":
         return loads(blob[1:])
     if blob[:1] == b"z":
-        return loads(zlib.decompress(blob[1:]))
+        return loads(_decompressed(blob[1:]))
     raise ValueError("not a journal blob")
+
+
+def _decompressed(data: bytes) -> bytes:
+    try:
+        return zlib.decompress(data)
+    except zlib.error as error:
+        raise ValueError(f"a damaged journal blob: {error}") from error

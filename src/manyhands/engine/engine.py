@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_tree
 from manyhands.engine.limits import LONGEST_HOLD, SharedLimits
 from manyhands.engine.outputs import OutputFiles
-from manyhands.engine.performance import Claim, Performed, workspace_of
+from manyhands.engine.performance import WORKSPACES, Claim, Performed, workspace_of
 from manyhands.engine.store import Store
 from manyhands.engine.workload import Execution
 
@@ -62,6 +63,7 @@ class Engine:
         self._execution = execution
         self._limits = limits
         self._on_outcome = on_outcome
+        self._workspaces = str(store.folder / WORKSPACES)
         self._claims = Claims(store.reader, clock)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._performing = 0
@@ -294,14 +296,16 @@ class Engine:
         claimed.performances = 0
 
     async def _remove_workspace(self, claimed: Claimed) -> None:
+        if self._execution.keep_workspaces or not os.path.exists(self._workspaces):
+            return
         folder = workspace_of(self._store.folder, claimed.item.number, claimed.attempt)
-        if not self._execution.keep_workspaces and folder.exists():
+        if folder.exists():
             await asyncio.to_thread(remove_tree, folder)
 
 
 def sweep_workspaces(store: Store, *, keep: bool) -> None:
     """Remove folders that a crash left behind: those of items that ended well, and of attempts that were given up."""
-    root = store.folder / "workspaces"
+    root = store.folder / WORKSPACES
     if keep or not root.is_dir():
         return
     for folder in root.iterdir():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
+COLLECTION_THRESHOLDS = (50_000, 10, 10)
+"""New objects until a search for garbage cycles, and searches of each generation until one of the next."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -22,5 +26,22 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def run_on_loop(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a coroutine to its end on a new loop."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with rare_collections(), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Search for garbage cycles more rarely than Python does by default.
+
+    Thousands of items in flight are hundreds of thousands of live objects, through which each search goes again. Next to
+    nothing of what a run makes is cyclic, so the searches cost a quarter of its CPU (measured) and find nothing.
+    """
+    before = gc.get_threshold()
+    gc.freeze()  # what there is already stays, and need not be searched either
+    gc.set_threshold(*COLLECTION_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -31,20 +31,24 @@ class OutputFiles:
         self._store = store
         self._clock = clock
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._waiting: dict[str, list[tuple[int, bytes]]] = {}
+        self._failure: StorageError | None = None
         self._numbers: list[int] = []
         self._dirty: set[str] = set()
         self._synced_at = clock.monotonic()
         self._sync_running: asyncio.Task[None] | None = None
 
     def append(self, number: int, line: tuple[str, str]) -> None:
-        """Add an item's line. Raises StorageError if it can't be written (nothing of it then remains)."""
+        """Add an item's line, to be written together with all others that come in this turn of the loop.
+
+        Raises StorageError once a line could not be written (of which nothing then remains).
+        """
+        if self._failure is not None:
+            raise self._failure
         file, text = line
-        try:
-            self._write(self._descriptor(file), _line(text))
-        except OSError as error:
-            raise StorageError(f"{self._store.folder / file}: can't be written ({error.strerror})") from error
-        self._numbers.append(number)
-        self._dirty.add(file)
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.setdefault(file, []).append((number, _line(text)))
         if self._sync_running is None and self._clock.monotonic() - self._synced_at >= SYNC_SECONDS:
             self._sync_running = asyncio.create_task(self._sync_now())
 
@@ -55,19 +59,33 @@ class OutputFiles:
         await self._sync_now()
 
     def close(self) -> None:
+        self._waiting = {}
         if self._sync_running is not None:
             self._sync_running.cancel()
         while self._open:
             os.close(self._open.popitem()[1])
 
+    def _flush(self) -> None:
+        """Write the lines that wait. One write for many: each hands the interpreter's lock over and asks for it again."""
+        waiting, self._waiting = self._waiting, {}
+        for file, lines in waiting.items():
+            try:
+                self._write(self._descriptor(file), b"".join([data for _, data in lines]))
+            except OSError as error:
+                self._failure = StorageError(f"{self._store.folder / file}: can't be written ({error.strerror})")
+                continue
+            self._numbers.extend([number for number, _ in lines])
+            self._dirty.add(file)
+
     async def _sync_now(self) -> None:
+        self._flush()
         numbers, dirty = self._numbers, self._dirty
         self._numbers, self._dirty = [], set()
         try:
             folder = self._store.folder
             sizes = {file: os.stat(folder / file).st_size for file in dirty}
             await asyncio.to_thread(_sync_files, [folder / file for file in dirty])
-            if numbers:
+            if numbers and sizes:
                 await self._store.mark_written(numbers, sizes)
         except (OSError, StorageError):
             # A failing disk shows itself at the next commit; until a sync succeeds, these lines count as unwritten.

@@ -22,6 +22,7 @@ from manyhands.engine.context import Context, Effect, Item, Limits
 from manyhands.engine.workload import Workload
 
 ROOT_SCOPE = ""
+WORKSPACES = "workspaces"
 LAST_STEPS_SECONDS = 120.0
 """How long the end of a performance waits for steps that are still in flight (a branch failed while another one was calling)."""
 _inside_effect: ContextVar[bool] = ContextVar("manyhands_inside_effect", default=False)
@@ -375,7 +376,7 @@ def describe(error: BaseException) -> str:
 
 def workspace_of(run_folder: Path, item: int, attempt: int) -> Path:
     """The folder that belongs to one attempt alone."""
-    return run_folder / "workspaces" / f"{item}-{attempt}"
+    return Path(f"{run_folder}/{WORKSPACES}/{item}-{attempt}")
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import RunError
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.engine.blobs import unpack
@@ -55,7 +55,7 @@ class JournalReader:
     def item(self, which: str) -> ItemRow | None:
         """An item by its number, or else by its key."""
         row = self.one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
-        row = row or self.one("item_by_key", which)
+        row = row or self.one("item_by_key", without_surrogates(which))
         return None if row is None else item_row(row)
 
     def items(self) -> Iterator[ItemRow]:

@@ -31,6 +31,8 @@ REWRITE = "rewrite_outputs"
 """The fact that all output has to be written again, recorded until that is done."""
 PLAN_CHUNK = 256
 LONGEST_MESSAGE = 4000
+NAMED_OUTPUTS = 4096
+"""Output files remembered as known to the journal already."""
 _Element = TypeVar("_Element")
 CHUNKS_IN_TRANSACTION = 20
 
@@ -109,6 +111,7 @@ class Store:
             undo.pop_all()
         self._writer: GroupWriter | None = None
         self._session = 0
+        self._named_outputs: set[str] = set()
 
     # Before performing
 
@@ -223,7 +226,7 @@ class Store:
         """An item has ended. Raises TypeError or ValueError, with nothing written, if its record is no JSON."""
         row = (number, *outcome_row(outcome, self._clock.now()))
         if outcome.line is not None:
-            self.writer.submit("add_outputs", (outcome.line[0],))
+            self._name_output(outcome.line[0])
         self.writer.submit("settle_items", row)
         return self.writer.committed()
 
@@ -240,14 +243,19 @@ class Store:
 
     def mark_written(self, numbers: list[int], sizes: dict[str, int]) -> Awaitable[None]:
         """Lines are on disk: their items, and the sizes of their files in bytes."""
-        for number in numbers:
-            self.writer.submit("mark_written", (number,))
-        for file, size in sizes.items():
-            self.writer.submit("set_output_sizes", (file, size))
+        self.writer.submit_all("mark_written", [(number,) for number in numbers])
+        self.writer.submit_all("set_output_sizes", sizes.items())
         return self.writer.committed()
 
     def beat(self) -> None:
         self.writer.submit("beat", (self._session, self._clock.now()))
+
+    def _name_output(self, file: str) -> None:
+        if file not in self._named_outputs:
+            if len(self._named_outputs) >= NAMED_OUTPUTS:
+                self._named_outputs.clear()
+            self._named_outputs.add(file)
+            self.writer.submit("add_outputs", (file,))
 
     async def end(self, ending: str) -> None:
         """End the session."""

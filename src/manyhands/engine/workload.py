@@ -46,6 +46,10 @@ WORKLOADS = {
 """The workloads of this package by name. Others come by the entry point group ``manyhands.workloads``."""
 
 
+BEHIND_INPUT = 1_000_000_000_000
+"""Positions of items that left the input begin here (as in the queries)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
     """An item to be, as ``plan`` yields it. ``outcome``: already ended elsewhere (an adopted folder), so only to be entered."""
@@ -101,6 +105,11 @@ class ItemRow:
     @property
     def item(self) -> Item:
         return Item(self.number, self.key, self.payload)
+
+    @property
+    def left_input(self) -> bool:
+        """Whether the input does not name it any more."""
+        return self.position >= BEHIND_INPUT
 
     def finished(self) -> FinishedItem:
         """As an ended item. Raises ValueError if it has not ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ ORDER = (
 )
 """The order of kinds within a batch. It never reorders two writes about one item that depend on each other: an item's writer awaits
 its step before it settles, and its end before it is claimed again."""
+LAZY_SECONDS = 0.05
+"""How long rows that nobody waits for are held back, to share the commit of one that somebody waits for."""
 CHUNKS = (256, 64, 16, 4, 1)
 Row = Sequence[Any]
 
@@ -52,7 +54,9 @@ class GroupWriter:
         self._connection = connection
         self._path = path
         self._loop = asyncio.get_running_loop()
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
+        self._asleep = False
         self._batch = _Batch()
         self._closing = False
         self._failure: Exception | None = None
@@ -67,15 +71,25 @@ class GroupWriter:
 
     def submit(self, kind: str, row: Row, usage: Usage = ZERO) -> None:
         """Queue a row. It is durable when a ``committed`` taken afterwards is done."""
-        with self._condition:
-            batch = self._batch
-            rows = batch.rows.get(kind)
-            if rows is None:
-                rows = batch.rows[kind] = []
-            rows.append(row)
+        with self._lock:
+            self._rows(kind).append(row)
             if usage is not ZERO:
-                batch.usage += usage
-            self._condition.notify()
+                self._batch.usage += usage
+            if self._asleep:
+                self._condition.notify()
+
+    def submit_all(self, kind: str, rows: Iterable[Row]) -> None:
+        """Queue many rows of one kind, at least one."""
+        with self._lock:
+            self._rows(kind).extend(rows)
+            if self._asleep:
+                self._condition.notify()
+
+    def _rows(self, kind: str) -> list[Row]:
+        rows = self._batch.rows.get(kind)
+        if rows is None:
+            rows = self._batch.rows[kind] = []
+        return rows
 
     def committed(self) -> asyncio.Future[None]:
         """A future that is done when everything submitted so far is on disk.
@@ -86,7 +100,7 @@ class GroupWriter:
         if self._failure is not None:
             future.set_exception(StorageError(str(self._failure)))
             return future
-        with self._condition:
+        with self._lock:
             self._batch.waiters.append(future)
             self._condition.notify()
         return future
@@ -101,12 +115,19 @@ class GroupWriter:
     def _work(self) -> None:
         while True:
             with self._condition:
-                while not (self._batch.rows or self._batch.waiters or self._closing):
-                    self._condition.wait()
+                self._wait_for_work()
                 batch, self._batch = self._batch, _Batch()
                 if not (batch.rows or batch.waiters):
                     return
             self._commit(batch)
+
+    def _wait_for_work(self) -> None:
+        while not (self._batch.rows or self._batch.waiters or self._closing):
+            self._asleep = True
+            self._condition.wait()
+            self._asleep = False
+        if not (self._batch.waiters or self._closing):
+            self._condition.wait(LAZY_SECONDS)
 
     def _commit(self, batch: _Batch) -> None:
         try:

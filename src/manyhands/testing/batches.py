@@ -126,7 +126,8 @@ class BatchFolder:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """A file of JSON lines."""
-    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(text) for text in lines]
 
 
 def without_times(entry: Mapping[str, Any]) -> dict[str, Any]:

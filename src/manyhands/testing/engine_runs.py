@@ -1,7 +1,7 @@
 """Small runs for tests: programs as workloads, and runs in processes of their own, to be killed.
 
-``python -m manyhands.testing.engine_runs FOLDER SPEC`` makes (or resumes) a run of StepsWorkload and prints how it ended as one line of JSON;
-SPEC is the workload's spec as JSON, with ``_limit_bytes`` (RLIMIT_FSIZE) besides.
+``python -m manyhands.testing.engine_runs FOLDER SPEC`` makes (or resumes) a run of StepsWorkload and prints how it ended as one line of
+JSON; SPEC is the workload's spec as JSON, with ``_limit_bytes`` (RLIMIT_FSIZE) besides.
 """
 
 from __future__ import annotations

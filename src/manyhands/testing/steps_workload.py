@@ -25,10 +25,15 @@ from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, Reco
 
 
 class StepsWorkload:
-    """``spec``: ``items`` (a number, or a list of keys), ``steps`` per item, ``delay`` of an effect in seconds, ``log`` (file or none),
-    ``execution`` (fields of Execution), ``failures`` ({item key: [cause of the first performance, of the second, …]}; the cause ``die``
-    ends the process), ``blocks`` ({item key: seconds for which its first effect blocks the process}), ``unusable`` (a message with which no process can begin, or ``die``),
-    ``filler`` (characters in every request), ``tag`` (part of every request: another tag makes recorded steps diverge), ``lines`` (whether items write output)."""
+    """The fields of ``spec``:
+
+    ``items`` (a number, or a list of keys), ``steps`` per item, ``delay`` of an effect in seconds, ``filler`` (characters in every
+    request), ``lines`` (whether items write output), ``batch`` (lines of an output file), ``log`` (file or none), ``execution`` (fields of
+    Execution), ``tag`` (part of every request: another tag makes recorded steps diverge);
+    and trouble to order: ``failures`` ({item key: [cause of the first performance, of the second, …]}; the cause ``die`` ends the process),
+    ``blocks`` ({item key: seconds for which its first effect blocks the process}), ``unusable`` (a message with which no process can
+    begin, or ``die``).
+    """
 
     name = "steps"
 
@@ -61,7 +66,12 @@ class StepsWorkload:
     async def perform(self, context: Context) -> Outcome:
         total = 0
         for number in range(self.spec.get("steps", 1)):
-            request = {"number": number, "tag": self.spec.get("tag", ""), "total": total, "filler": self._filler(context)}
+            request = {
+                "number": number,
+                "tag": self.spec.get("tag", ""),
+                "total": total,
+                "filler": self._filler(context),
+            }
             total = await context.step("count", request, partial(self._effect, context, number, total))
         return Outcome(ItemState.COMPLETED, {"total": total}, self._line(context.item.key, context.item.payload, total))
 

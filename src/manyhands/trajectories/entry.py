@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from manyhands.core.jsonio import line
@@ -19,6 +20,9 @@ from manyhands.core.usage import Usage
 from manyhands.trajectories.sharegpt import Turn
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
+_COUNTED = ("count", "success", "failure")
+CACHED = 256
+"""How many system turns, and how many tool statistics, are kept as text."""
 NO_SEED = -1
 """Written where no seed was sent to the endpoint: a null would be another type in another run's file."""
 
@@ -64,18 +68,26 @@ class Entry:
         return {
             "prompt_index": self.prompt_index,
             "conversations": list(self.conversations),
+            **self._plain_members(),
+            **_stats_members(self.tool_stats),
+        }
+
+    def line(self) -> str:
+        """The entry as a line, without its newline: ``to_json`` in JSON, but for the parts that most lines of a run have in
+        common, which are written out only once."""
+        turns = ", ".join(map(_turn_text, self.conversations))
+        plain = line(self._plain_members())[1:-1]
+        stats = _stats_text(tuple([(name, *map(of.__getitem__, _COUNTED)) for name, of in self.tool_stats.items()]))
+        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{turns}], {plain}, {stats}}}'
+
+    def _plain_members(self) -> dict[str, Any]:
+        return {
             "metadata": self._metadata(),
             "completed": self.completed,
             "partial": self.partial,
             "api_calls": self.api_calls,
             "toolsets_used": list(self.toolsets_used),
-            "tool_stats": self.tool_stats,
-            "tool_error_counts": {name: counts["failure"] for name, counts in self.tool_stats.items()},
         }
-
-    def line(self) -> str:
-        """The entry as a line, without its newline."""
-        return line(self.to_json())
 
     def _metadata(self) -> dict[str, Any]:
         usage = {name: getattr(self.usage, name) for name in _COUNTS}
@@ -97,3 +109,22 @@ class Entry:
             # Parquet can't hold an object without fields.
             "source": dict(self.source) if self.source else None,
         }
+
+
+def _turn_text(turn: Turn) -> str:
+    return _system_text(turn["value"]) if turn["from"] == "system" else line(turn)
+
+
+@lru_cache(CACHED)
+def _system_text(value: str) -> str:
+    return line({"from": "system", "value": value})
+
+
+def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    return {"tool_stats": stats, "tool_error_counts": {name: counts["failure"] for name, counts in stats.items()}}
+
+
+@lru_cache(CACHED)
+def _stats_text(tools: tuple[tuple[Any, ...], ...]) -> str:
+    """The members of tool statistics, given as (name, count, success, failure)."""
+    return line(_stats_members({name: dict(zip(_COUNTED, counts, strict=True)) for name, *counts in tools}))[1:-1]

@@ -1,6 +1,7 @@
 """The files that exist once per run: trajectories.jsonl, failures.jsonl, statistics.json, checkpoint.json.
 
-All are written from the journal and the batch files, streamed, aside, and renamed.
+All are written from the journal and the batch files, streamed, aside, and renamed. They tell about the dataset as it is
+now: results of rows that it lost stay in the journal and the batch files, and come back with the row.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -37,30 +38,48 @@ _PAGE = 2000
 def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
     """Write all four. Raises StorageError if one can't be written; the old one is then still there."""
     folder = reader.folder
-    with written_aside(folder / TRAJECTORIES) as handle:
-        combine(folder, prepared.options.samples, handle)
-    statistics = RunStatistics()
+    statistics, removed = RunStatistics(), Removed()
     with written_aside(folder / FAILURES) as handle:
         for row in reader.items():
+            if row.left_input:
+                removed.add(row)
+                continue
             if row.state.final:
                 statistics.add(row.state, row.record, reason=row.reason, cause=row.cause)
             if row.state.final and row.state is not ItemState.COMPLETED:
                 handle.write(line(failure(row)) + "\n")
         for number, reason in prepared.bad_rows:
             handle.write(line({"line": number, "state": "skipped", "cause": "invalid_row", "message": reason}) + "\n")
-    _write_json(folder / STATISTICS, _statistics(reader, prepared, run_name, statistics))
+    with written_aside(folder / TRAJECTORIES) as handle:
+        combine(folder, prepared.options.samples, handle, removed.keys)
+    _write_json(folder / STATISTICS, _statistics(reader, prepared, run_name, statistics, removed))
     with written_aside(folder / CHECKPOINT) as handle:
         _write_checkpoint(reader, prepared, run_name, handle)
 
 
-def combine(folder: Path, samples: int, handle: IO[str]) -> None:
-    """Write the lines of all batch files in order of prompts and samples. One batch file is held in memory at a time, and of a large one
-    only where its lines are."""
+class Removed:
+    """Items of rows that the dataset lost. ``keys``: those that have a line in a batch file."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.keys: set[str] = set()
+
+    def add(self, row: ItemRow) -> None:
+        self.items += 1
+        if row.state is ItemState.COMPLETED:
+            self.keys.add(row.key)
+
+
+def combine(folder: Path, samples: int, handle: IO[str], without: Collection[str] = ()) -> None:
+    """Write the lines of all batch files in order of prompts and samples, but for those of the items ``without``. One batch file is held in
+    memory at a time, and of a large one only where its lines are."""
     for path in batch_files(folder):
         with path.open("rb") as batch:
             for start, length in sorted_lines(batch, samples):
                 batch.seek(start)
-                handle.write(batch.read(length).decode("utf-8"))
+                text = batch.read(length)
+                if not without or loads(text)["metadata"]["item"] not in without:
+                    handle.write(text.decode("utf-8"))
 
 
 def sorted_lines(batch: IO[bytes], samples: int) -> Iterator[tuple[int, int]]:
@@ -99,7 +118,7 @@ def _order(text: bytes, samples: int) -> tuple[int, int]:
 
 
 def _statistics(
-    reader: RunReader, prepared: Prepared, run_name: str, statistics: RunStatistics
+    reader: RunReader, prepared: Prepared, run_name: str, statistics: RunStatistics, removed: Removed
 ) -> dict[str, Any]:
     counts, usage = ledger(reader.counts()), reader.usage()
     statistics.add_pending(counts["pending"])
@@ -107,7 +126,7 @@ def _statistics(
     result = statistics.to_json(
         run_name=run_name,
         distribution=options.distribution,
-        total_prompts=-(-counts["items"] // options.samples),
+        total_prompts=-(-(counts["items"] - removed.items) // options.samples),
         batch_size=options.batch_size,
         model=options.model,
         completed_at=time.time(),
@@ -115,7 +134,7 @@ def _statistics(
         usage=usage,
         simulated=usage.simulated_calls > 0,
     )
-    return {**result, "samples": options.samples, "skipped_rows": prepared.bad_count}
+    return {**result, "samples": options.samples, "skipped_rows": prepared.bad_count, "removed_items": removed.items}
 
 
 def _write_checkpoint(reader: RunReader, prepared: Prepared, run_name: str, handle: IO[str]) -> None:

@@ -123,11 +123,14 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Pr
 
 
 def tables(
-    options: BatchSpec, toolsets: Toolsets = STANDARD, recorded: Prepared | None = None
+    options: BatchSpec, toolsets: Toolsets | None = None, recorded: Prepared | None = None
 ) -> tuple[Distributions, tuple[Toolset, ...]]:
-    """The distributions there are, and the toolsets of the person's own. Raises UserError naming file, line and field."""
+    """The distributions there are, and the toolsets of the person's own. ``toolsets``: those that there are without (None: the
+    standard ones and those of plug-ins). Raises UserError naming file, line and field."""
     if options.distributions_file is None:
         return STANDARD_DISTRIBUTIONS, ()
+    if toolsets is None:
+        toolsets = with_groups(STANDARD, standard_registry())
     if recorded is not None and not Path(options.distributions_file).exists():
         return STANDARD_DISTRIBUTIONS.extended([recorded.distribution]), recorded.toolsets
     distributions, extended = load_distributions_file(Path(options.distributions_file), toolsets)

@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from manyhands import __version__
 from manyhands.core.errors import RunError
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.run import create_run, is_made
 from manyhands.models.factory import is_simulated, require_key, resolve_api_key
+from manyhands.models.pricing import load_price_table
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.distributions import availability_notice
 from manyhands.trajectories.offer import ToolOffer
@@ -57,6 +59,7 @@ async def _made(
     folder: Path, options: BatchSpec, notice: Notice, environ: Mapping[str, str], *, adopt: bool
 ) -> Session:
     key = usable_key(options, environ)
+    check_prices(options)
     prepared = await prepare(options)
     check_sandbox(options, prepared, notice)
     _tell(prepared, notice)
@@ -77,6 +80,7 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     recorded = Prepared.from_json(spec, folder.parent)
     options = resume_spec(recorded.options, given)
     key = usable_key(options, environ)
+    check_prices(options)
     same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
     tools_changed = _tools_of(options) != _tools_of(recorded.options)
     if same_input and not tools_changed:
@@ -87,9 +91,9 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
         _tell(prepared, notice)
     check_sandbox(options, prepared, notice)
     keep_files(options, folder)
-    columns_changed = (prepared.source_fields, prepared.tools) != (recorded.source_fields, recorded.tools)
     workload = _workload(prepared, folder, key)
-    return Session(folder, workload, spec_changed=workload.spec != spec, rewrite_outputs=columns_changed)
+    rewrite = _shape(prepared) != _shape(recorded)
+    return Session(folder, workload, spec_changed=workload.spec != spec, rewrite_outputs=rewrite)
 
 
 def usable_key(options: BatchSpec, environ: Mapping[str, str]) -> str | None:
@@ -100,6 +104,12 @@ def usable_key(options: BatchSpec, environ: Mapping[str, str]) -> str | None:
     key = resolve_api_key(explicit, options.base_url, environ)
     require_key(options.base_url, key)
     return key
+
+
+def check_prices(options: BatchSpec) -> None:
+    """Raises UserError, naming file, line and field, for a price table that can't be used."""
+    if options.prices is not None and Path(options.prices).exists():  # a copy is kept, so it may be gone on a resume
+        load_price_table(options.prices)
 
 
 def check_sandbox(options: BatchSpec, prepared: Prepared, notice: Notice) -> None:
@@ -133,6 +143,13 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
         notice(line)
     for line in availability_notice(prepared.distribution, offer.registry, offer.toolsets):
         notice(line)
+
+
+def _shape(prepared: Prepared) -> tuple[Any, ...]:
+    """What all output lines depend on. If it changes, those that were written already no longer go with new ones."""
+    options = prepared.options
+    wording = (options.system_template_text, options.keep_synthetic)
+    return (prepared.source_fields, prepared.tools, options.batch_size, wording)
 
 
 def _tools_of(options: BatchSpec) -> tuple[str | None, ...]:

@@ -1,0 +1,1 @@
+"""Tests, and the crash campaign (``python -m tests.crash.campaign``)."""

@@ -1,0 +1,722 @@
+"""Every option of ``manyhands batch`` through the command line, each with an effect that can be seen from outside.
+
+One check an option, registered under the option's name; an option without a check fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.cli.options import options_of
+from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
+from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of
+from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
+from manyhands.trajectories.spec import EFFORTS, BatchSpec
+
+Check = Callable[[BatchFolder], None]
+CHECKS: dict[str, Check] = {}
+MCP_SERVER = Path(__file__).parent.parent / "tools" / "mcp_server_for_tests.py"
+UNREASONED = chat_response("Done.")
+
+
+def option(name: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        CHECKS[name] = check
+        return check
+
+    return register
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchFolder:
+    for variable in (*KEY_VARIABLES.values(), OWN_KEY_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    return BatchFolder(tmp_path)
+
+
+@pytest.mark.parametrize("name", options_of(BatchSpec))
+def test_the_option_does_what_it_says(name: str, folder: BatchFolder) -> None:
+    CHECKS[name](folder)
+
+
+def test_there_is_no_check_of_an_option_that_is_gone() -> None:
+    assert set(CHECKS) <= set(options_of(BatchSpec))
+
+
+# --- Helpers
+
+
+def asked(
+    folder: BatchFolder, *words: str, responses: Iterable[Reply] | Handler = (REASONED,), openrouter: bool = False
+) -> list[dict[str, Any]]:
+    """The request bodies of a batch that ends well."""
+    with ServerThread(responses) as server:
+        ran = folder.batch(f"--base_url={server.openrouter_url if openrouter else server.base_url}", *words)
+        assert ran.code == 0, ran
+        return server.bodies
+
+
+def refused(folder: BatchFolder, *words: str) -> str:
+    """What is said about a command line that is refused before anything is made."""
+    ran = folder.batch("--base_url=http://127.0.0.1:9/v1", "--run_name=refused", *words)
+    assert (ran.code, ran.out, folder.run("refused").exists()) == (2, "", False), ran
+    return ran.err
+
+
+def tool_call(name: str, number: int = 0, **arguments: Any) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def calling(*calls: dict[str, Any]) -> dict[str, Any]:
+    return chat_response(None, reasoning="Let me see.", tool_calls=list(calls))
+
+
+def shell(command: str) -> dict[str, Any]:
+    return calling(tool_call("terminal", command=command))
+
+
+def first_then(response: Reply, rest: Reply = REASONED) -> Callable[[RecordedRequest], Reply]:
+    """Every conversation gets ``response`` first, and then ``rest``."""
+
+    def reply(request: RecordedRequest) -> Reply:
+        return (
+            rest if any(message["role"] in ("tool", "assistant") for message in request.body["messages"]) else response
+        )
+
+    return reply
+
+
+def results(bodies: list[dict[str, Any]]) -> list[str]:
+    """The tool results that the model was shown, in order."""
+    return [message["content"] for message in bodies[-1]["messages"] if message["role"] == "tool"]
+
+
+def everything_in(path: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file())
+
+
+class Crowd:
+    """Answers only when so many requests are there at the same time (or nobody comes any more)."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._here = 0
+        self.most = 0
+
+    async def __call__(self, _request: RecordedRequest) -> Reply:
+        self._here += 1
+        self.most = max(self.most, self._here)
+        for _ in range(100):
+            if self.most >= self._size:
+                break
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)  # time for one too many to show up
+        self._here -= 1
+        return REASONED
+
+
+# --- Required
+
+
+@option("dataset_file")
+def _dataset_file(folder: BatchFolder) -> None:
+    folder.write_rows(["alpha", "beta"], "other.jsonl")
+    bodies = asked(folder, "--dataset_file=other.jsonl")
+    assert sorted(body["messages"][-1]["content"] for body in bodies) == ["alpha", "beta"]
+    assert "missing.jsonl" in refused(folder, "--dataset_file=missing.jsonl")
+
+
+@option("batch_size")
+def _batch_size(folder: BatchFolder) -> None:
+    folder.write_rows(["slow", "b", "c", "d", "e"])
+    others: set[str] = set()
+
+    async def reply(request: RecordedRequest) -> Reply:
+        if prompt_of(request) != "slow":
+            others.add(prompt_of(request))
+            return REASONED
+        for _ in range(100):
+            if len(others) == 4:
+                return REASONED
+            await asyncio.sleep(0.05)
+        return chat_response("Nobody else was let in.", reasoning="Alas.")
+
+    asked(folder, "--batch_size=2", "--num_workers=2", responses=reply)
+    for number, prompts in enumerate(([0, 1], [2, 3], [4])):
+        lines = folder.lines(f"batch_{number}.jsonl")
+        assert sorted(line["prompt_index"] for line in lines) == prompts
+        assert {line["metadata"]["batch_num"] for line in lines} == {number}
+    assert "Done." in folder.lines()[0]["conversations"][-1]["value"]
+    statistics = folder.json("statistics.json")
+    assert (statistics["batch_size"], statistics["total_batches"]) == (2, 3)
+
+
+@option("run_name")
+def _run_name(folder: BatchFolder) -> None:
+    for name in ("2024", "1e5", "007", "run#1", "my run"):
+        asked(folder, f"--run_name={name}", "--max_samples=1")
+        assert folder.json("statistics.json", name)["run_name"] == name
+    for name in ("../up", "/tmp/x", "..", ""):
+        assert "--run_name" in refused(folder, f"--run_name={name}")
+
+
+# --- Model and provider
+
+
+@option("model")
+def _model(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--model=vendor/name-1")
+    assert {body["model"] for body in bodies} == {"vendor/name-1"}
+    assert {line["metadata"]["model"] for line in folder.lines()} == {"vendor/name-1"}
+    assert folder.json("statistics.json")["model"] == "vendor/name-1"
+    assert asked(folder, "--run_name=default")[0]["model"] == "anthropic/claude-sonnet-4.6"
+
+
+@option("api_key")
+def _api_key(folder: BatchFolder) -> None:
+    key = "sk-or-v1-0123456789abcdef"
+    echo = ScriptedResponse({"error": {"message": f"not allowed for {key}"}}, status=400)
+    with ServerThread(first_then(shell("env"), echo)) as server:
+        ran = folder.batch(f"--base_url={server.base_url}", f"--api_key={key}", "--verbose", "--executor=processes")
+        assert {request.headers["Authorization"] for request in server.requests} == {f"Bearer {key}"}
+        assert folder.json("summary.json")["ledger"]["failed"] == 3
+        assert key.encode() not in everything_in(folder.path)
+        assert key not in ran.out + ran.err
+        assert folder.lines("failures.jsonl")[0]["message"].endswith("not allowed for [redacted]")
+
+
+@option("base_url")
+def _base_url(folder: BatchFolder) -> None:
+    with ServerThread() as server:
+        assert folder.batch(f"--base_url={server.base_url}").code == 0
+        assert folder.batch(f"--base_url={server.base_url}/", "--api_key=k-1234", "--run_name=key").code == 0
+        keys = [request.headers.get("Authorization") for request in server.requests]
+        assert keys == [None] * 3 + ["Bearer k-1234"] * 3
+        assert {request.path for request in server.requests} == {"/v1/chat/completions"}
+    ran = folder.batch("--run_name=needs-key")
+    assert (ran.code, folder.run("needs-key").exists()) == (2, False)
+    assert "OPENROUTER_API_KEY" in ran.err
+    assert "--base_url" in refused(folder, "--base_url=localhost:80")
+
+
+@option("max_tokens")
+def _max_tokens(folder: BatchFolder) -> None:
+    assert {body["max_tokens"] for body in asked(folder, "--max_tokens=321")} == {321}
+    assert "max_tokens" not in asked(folder, "--run_name=without")[0]
+
+
+@option("reasoning_effort")
+def _reasoning_effort(folder: BatchFolder) -> None:
+    for effort in EFFORTS:
+        sent = {"effort": "none"} if effort == "none" else {"enabled": True, "effort": effort}
+        words = (f"--reasoning_effort={effort}", "--max_samples=1")
+        assert asked(folder, *words, f"--run_name=or-{effort}", openrouter=True)[0]["reasoning"] == sent
+        assert asked(folder, *words, f"--run_name={effort}")[0]["reasoning_effort"] == effort
+    default = asked(folder, "--run_name=default", openrouter=True)[0]
+    assert default["reasoning"] == {"enabled": True, "effort": "medium"}
+    elsewhere = asked(folder, "--run_name=elsewhere")[0]
+    assert not {"reasoning", "reasoning_effort"} & set(elsewhere)
+    assert "--reasoning_effort must be one of none" in refused(folder, "--reasoning_effort=huge")
+
+
+@option("reasoning_disabled")
+def _reasoning_disabled(folder: BatchFolder) -> None:
+    words = ("--reasoning_disabled", "--reasoning_effort=high")
+    assert asked(folder, *words, openrouter=True)[0]["reasoning"] == {"effort": "none"}
+    assert asked(folder, *words, "--run_name=elsewhere")[0]["reasoning_effort"] == "none"
+
+
+@option("temperature")
+def _temperature(folder: BatchFolder) -> None:
+    assert {body["temperature"] for body in asked(folder, "--temperature", "0.7")} == {0.7}
+    assert "temperature" not in asked(folder, "--run_name=without")[0]
+
+
+@option("top_p")
+def _top_p(folder: BatchFolder) -> None:
+    assert {body["top_p"] for body in asked(folder, "--top-p=.9")} == {0.9}
+    assert "top_p" not in asked(folder, "--run_name=without")[0]
+
+
+@option("seed")
+def _seed(folder: BatchFolder) -> None:
+    def seeds(name: str, *words: str) -> dict[str, Any]:
+        bodies = asked(folder, f"--run_name={name}", *words)
+        return {body["messages"][-1]["content"]: body.get("seed") for body in bodies}
+
+    first = seeds("first", "--seed=7")
+    assert len(set(first.values())) == 3
+    assert seeds("again", "--seed=7") == first
+    assert set(first.values()).isdisjoint(seeds("other", "--seed=8").values())
+    assert set(seeds("without").values()) == {None}
+    assert {line["metadata"]["seed"] for line in folder.lines(name="first")} == set(first.values())
+
+
+def _routed(folder: BatchFolder, *words: str) -> dict[str, Any]:
+    body = asked(folder, *words, openrouter=True)[0]
+    assert "provider" not in asked(folder, *words, "--run_name=elsewhere")[0]
+    provider: dict[str, Any] = body["provider"]
+    return provider
+
+
+@option("providers_allowed")
+def _providers_allowed(folder: BatchFolder) -> None:
+    assert _routed(folder, "--providers_allowed=anthropic,google") == {"only": ["anthropic", "google"]}
+
+
+@option("providers_ignored")
+def _providers_ignored(folder: BatchFolder) -> None:
+    assert _routed(folder, "--providers_ignored", "together, deepinfra") == {"ignore": ["together", "deepinfra"]}
+
+
+@option("providers_order")
+def _providers_order(folder: BatchFolder) -> None:
+    assert _routed(folder, "--providers-order=deep-infra,x-ai,openai") == {"order": ["deep-infra", "x-ai", "openai"]}
+
+
+@option("provider_sort")
+def _provider_sort(folder: BatchFolder) -> None:
+    for order in ("price", "throughput", "latency"):
+        words = (f"--provider_sort={order}", f"--run_name={order}")
+        assert asked(folder, *words, openrouter=True)[0]["provider"] == {"sort": order}
+
+
+@option("simulated_latency")
+def _simulated_latency(folder: BatchFolder) -> None:
+    assert folder.batch("--model=simulated", "--simulated_latency=0.2", "--max_samples=1").code == 0
+    (line,) = folder.lines()
+    assert line["metadata"]["duration_seconds"] >= 0.2 * line["api_calls"]
+    assert line["metadata"]["simulated"] is True
+
+
+# --- Conversation
+
+
+@option("max_turns")
+def _max_turns(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--max_turns=3", "--max_samples=1", responses=[shell("true")])
+    (line,) = folder.lines()
+    assert (len(bodies), line["api_calls"], line["completed"]) == (3, 3, False)
+    assert line["metadata"]["stop_reason"] == "max_turns"
+    assert len(asked(folder, "--run_name=ten", "--max_samples=1", responses=[shell("true")])) == 10
+
+
+@option("ephemeral_system_prompt")
+def _ephemeral_system_prompt(folder: BatchFolder) -> None:
+    text = "Think like a zebra, yes, no."
+    bodies = asked(folder, f"--ephemeral_system_prompt={text}", responses=first_then(shell("true")))
+    assert all(body["messages"][0]["role"] == "system" and text in body["messages"][0]["content"] for body in bodies)
+    for file in ("trajectories.jsonl", "batch_0.jsonl", "batch_1.jsonl"):
+        assert text not in (folder.run() / file).read_text()
+
+
+@option("prefill_messages_file")
+def _prefill_messages_file(folder: BatchFolder) -> None:
+    prefill = [{"role": "user", "content": "What is 2+2?"}, {"role": "assistant", "content": "A prefilled four."}]
+    (folder.path / "prefill.json").write_text(json.dumps(prefill))
+    responses = first_then(REASONED)
+    bodies = asked(folder, "--prefill_messages_file=prefill.json", responses=responses)
+    for body in bodies:
+        assert [(message["role"], message["content"]) for message in body["messages"][1:-1]] == [
+            (message["role"], message["content"]) for message in prefill
+        ]
+    for file in ("trajectories.jsonl", "batch_0.jsonl"):
+        assert "prefilled" not in (folder.run() / file).read_text()
+        assert "2+2" not in (folder.run() / file).read_text()
+    for content in ('{"role": "user"}', '["text"]', "[{", '[{"role": "nobody", "content": "x"}]'):
+        (folder.path / "bad.json").write_text(content)
+        assert "bad.json" in refused(folder, "--prefill_messages_file=bad.json")
+
+
+@option("keep_synthetic")
+def _keep_synthetic(folder: BatchFolder) -> None:
+    half = chat_response("The first half", reasoning="Long.")
+    half["choices"][0]["finish_reason"] = "length"
+    rest = chat_response(", and the rest.", reasoning="Go on.")
+    for name, words, turns in (
+        ("without", (), ["human", "gpt"]),
+        ("with", ("--keep_synthetic",), ["human", "gpt"] * 2),
+    ):
+        asked(folder, f"--run_name={name}", *words, responses=first_then(half, rest))
+        assert [turn["from"] for turn in folder.lines(name=name)[0]["conversations"][1:]] == turns
+    assert folder.lines(name="without")[0]["conversations"][-1]["value"].endswith("The first half, and the rest.")
+
+
+# --- Tools and sandbox
+
+
+def _offered(bodies: list[dict[str, Any]]) -> set[str]:
+    return {tool["function"]["name"] for tool in bodies[0].get("tools", ())}
+
+
+@option("distribution")
+def _distribution(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--distribution=terminal_only")
+    assert _offered(bodies) == {"terminal", "process", "read_file", "write_file", "patch", "search_files"}
+    assert folder.lines()[0]["toolsets_used"] == ["terminal", "file"]
+    assert folder.json("statistics.json")["distribution"] == "terminal_only"
+    folder.write_rows([f"prompt {number}" for number in range(12)])
+    asked(folder, "--distribution=balanced", "--run_name=balanced")
+    drawn = {tuple(line["toolsets_used"]) for line in folder.lines(name="balanced")}
+    assert len(drawn) > 3  # each prompt has a draw of its own
+    assert "terminal_only" in refused(folder, "--distribution=terminal_onyl")
+
+
+@option("list_distributions")
+def _list_distributions(folder: BatchFolder) -> None:
+    ran = folder.batch("--list_distributions")
+    assert ran.code == 0
+    assert not folder.run().exists()
+    for name in ("default", "terminal_only", "science", "mixed_tasks", "browser_use"):
+        assert name in ran.out
+
+
+@option("distributions_file")
+def _distributions_file(folder: BatchFolder) -> None:
+    (folder.path / "own.yaml").write_text(
+        "toolsets:\n  shell:\n    description: A shell only\n    tools: [terminal]\n"
+        "mine:\n  description: My own\n  toolsets:\n    shell: 100\n"
+    )
+    words = ("--distributions_file=own.yaml", "--distribution=mine")
+    assert _offered(asked(folder, *words)) == {"terminal"}
+    assert folder.lines()[0]["toolsets_used"] == ["shell"]
+    assert "My own" in folder.batch("--distributions_file=own.yaml", "--list_distributions").out
+    assert "mine" in refused(folder, "--distribution=mine")
+
+
+@option("mcp_config")
+def _mcp_config(folder: BatchFolder) -> None:
+    servers = {"math": {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "tools": ["add"]}}
+    (folder.path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    (folder.path / "own.yaml").write_text("mine:\n  description: My own\n  toolsets:\n    math: 100\n")
+    words = ("--mcp_config=mcp.json", "--distributions_file=own.yaml", "--distribution=mine", "--max_samples=1")
+    bodies = asked(folder, *words, responses=first_then(calling(tool_call("math__add", a=2, b=40))))
+    assert _offered(bodies) == {"math__add"}
+    assert "42" in results(bodies)[0]
+    assert folder.lines()[0]["tool_stats"]["math__add"] == {"count": 1, "success": 1, "failure": 0}
+
+
+@option("sandbox")
+def _sandbox(folder: BatchFolder) -> None:
+    (folder.path / "secret.txt").write_text("on the host")
+    look = first_then(shell(f"cat {folder.path}/secret.txt; echo looked"))
+    assert "on the host" in results(asked(folder, "--sandbox=local", "--max_samples=1", responses=look))[0]
+    for name in ("bubblewrap", "auto"):
+        bodies = asked(folder, f"--sandbox={name}", f"--run_name={name}", "--max_samples=1", responses=look)
+        assert "looked" in results(bodies)[0]
+        assert "on the host" not in results(bodies)[0]
+    assert "bubblewrap" in refused(folder, "--sandbox=bubblewarp")
+
+
+@option("network")
+def _network(folder: BatchFolder) -> None:
+    for name, words, said in (("without", (), "closed"), ("with", ("--network",), "open")):
+        responses: list[Reply] = []
+
+        def reply(request: RecordedRequest, responses: list[Reply] = responses) -> Reply:
+            return first_then(responses[0])(request)
+
+        with ServerThread(reply) as server:
+            port = server.base_url.rpartition(":")[2].partition("/")[0]
+            responses.append(shell(f"(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo open || echo closed"))
+            where = (f"--base_url={server.base_url}", "--sandbox=bubblewrap", "--max_samples=1", f"--run_name={name}")
+            assert folder.batch(*where, *words).code == 0
+            assert json.loads(results(server.bodies)[0])["output"].strip() == said
+
+
+@option("sequential_tools")
+def _sequential_tools(folder: BatchFolder) -> None:
+    calls = calling(
+        tool_call("terminal", 0, command="sleep 0.5; cat made.txt || echo none"),
+        tool_call("write_file", 1, path="made.txt", content="written meanwhile"),
+    )
+    parallel = asked(folder, "--max_samples=1", responses=first_then(calls))
+    assert "written meanwhile" in results(parallel)[0]
+    sequential = asked(folder, "--max_samples=1", "--run_name=s", "--sequential_tools", responses=first_then(calls))
+    assert "none" in results(sequential)[0]
+    assert "written meanwhile" not in results(sequential)[0]
+
+
+@option("keep_workspaces")
+def _keep_workspaces(folder: BatchFolder) -> None:
+    write = first_then(calling(tool_call("write_file", path="made.txt", content="made")))
+    asked(folder, responses=write)
+    assert not list(folder.run().rglob("made.txt"))
+    asked(folder, "--run_name=kept", "--keep_workspaces", responses=write)
+    assert len(list(folder.run("kept").rglob("made.txt"))) == 3
+
+
+@option("tool_timeout")
+def _tool_timeout(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--tool_timeout=0.3", "--max_samples=1", responses=first_then(shell("sleep 30")))
+    assert "0.3" in results(bodies)[0]
+    assert folder.lines()[0]["tool_error_counts"]["terminal"] == 1
+
+
+# --- Concurrency
+
+
+@option("num_workers")
+def _num_workers(folder: BatchFolder) -> None:
+    folder.write_rows([f"prompt {number}" for number in range(6)])
+    crowd = Crowd(3)
+    asked(folder, "--num_workers=3", "--executor=processes", responses=crowd)
+    assert crowd.most == 3
+    assert "--num_workers" in refused(folder, "--num_workers=0")
+
+
+@option("concurrency")
+def _concurrency(folder: BatchFolder) -> None:
+    folder.write_rows([f"prompt {number}" for number in range(8)])
+    crowd = Crowd(4)
+    asked(folder, "--num_workers=1", "--concurrency=4", responses=crowd)
+    assert crowd.most == 4
+    crowd = Crowd(2)
+    asked(folder, "--num_workers=2", "--run_name=alone", responses=crowd)
+    assert crowd.most == 2
+
+
+@option("executor")
+def _executor(folder: BatchFolder) -> None:
+    for name, processes in (("local", False), ("processes", True)):
+        asked(folder, f"--executor={name}", f"--run_name={name}", "--max_samples=1")
+        assert (folder.run(name) / "workers.log").exists() is processes
+    assert "--executor" in refused(folder, "--executor=ray")
+
+
+# --- Limits
+
+
+def _stopped(folder: BatchFolder, usage: dict[str, Any], *words: str) -> None:
+    """A batch of five stops before its end, exits with 1, and can be resumed."""
+    folder.write_rows([f"prompt {number}" for number in range(5)])
+    answer = {**REASONED, "usage": {"prompt_tokens": 2000, "completion_tokens": 5, "total_tokens": 2005, **usage}}
+    with ServerThread([answer]) as server:
+        base = (f"--base_url={server.base_url}", "--num_workers=1", "--max_tokens=10")
+        ran = folder.batch(*base, *words)
+        ledger = folder.json("summary.json")["ledger"]
+        assert (ran.code, ledger["failed"]) == (1, 0)
+        assert 0 < ledger["completed"] < 5
+        assert ledger["completed"] + ledger["pending"] == 5
+        assert "manyhands resume data/r" in ran.out
+        assert len(server.requests) == ledger["completed"]
+        name = words[0].partition("=")[0]
+        assert folder.batch(*base, "--resume", f"{name}=1000000").code == 0
+        assert len(server.requests) == 5
+
+
+@option("max_cost")
+def _max_cost(folder: BatchFolder) -> None:
+    _stopped(folder, {"cost": 1.0}, "--max_cost=2.5")
+    assert folder.json("statistics.json")["cost"] == 5.0
+
+
+@option("max_total_tokens")
+def _max_total_tokens(folder: BatchFolder) -> None:
+    _stopped(folder, {}, "--max_total_tokens=7000")
+
+
+@option("max_seconds")
+def _max_seconds(folder: BatchFolder) -> None:
+    folder.write_rows([f"prompt {number}" for number in range(8)])
+    with ServerThread([ScriptedResponse(REASONED, delay=0.3)]) as server:
+        ran = folder.batch(f"--base_url={server.base_url}", "--num_workers=1", "--max_seconds=0.5")
+    ledger = folder.json("summary.json")["ledger"]
+    assert ran.code == 1
+    assert 0 < ledger["completed"] < 8
+
+
+@option("item_timeout")
+def _item_timeout(folder: BatchFolder) -> None:
+    def reply(request: RecordedRequest) -> Reply:
+        return ScriptedResponse(REASONED, delay=20.0 if prompt_of(request) == "two" else 0.0)
+
+    with ServerThread(reply) as server:
+        ran = folder.batch(f"--base_url={server.base_url}", "--item_timeout=0.5")
+    assert ran.code == 1
+    (failure,) = folder.lines("failures.jsonl")
+    assert (failure["prompt"], failure["state"], failure["cause"]) == ("two", "failed", "timeout")
+    assert len(folder.lines()) == 2
+
+
+@option("call_timeout")
+def _call_timeout(folder: BatchFolder) -> None:
+    responses: list[Reply] = [ScriptedResponse(REASONED, delay=20.0), REASONED]
+    bodies = asked(folder, "--call_timeout=0.3", "--max_samples=1", responses=responses)
+    assert len(bodies) == 2
+
+
+@option("max_attempts")
+def _max_attempts(folder: BatchFolder) -> None:
+    for name, performances in (("one", 1), ("two", 2)):
+        folder.run(name).mkdir(parents=True)
+        (folder.run(name) / "workspaces").write_text("in the way of every sandbox")
+        with ServerThread([shell("true")]) as server:
+            where = (f"--base_url={server.base_url}", f"--run_name={name}", "--max_samples=1")
+            assert folder.batch(*where, f"--max_attempts={performances}").code == 1
+        (failure,) = folder.lines("failures.jsonl", name)
+        assert (failure["cause"], failure["performances"]) == ("sandbox_lost", performances)
+
+
+@option("prices")
+def _prices(folder: BatchFolder) -> None:
+    (folder.path / "prices.yaml").write_text("own/model:\n  input: 1000000\n  output: 2000000\n")
+    asked(folder, "--prices=prices.yaml", "--model=own/model")
+    assert folder.json("statistics.json")["cost"] == 3 * (10 + 2 * 5)
+    assert folder.lines()[0]["metadata"]["cost"] == 20.0
+    (folder.path / "prices.yaml").write_text("own/model:\n  input: much\n  output: 2\n")
+    assert "prices.yaml:2" in refused(folder, "--prices=prices.yaml")
+    assert "no such file" in refused(folder, "--prices=elsewhere.yaml")
+
+
+# --- Samples and resume
+
+
+@option("resume")
+def _resume(folder: BatchFolder) -> None:
+    with ServerThread() as server:
+        where = f"--base_url={server.base_url}"
+        assert folder.batch(where).code == 0
+        for off in ([], ["--resume=false"], ["--resume", "false"], ["--no-resume"], ["--resume=0"], ["--resume=no"]):
+            ran = folder.batch(where, *off)
+            assert ran.code == 2
+            assert "--resume" in ran.err
+            assert "--run_name=" in ran.err
+        for on in (["--resume"], ["--resume=true"], ["--resume", "True"], ["--resume=1"], ["--resume=yes"]):
+            assert folder.batch(where, *on).code == 0
+        assert len(server.requests) == 3
+    assert folder.batch(where, "--resume=maybe").code == 2
+
+
+@option("max_samples")
+def _max_samples(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--max_samples=2", "--num_workers=1")
+    assert [body["messages"][-1]["content"] for body in bodies] == ["one", "two"]
+    assert folder.json("statistics.json")["total_prompts"] == 2
+    for wrong in ("0", "-1", "2.5", "all"):
+        assert "--max_samples" in refused(folder, f"--max_samples={wrong}")
+
+
+@option("samples")
+def _samples(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--samples=2")
+    assert len(bodies) == 6
+    lines = [(line["prompt_index"], line["metadata"]["sample"]) for line in folder.lines()]
+    assert lines == [(prompt, sample) for prompt in range(3) for sample in range(2)]
+    assert folder.json("statistics.json")["total_prompts"] == 3
+    assert folder.json("checkpoint.json")["completed_prompts"] == [0, 1, 2]
+
+
+@option("override")
+def _override(folder: BatchFolder) -> None:
+    with ServerThread() as server:
+        where = f"--base_url={server.base_url}"
+        assert folder.batch(where, "--max_samples=1", "--temperature=0.5").code == 0
+        ran = folder.batch(where, "--max_samples=3", "--temperature=0.9", "--resume")
+        assert ran.code == 2
+        assert "temperature was 0.5 and is now 0.9" in ran.err
+        assert "--override=temperature" in ran.err
+        assert len(server.requests) == 1
+        assert (
+            folder.batch(where, "--max_samples=3", "--temperature=0.9", "--resume", "--override=temperature").code == 0
+        )
+        assert [body["temperature"] for body in server.bodies] == [0.5, 0.9, 0.9]
+    assert folder.batch(where, "--resume", "--override=temprature").code == 2
+
+
+@option("on_divergence")
+def _on_divergence(folder: BatchFolder) -> None:
+    answer = {**shell("true"), "usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost": 1.0}}
+    for name in ("fresh", "stop"):
+        with ServerThread(first_then(answer)) as server:
+            where = (f"--base_url={server.base_url}", f"--run_name={name}", "--max_samples=1")
+            assert folder.batch(*where, "--max_cost=1").code == 1  # in the middle of a conversation
+            changed = ("--resume", "--ephemeral_system_prompt=Other.", "--override=all", "--max_cost=9")
+            ran = folder.batch(*where, *changed, f"--on_divergence={name}")
+            if name == "fresh":
+                assert (ran.code, len(server.requests)) == (0, 3)
+                assert "fresh attempt" in ran.err
+                assert folder.lines(name=name)[0]["metadata"]["attempt"] == 2
+            else:
+                assert (ran.code, len(server.requests)) == (1, 1)
+                assert "--on_divergence=fresh" in ran.err
+
+
+# --- Output
+
+
+@option("verbose")
+def _verbose(folder: BatchFolder) -> None:
+    with ServerThread(first_then(shell("echo hello"))) as server:
+        quiet = folder.batch(f"--base_url={server.base_url}")
+        verbose = folder.batch(f"--base_url={server.base_url}", "--verbose", "--run_name=v")
+    assert "toolsets" not in quiet.err
+    for number in range(3):
+        assert f"[P{number}] completed (answered), toolsets terminal, file" in verbose.err
+        assert f'[P{number}]   terminal({{"command": "echo hello"}}) -> ' in verbose.err
+
+
+@option("log_prefix_chars")
+def _log_prefix_chars(folder: BatchFolder) -> None:
+    with ServerThread(first_then(shell("echo hello"))) as server:
+        ran = folder.batch(f"--base_url={server.base_url}", "--verbose", "--log_prefix_chars=9")
+    assert '  terminal({"command…) -> ' in ran.err
+    assert "hello" not in ran.err
+
+
+@option("keep_unreasoned")
+def _keep_unreasoned(folder: BatchFolder) -> None:
+    asked(folder, responses=[UNREASONED])
+    assert folder.lines() == []
+    assert {line["cause"] for line in folder.lines("failures.jsonl")} == {"no_reasoning"}
+    assert folder.json("statistics.json")["discarded_no_reasoning"] == 3
+    asked(folder, "--keep_unreasoned", "--run_name=kept", responses=[UNREASONED])
+    assert len(folder.lines(name="kept")) == 3
+
+
+@option("keep_unknown_tools")
+def _keep_unknown_tools(folder: BatchFolder) -> None:
+    responses = first_then(calling(tool_call("summon_demon")))
+    asked(folder, responses=responses)
+    assert {line["cause"] for line in folder.lines("failures.jsonl")} == {"unknown_tool"}
+    asked(folder, "--keep_unknown_tools", "--run_name=kept", responses=responses)
+    assert {line["metadata"]["unknown_tools"] for line in folder.lines(name="kept")} == {"summon_demon"}
+    assert "summon_demon" not in folder.lines(name="kept")[0]["tool_stats"]
+
+
+@option("system_template")
+def _system_template(folder: BatchFolder) -> None:
+    (folder.path / "template.txt").write_text("My own wording.\n{tools}\nThat {is} all.")
+    bodies = asked(folder, "--system_template=template.txt")
+    turn = folder.lines()[0]["conversations"][0]
+    assert turn["from"] == "system"
+    assert turn["value"].startswith('My own wording.\n[{"name": "patch"')
+    assert turn["value"].endswith("]\nThat {is} all.")
+    assert "My own wording" not in json.dumps(bodies)
+    (folder.path / "template.txt").write_text("No place for tools.")
+    assert "{tools}" in refused(folder, "--system_template=template.txt")
+
+
+@option("data_dir")
+def _data_dir(folder: BatchFolder) -> None:
+    asked(folder, "--data_dir=else/where")
+    assert (folder.path / "else" / "where" / "r" / "trajectories.jsonl").exists()
+    assert not (folder.path / "data").exists()
+
+
+@option("quiet")
+def _quiet(folder: BatchFolder) -> None:
+    with ServerThread() as server:
+        quiet = folder.batch(f"--base_url={server.base_url}")
+        loud = folder.batch(f"--base_url={server.base_url}", "--no-quiet", "--run_name=loud")
+    assert "3 of 3 ended" not in quiet.err
+    assert "loud: 3 of 3 ended" in loud.err
+    assert "\x1b" not in loud.err + loud.out

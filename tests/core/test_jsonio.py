@@ -1,0 +1,86 @@
+"""JSON, with what models really write: huge integers and halves of characters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.core.jsonio import canonical, dumps, line, loads, without_surrogates
+
+TEXT = st.text(st.characters(exclude_categories=()))
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal, with types and the order of keys."""
+    return json.dumps(left) == json.dumps(right)
+
+
+@given(VALUES)
+def test_dumps_and_loads(value: Any) -> None:
+    assert same(loads(dumps(value)), value)
+    assert same(loads(dumps(value).decode()), value)
+
+
+@given(st.integers(min_value=-(2**200), max_value=2**200))
+def test_integers_of_any_size(number: int) -> None:
+    found = loads(dumps({"n": [number]}))["n"][0]
+    assert found == number
+    assert isinstance(found, int)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(TEXT, VALUES, max_size=5))
+def test_canonical_does_not_depend_on_the_order_of_keys(value: dict[str, Any]) -> None:
+    backwards = dict(reversed(value.items()))
+    assert canonical(value) == canonical(backwards)
+    assert loads(canonical(value)) == value
+
+
+@given(VALUES)
+def test_a_line_is_one_line_of_valid_utf8(value: Any) -> None:
+    text = line(value)
+    assert "\n" not in text
+    assert "\r" not in text
+    loads(text.encode())
+
+
+@given(TEXT)
+def test_text_without_surrogates_can_be_encoded_and_loses_nothing_else(text: str) -> None:
+    clean = without_surrogates(text)
+    clean.encode()
+    whole = [character for character in text if not 0xD800 <= ord(character) < 0xE000]
+    kept = iter(clean)
+    assert all(character in kept for character in whole), "in their order"
+    assert len(clean) <= len(text)
+    if len(whole) == len(text):
+        assert clean == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a\ud800b", "a\ufffdb"), ("\udc00", "\ufffd"), ("a\ud800", "a\ufffd"), ("\ud83d\ude00", "😀"), ("ü", "ü")],
+)
+def test_surrogates_are_replaced_or_joined(text: str, expected: str) -> None:
+    assert without_surrogates(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "NaN", "[Infinity]", "-Infinity", '{"a": 1', "[1,]", "1 2", "{'a': 1}", "\ufeff1"]
+)
+def test_what_is_not_one_json_document_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        loads(text)
+    if not text.startswith("\ufeff"):
+        with pytest.raises(ValueError):
+            loads(text.encode())
+
+
+def test_bytes_that_are_not_utf8_are_refused() -> None:
+    with pytest.raises(ValueError):
+        loads(b'"\xff"')

@@ -1,0 +1,1 @@
+"""What a killed run loses: nothing that was finished, nothing that was recorded."""

@@ -1,0 +1,46 @@
+"""What the journal stores comes back exactly."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.engine.blobs import COMPRESS_FROM, pack, unpack
+
+TEXT = st.text(st.characters(exclude_categories=()))
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20)
+
+
+@settings(deadline=None)
+@given(VALUES, st.integers(0, 300))
+def test_round_trip(value: Any, copies: int) -> None:
+    for whole in (value, [value] * copies):
+        blob = pack(whole)
+        assert json.dumps(unpack(blob)) == json.dumps(whole)
+        assert blob[:1] in (b"j", b"z")
+
+
+def test_large_values_are_compressed_and_small_ones_are_not() -> None:
+    assert pack("x" * 10)[:1] == b"j"
+    large = pack("x" * COMPRESS_FROM * 10)
+    assert large[:1] == b"z"
+    assert len(large) < COMPRESS_FROM
+
+
+@given(st.binary(max_size=50))
+def test_anything_else_is_a_value_error(data: bytes) -> None:
+    try:
+        unpack(data)
+    except ValueError:
+        return
+    assert data[:1] in (b"j", b"z")
+
+
+def test_what_is_not_json_is_refused() -> None:
+    with pytest.raises(TypeError):
+        pack({"a": object()})

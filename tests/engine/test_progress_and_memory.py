@@ -1,0 +1,106 @@
+"""The ledger adds up at any moment, seen from anywhere; and a run is not held in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import Usage
+from manyhands.engine.context import Context, Item
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.reader import JournalReader
+from manyhands.engine.run import Progress, create_run, perform_run
+from manyhands.engine.summary import ledger, summarise
+from manyhands.testing.engine_runs import ProgramWorkload, make_steps_run, perform_steps_run
+
+
+def test_the_states_always_sum_to_the_items(tmp_path: Path) -> None:
+    """Sampled from another connection, in another thread, while the run is performed."""
+    folder, over, samples = tmp_path / "run", threading.Event(), list[dict[tuple[str, str], int]]()
+    failures = {f"item-{number}": ["invalid_output"] * (number % 4) for number in range(0, 3000, 5)}
+    spec = {"items": 3000, "steps": 1, "failures": failures, "execution": {"executor": "local", "concurrency": 50}}
+    make_steps_run(folder, spec)
+
+    def sample() -> None:
+        reader = JournalReader(folder)
+        while not over.is_set():
+            samples.append(reader.counts())
+            time.sleep(0.001)
+        reader.close()
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    result = perform_steps_run(folder, spec)
+    over.set()
+    thread.join()
+    assert len(samples) > 20
+    assert {sum(counts.values()) for counts in samples} == {3000}
+    assert all(ledger(counts)["items"] == 3000 for counts in samples)
+    assert any(0 < counts.get(("completed", ""), 0) < 3000 for counts in samples)
+    states = ("completed", "discarded", "failed", "cancelled", "pending")
+    assert sum(result.ledger[state] for state in states) == result.ledger["items"] == 3000
+    assert result.ledger["by_cause"] == {"failed": {"invalid_output": 300}}
+
+
+async def test_progress_is_told_from_beginning_to_end(tmp_path: Path) -> None:
+    told, ended = list[Progress](), list[tuple[Item, Outcome]]()
+
+    async def program(context: Context) -> Outcome:
+        return Outcome(ItemState.DISCARDED, reason="dull") if context.item.key == "3" else Outcome(ItemState.COMPLETED)
+
+    workload = ProgramWorkload(program, [str(n) for n in range(10)])
+    create_run(tmp_path / "run", "program", workload, version="test", notice=print)
+    await perform_run(
+        tmp_path / "run",
+        workload,
+        on_progress=told.append,
+        on_outcome=lambda item, outcome: ended.append((item, outcome)),
+    )
+    assert (told[0].finished, told[-1].finished, told[-1].items) == (0, 10, 10)
+    assert told[-1].counts[("discarded", "dull")] == 1
+    assert len(ended) == 10
+    assert {item.key for item, outcome in ended if outcome.reason == "dull"} == {"3"}
+
+
+def test_usage_and_time_add_up_over_sessions(tmp_path: Path) -> None:
+    spec = {"items": 10, "steps": 3, "failures": {"item-4": ["model_refused"]}, "execution": {"executor": "local"}}
+    first = perform_steps_run(tmp_path / "run", spec)
+    second = perform_steps_run(tmp_path / "run", {**spec, "failures": {}})
+    assert (first.summary["usage"]["calls"], second.summary["usage"]["calls"]) == (27, 30)
+    assert second.summary["usage"]["total_tokens"] == 330
+    assert second.summary["working_seconds"] >= first.summary["working_seconds"]
+    reader = JournalReader(tmp_path / "run")
+    assert reader.usage() == Usage(calls=30, input_tokens=300, output_tokens=30)
+    assert summarise(reader)["last_session"]["ending"] == "finished"
+    reader.close()
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from manyhands.testing.engine_runs import perform_steps_run
+spec = {"items": int(sys.argv[2]), "steps": 1, "execution": {"executor": "local", "concurrency": 100}, "batch": 1000}
+assert perform_steps_run(Path(sys.argv[1]), spec).exit_code == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_items(tmp_path: Path) -> None:
+    def kilobytes(items: int) -> int:
+        command = [sys.executable, "-c", MEASURE, str(tmp_path / str(items)), str(items)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+    assert kilobytes(20_000) < kilobytes(1_000) + 25_000
+
+
+def test_a_finished_run_of_many_items_is_opened_fast(tmp_path: Path) -> None:
+    spec = {"items": 20_000, "steps": 0, "lines": False, "execution": {"executor": "local", "concurrency": 200}}
+    workload = make_steps_run(tmp_path / "run", spec)
+    run_on_loop(perform_run(tmp_path / "run", workload))
+    began = time.monotonic()
+    assert run_on_loop(perform_run(tmp_path / "run", workload)).done
+    assert time.monotonic() - began < 0.5

@@ -1,0 +1,219 @@
+"""Keeps the tables in the documentation equal to the code that they describe.
+
+    .venv/bin/python tools/docs.py            writes the tables anew
+    .venv/bin/python tools/docs.py --check    changes nothing; ends with 1 and names the files that are out of date
+
+A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the names are those of ``TABLES``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from textwrap import dedent
+
+from manyhands.cli.main import COMMANDS
+from manyhands.cli.options import Option, options_of
+from manyhands.cli.simulate import SimulateSettings
+from manyhands.core import failures
+from manyhands.core.failures import FAILURES, Cause
+from manyhands.core.settings import Settings
+from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
+from manyhands.sandboxes.protocol import SandboxLimits
+from manyhands.tools.declared import DECLARED
+from manyhands.tools.distributions import FORK, STANDARD_DISTRIBUTIONS
+from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import STANDARD
+from manyhands.trajectories.spec import BatchSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+_BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def documents() -> list[Path]:
+    """The files that may hold tables."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def renewed(text: str) -> str:
+    """A document with its tables written anew. Raises KeyError for a table of an unknown name."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]]()}\n{block[3]}", text)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _options(settings: type[Settings], *, fixed: bool) -> str:
+    groups: dict[str, list[Sequence[str]]] = {}
+    for option in options_of(settings).values():
+        row = [f"`--{option.name}`{_value(option)}", _default(option), option.help]
+        if fixed:
+            row.append("yes" if settings.about(option.name).identity else "")
+        groups.setdefault(option.group, []).append(row)
+    headings = ["option", "default", "what it does", *(["fixed"] if fixed else [])]
+    return "\n\n".join(f"**{group}**\n\n{table(headings, rows)}" for group, rows in groups.items())
+
+
+def _value(option: Option) -> str:
+    return "" if option.is_switch else f" {option.value}"
+
+
+def _default(option: Option) -> str:
+    if option.required:
+        return "required"
+    if option.is_switch:
+        return str(bool(option.default)).lower()
+    if option.default is None:
+        return ""
+    return f"`{option.default:g}`" if isinstance(option.default, float) else f"`{option.default}`"
+
+
+def batch_options() -> str:
+    return _options(BatchSpec, fixed=True)
+
+
+def simulate_options() -> str:
+    return _options(SimulateSettings, fixed=False)
+
+
+def commands() -> str:
+    return table(["command", "does"], ([f"`manyhands {name}`", what] for name, (_, what) in COMMANDS.items()))
+
+
+def failure_table() -> str:
+    meanings = _cause_meanings()
+    return table(
+        ["cause", "what it means", "tried, in all", "waits before the next try", "starts afresh", "stops the run"],
+        (_failure_row(cause, rule, meanings[cause.name]) for cause, rule in FAILURES.items()),
+    )
+
+
+def _failure_row(cause: Cause, rule: failures.FailureRule, meaning: str) -> list[str]:
+    return [
+        f"`{cause}`",
+        meaning,
+        str(rule.performances),
+        _waits(rule),
+        _yes(rule.fresh_attempt),
+        _yes(rule.stops_run),
+    ]
+
+
+def _waits(rule: failures.FailureRule) -> str:
+    if not rule.retried:
+        return ""
+    if rule.performances == 2:
+        return f"{rule.delay:g} s"
+    return f"{rule.delay:g} s, doubled each time, {rule.longest_delay:g} s at most"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""
+
+
+def _cause_meanings() -> dict[str, str]:
+    """What is written under each cause in the code."""
+    body = ast.parse(dedent(inspect.getsource(Cause))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    meanings: dict[str, str] = {}
+    for member, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            target = member.targets[0]
+            assert isinstance(target, ast.Name)
+            meanings[target.id] = " ".join(str(text.value.value).split())
+    return meanings
+
+
+def key_variables() -> str:
+    rows = [[f"`{host}`", f"`{variable}`"] for host, variable in KEY_VARIABLES.items()]
+    return table(["endpoint's host (or below it)", "variable"], [*rows, ["any other", f"`{OWN_KEY_VARIABLE}`"]])
+
+
+def tools() -> str:
+    registry = standard_registry(plugins=False)
+    rows = [[f"`{name}`", _first_sentence(registry.get(name).description)] for name in registry.names]
+    return table(["tool", "what the model is told of it"], rows)
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def declared_tools() -> str:
+    needs: dict[str, list[str]] = {}
+    for name, need in DECLARED.items():
+        needs.setdefault(need, []).append(f"`{name}`")
+    return table(["tools to come", "need"], ([", ".join(names), need] for need, names in needs.items()))
+
+
+def toolsets() -> str:
+    rows = []
+    for name, toolset in STANDARD.items():
+        contents = [*(f"`{tool}`" for tool in toolset.tools), *(f"all of {each}" for each in toolset.includes)]
+        shown = "`browser_…` (11 tools)" if len(contents) > 5 else ", ".join(contents)
+        rows.append([f"`{name}`", toolset.description, shown])
+    return table(["toolset", "for", "tools"], rows)
+
+
+def distributions() -> str:
+    def drawn(name: str) -> str:
+        return ", ".join(f"{toolset} {percent:g}" for toolset, percent in STANDARD_DISTRIBUTIONS[name].toolsets)
+
+    names = [name for name in STANDARD_DISTRIBUTIONS if not name.startswith(FORK)]
+    return table(
+        ["NAME", "`NAME`, in percent", "`fork:NAME`, in percent"],
+        ([f"`{name}`", drawn(name), drawn(FORK + name)] for name in names),
+    )
+
+
+def sandbox_limits() -> str:
+    defaults = SandboxLimits()
+    shown = {
+        "memory": f"{defaults.memory >> 30} GB",
+        "processes": str(defaults.processes),
+        "file_size": f"{defaults.file_size >> 30} GB a file",
+        "cpu_seconds": f"{defaults.cpu_seconds} s of processor time a process",
+        "network": "none (`--network` allows it)" if not defaults.network else "allowed",
+    }
+    assert set(shown) == {field.name for field in fields(SandboxLimits)}
+    return table(["limit", "value"], ([name.replace("_", " "), value] for name, value in shown.items()))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "batch-options": batch_options,
+    "simulate-options": simulate_options,
+    "commands": commands,
+    "failures": failure_table,
+    "key-variables": key_variables,
+    "tools": tools,
+    "declared-tools": declared_tools,
+    "toolsets": toolsets,
+    "distributions": distributions,
+    "sandbox-limits": sandbox_limits,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    outdated = []
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        new = renewed(text)
+        if new != text:
+            outdated.append(str(path.relative_to(ROOT)))
+            if "--check" not in arguments:
+                path.write_text(new, encoding="utf-8")
+    for name in outdated:
+        print(f"{name}: " + ("out of date; run tools/docs.py" if "--check" in arguments else "written anew"))
+    return 1 if outdated and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
