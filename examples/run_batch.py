@@ -18,6 +18,7 @@ def main() -> int:
         run_name="from_python",
         distribution="terminal_only",
         model="simulated",
+        num_workers=2,
         max_samples=4,
         callbacks=Callbacks(on_progress=show, notice=print),
     )

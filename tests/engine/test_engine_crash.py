@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -219,3 +220,20 @@ async def test_a_worker_that_hangs_beyond_the_time_limit_is_killed(tmp_path: Pat
     finally:
         await executor.close()
     assert time.monotonic() - began < 15
+
+
+async def test_a_worker_that_becomes_ready_gets_all_the_items_it_has_places_for(tmp_path: Path) -> None:
+    begin = wire.Begin("steps", {"delay": 0.5}, {}, str(tmp_path), 0, item_timeout=None)
+    executor = ProcessExecutor(begin, "test", Nothing(), Nothing(), workers=1, concurrency=20)
+    ended: list[float] = []
+
+    async def perform(number: int) -> None:
+        assert (await executor.perform(Claim(Item(number, str(number), {"position": number}), 1))).outcome is not None
+        ended.append(time.monotonic())
+
+    try:
+        await executor.start()
+        await asyncio.gather(*(perform(number) for number in range(1, 21)))
+    finally:
+        await executor.close()
+    assert max(ended) - min(ended) < 0.45

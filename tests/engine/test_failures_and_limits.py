@@ -91,9 +91,9 @@ async def test_an_item_that_waits_keeps_nobody_else_waiting(tmp_path: Path) -> N
         ended[context.item.key] = time.monotonic() - began
         return DONE
 
-    workload = ProgramWorkload(program, ["slow", *(str(n) for n in range(200))], concurrency=2)
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 201
-    assert max(seconds for key, seconds in ended.items() if key != "slow") < 0.9
+    workload = ProgramWorkload(program, ["slow", *(str(n) for n in range(30))], concurrency=2)
+    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 31
+    assert max(seconds for key, seconds in ended.items() if key != "slow") < ended["slow"]
     assert ended["slow"] >= 1.0
 
 

@@ -66,7 +66,7 @@ def test_many_items_are_planned_in_order_and_fast(tmp_path: Path) -> None:
 
 
 async def test_items_are_claimed_in_the_order_of_the_input(tmp_path: Path) -> None:
-    program, keys = Recorder(), [str(n) for n in range(600)]
+    program, keys = Recorder(), [str(n) for n in range(300)]
     await perform(tmp_path / "run", ProgramWorkload(program, keys, concurrency=1))
     assert program.performed == keys
 

@@ -171,7 +171,11 @@ def test_unknown_fields_are_carried_through_in_one_shape(tmp_path: Path) -> None
 
 def test_cwd_works_without_an_image(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    rows = [{"prompt": "abs", "cwd": str(tmp_path / "elsewhere")}, {"prompt": "rel", "cwd": "sub/dir"}, "none"]
+    rows: list[str | dict[str, str]] = [
+        {"prompt": "abs", "cwd": str(tmp_path / "elsewhere")},
+        {"prompt": "rel", "cwd": "sub/dir"},
+        "none",
+    ]
     folder = BatchFolder(tmp_path, rows)
     call = {"id": "c", "type": "function", "function": {"name": "terminal", "arguments": '{"command": "pwd"}'}}
 
@@ -198,7 +202,10 @@ def test_rows_with_an_image_need_a_sandbox_that_can_give_it_or_one_that_is_typed
 
 
 def test_a_prompt_of_parts_reaches_the_model_as_it_is(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+    ]
     folder = BatchFolder(tmp_path, [{"prompt": parts}])
     ran, (body,) = batch(folder)
     assert ran.code == 0
@@ -207,7 +214,13 @@ def test_a_prompt_of_parts_reaches_the_model_as_it_is(tmp_path: Path) -> None:
 
 
 def test_prompts_are_sent_and_saved_to_the_letter(tmp_path: Path) -> None:
-    prompts = ["  spaces around  ", "tab\tand\nnewline", "emoji 🎉 and ünïcode \u2028 line", "a,b: {c} [d] 'e' \"f\" \\", "0"]
+    prompts = [
+        "  spaces around  ",
+        "tab\tand\nnewline",
+        "emoji 🎉 and ünïcode \u2028 line",
+        "a,b: {c} [d] 'e' \"f\" \\",
+        "0",
+    ]
     folder = BatchFolder(tmp_path, prompts)
     ran, bodies = batch(folder)
     assert ran.code == 0

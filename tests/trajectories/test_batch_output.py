@@ -129,7 +129,10 @@ def test_turns_have_the_layout_of_the_original_to_the_byte(folder: BatchFolder) 
         '<tool_call>\n{"name": "read_file", "arguments": {"path": "nowhere.txt"}}\n</tool_call>'
     )
     blocks = results["value"].split("\n</tool_response>\n")
-    assert [json.loads(block.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>"))["name"] for block in blocks] == [
+    assert [
+        json.loads(block.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>"))["name"]
+        for block in blocks
+    ] == [
         "write_file",
         "read_file",
     ]
@@ -142,7 +145,11 @@ def test_turns_have_the_layout_of_the_original_to_the_byte(folder: BatchFolder) 
 
 def test_every_prompt_without_a_trajectory_is_in_the_failures(folder: BatchFolder) -> None:
     unreasoned, refused = folder.lines("failures.jsonl")
-    assert (unreasoned["prompt"], unreasoned["state"], unreasoned["cause"]) == ("unreasoned", "discarded", "no_reasoning")
+    assert (unreasoned["prompt"], unreasoned["state"], unreasoned["cause"]) == (
+        "unreasoned",
+        "discarded",
+        "no_reasoning",
+    )
     assert (refused["prompt"], refused["state"], refused["cause"]) == ("refused", "failed", "model_refused")
     assert "no such thing" in refused["message"]
     assert refused["source"] == {"extra": {"deep": None}}
@@ -206,7 +213,9 @@ def test_datasets_and_arrow_read_every_line_with_one_schema(folder: BatchFolder)
     assert rows[1]["tool_stats"]["terminal"]["count"] == 1
     # A block of a few hundred bytes a line at a time: the schema of each must fit that of the first.
     longest = max(len(line) for line in path.read_bytes().splitlines())
-    table = pyarrow.json.read_json(path, read_options=pyarrow.json.ReadOptions(block_size=longest + 10, use_threads=False))
+    table = pyarrow.json.read_json(
+        path, read_options=pyarrow.json.ReadOptions(block_size=longest + 10, use_threads=False)
+    )
     assert table.num_rows == 3
     assert table.column("metadata").to_pylist()[2]["source"] == folder.lines()[2]["metadata"]["source"]
 

@@ -194,7 +194,9 @@ def test_discarded_prompts_are_never_paid_for_again_and_failed_ones_are_tried_ag
     for _ in range(2):
         ran = work.resume(code=1)
         assert work.asked() == ["refused 1"]
-        assert re.search(r"1 items failed and can be tried again. To go on:  \S*manyhands resume data/r$", ran.out, re.M)
+        assert re.search(
+            r"1 items failed and can be tried again. To go on:  \S*manyhands resume data/r$", ran.out, re.M
+        )
     assert work.ledger()["by_cause"] == {"discarded": {"no_reasoning": 2}, "failed": {"model_refused": 1}}
     assert len(work.folder.lines("failures.jsonl")) == 3
     statistics = work.folder.json("statistics.json")
@@ -246,7 +248,12 @@ def test_a_damaged_batch_file_is_repaired(work: Work, damage: str) -> None:
     work.asked()
     path = work.folder.run() / "batch_0.jsonl"
     good = path.read_bytes()
-    bad = {"torn": good[:-20], "cut": good[: good.index(b"\n") + 1], "appended": good + b'{"prompt_index": 9', "emptied": b""}
+    bad = {
+        "torn": good[:-20],
+        "cut": good[: good.index(b"\n") + 1],
+        "appended": good + b'{"prompt_index": 9',
+        "emptied": b"",
+    }
     path.write_bytes(bad[damage])
     work.resume()
     assert work.asked() == []
@@ -334,7 +341,13 @@ def test_the_contents_of_named_files_count_and_not_their_names(work: Work) -> No
 def test_harmless_settings_may_change(work: Work) -> None:
     work.batch("--max_samples=1")
     work.resume(
-        "--max_samples=3", "--num_workers=1", "--concurrency=3", "--max_cost=5", "--verbose", "--api_key=other-key", "--no-quiet"
+        "--max_samples=3",
+        "--num_workers=1",
+        "--concurrency=3",
+        "--max_cost=5",
+        "--verbose",
+        "--api_key=other-key",
+        "--no-quiet",
     )
     assert len(work.folder.lines()) == 3
 

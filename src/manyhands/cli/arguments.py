@@ -8,6 +8,9 @@ from typing import NoReturn
 from manyhands.core.errors import UserError
 
 
+LARGEST = 1_000_000_000
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
@@ -16,6 +19,13 @@ class _Parser(argparse.ArgumentParser):
 def parser(command: str, description: str) -> argparse.ArgumentParser:
     """A parser for ``manyhands COMMAND`` that takes no abbreviations and reports errors as UserError."""
     return _Parser(prog=f"manyhands {command}", description=description, allow_abbrev=False)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 up, for ``add_argument(type=…)``."""
+    if not text.isdecimal() or len(text) > len(str(LARGEST)) or not 1 <= int(text) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {LARGEST:,}, not {text!r}")
+    return int(text)
 
 
 def add_run(result: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from manyhands.cli.arguments import add_run, parser
+from manyhands.cli.arguments import add_run, parser, positive
 from manyhands.cli.console import out
 from manyhands.cli.report import print_ledger, print_usage
 from manyhands.cli.run_folders import load_recorded, open_run
@@ -43,9 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     result = parser("show", "List the items of a run, or show one item's steps in order.")
     add_run(result)
     result.add_argument("item", metavar="ITEM", nargs="?", help="an item's number or key")
-    result.add_argument("--attempt", type=int, help="an earlier attempt of the item (default: the latest)")
+    result.add_argument("--attempt", type=positive, help="an earlier attempt of the item (default: the latest)")
     result.add_argument("--state", choices=[str(state) for state in ItemState], help="only items in this state")
-    result.add_argument("--limit", type=int, default=LIST_LIMIT, help=f"items to list at most (default: {LIST_LIMIT})")
+    result.add_argument(
+        "--limit", type=positive, default=LIST_LIMIT, help=f"items to list at most (default: {LIST_LIMIT})"
+    )
     result.add_argument("--full", action="store_true", help=f"do not cut texts at {TEXT_LIMIT} characters")
     result.add_argument("--json", action="store_true", help="print JSON, one line an item or step")
     return result

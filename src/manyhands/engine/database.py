@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -54,7 +55,7 @@ def connect(path: Path, *, read_only: bool = False, any_thread: bool = False) ->
     """
     try:
         return sqlite3.connect(
-            path.absolute().as_uri() + ("?mode=ro" if read_only else ""),
+            path.absolute().as_uri() + (_read_only(path) if read_only else ""),
             uri=True,
             isolation_level=None,
             timeout=BUSY_SECONDS,
@@ -63,6 +64,13 @@ def connect(path: Path, *, read_only: bool = False, any_thread: bool = False) ->
         )
     except sqlite3.Error as error:
         raise RunError(f"{path}: can't be opened: {error}") from error
+
+
+def _read_only(path: Path) -> str:
+    """How to open a file only to read it. In a folder that can't be written, a file that nobody has open is taken as it is: SQLite would
+    otherwise want to make its auxiliary files there."""
+    in_use = path.with_name(f"{path.name}-wal").exists()
+    return "?mode=ro" if in_use or os.access(path.parent, os.W_OK) else "?mode=ro&immutable=1"
 
 
 def prepare(connection: sqlite3.Connection, path: Path, notice: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 from manyhands.core.errors import StorageError
 
@@ -17,7 +17,7 @@ _ASIDE = re.compile(r"\..+\.(\d+)\.new")
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[IO[str]]:
+def written_aside(path: Path) -> Iterator[TextIO]:
     """A text file to write; it takes the place of ``path`` only when all of it is on disk.
 
     Raises StorageError if that fails, and then ``path`` is as it was.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -388,8 +389,10 @@ def is_made(folder: Path) -> bool:
     reader = JournalReader(folder)
     try:
         return reader.meta("run_id") is not None
-    except StorageError:  # killed before its tables were made
-        return False
+    except StorageError:
+        if not os.access(folder, os.W_OK):
+            raise
+        return False  # killed before its tables were made
     finally:
         reader.close()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -102,8 +102,9 @@ class OpenAIChatModel:
             tried = await self._limited_try(request, body, reserve, limits, clock)
             tries += 1
             if tried.completion is not None:
-                extra = {**tried.completion.extra, "latency": round(clock.monotonic() - began, 4), "tries": tries}
-                return replace(tried.completion, extra=extra)
+                # The completion was made for this call alone, so that nobody else sees what is added.
+                tried.completion.extra.update(latency=round(clock.monotonic() - began, 4), tries=tries)
+                return tried.completion
             problem = tried.problem
             assert problem is not None  # a try comes to one or the other
             if problem.rate_limited:
@@ -162,9 +163,8 @@ class OpenAIChatModel:
 
     async def _exchange(self, request: ChatRequest, body: bytes) -> tuple[int, Any, bytes]:
         timeout = self._timeout(request.settings.call_timeout)
-        async with self._opened().post(
-            self.endpoint.url, data=body, headers=self._headers, timeout=timeout, allow_redirects=False
-        ) as response:
+        call = self._opened().post(self.endpoint.url, data=body, timeout=timeout, allow_redirects=False)
+        async with call as response:
             return response.status, response.headers, await self._content(response)
 
     async def _content(self, response: aiohttp.ClientResponse) -> bytes:
@@ -184,6 +184,7 @@ class OpenAIChatModel:
                 # The limiter bounds the connections.
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                headers=self._headers,
                 proxy=_proxy_for(self.endpoint.base_url),
             )
         return self._session
@@ -255,7 +256,8 @@ def _parse(content: bytes) -> Json:
 def _input_tokens(request: ChatRequest, body: bytes) -> int:
     """Tokens of a request at most: a third of its bytes (English has four to a token; other scripts have more bytes to a
     character), with inline images counted apart."""
-    if b'"image_url"' not in body and b'"input_audio"' not in body:
+    only_text = not any(isinstance(message.get("content"), list) for message in request.messages)
+    if only_text or (b'"image_url"' not in body and b'"input_audio"' not in body):
         return len(body) // _BYTES_PER_TOKEN + 1
     inline = images = 0
     for message in request.messages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
@@ -18,6 +17,7 @@ SIMULATED_FINGERPRINT = "manyhands-simulated"
 """The ``system_fingerprint`` of answers that the simulated model made, by which the client knows them."""
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CHARACTERS_PER_TOKEN = 4
+_SIMULATED = Usage(simulated_calls=1)
 
 
 class Unreadable(ValueError):
@@ -138,7 +138,7 @@ def _usage(
         usage = _estimate(request_size, message)
         extra["usage_estimated"] = True
     if "simulated" in extra:
-        return replace(usage, cost=0.0, simulated_calls=1)
+        return usage + _SIMULATED
     return prices.priced(usage, model, cost)
 
 

@@ -77,31 +77,26 @@ async def start_anchor(
 
     Must be called in the event loop's thread, as the sandbox ends with the thread that started it.
     """
-    count = len(files)
-    pipes = fresh_pipes(count + 4)
-    (args_read, args_write), (info_read, info_write), (input_read, lifeline), (output_read, output_write) = pipes[
-        count:
-    ]
-    given = [read for read, _ in pipes[:count]]
+    given: list[int] = []
+    (input_read, lifeline), (output_read, output_write), (info_read, info_write) = fresh_pipes(3)
     try:
-        placed = [word for fd, path in zip(given, files, strict=True) for word in ("--file", str(fd), path)]
-        for (_, write), text in zip(pipes[:count], files.values(), strict=True):
-            os.write(write, text.encode())
-            os.close(write)
-        os.write(args_write, b"".join(os.fsencode(word) + b"\0" for word in [*placed, *arguments]))
-        os.close(args_write)
+        words = []
+        for path, text in files.items():
+            given.append(_in_memory(text.encode()))
+            words += ["--file", str(given[-1]), path]
+        given.append(_in_memory(b"".join(os.fsencode(word) + b"\0" for word in [*words, *arguments])))
         process = Process(
-            [bwrap, "--args", str(args_read), "--info-fd", str(info_write), *_WAIT],
+            [bwrap, "--args", str(given[-1]), "--info-fd", str(info_write), *_WAIT],
             environment,
             stdin=input_read,
             output=output_write,
-            keep=[*given, args_read, info_write],
+            keep=[*given, info_write],
         )
     except BaseException:
         close_all(lifeline, output_read, info_read)
         raise
     finally:
-        close_all(*given, args_read, info_write, input_read, output_write)
+        close_all(*given, info_write, input_read, output_write)
     try:
         await _until_ready(process, output_read)
         inner = json.loads(os.read(info_read, 4096))["child-pid"]
@@ -114,6 +109,17 @@ async def start_anchor(
         raise
     finally:
         close_all(info_read)
+
+
+def _in_memory(data: bytes) -> int:
+    """A descriptor to read ``data`` from. Raises ItemError(SANDBOX_LOST)."""
+    try:
+        descriptor = os.memfd_create("manyhands")
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't start a sandbox: {error.strerror}") from error
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 async def _until_ready(process: Process, output: int) -> None:

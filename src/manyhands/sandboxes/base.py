@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +17,11 @@ from manyhands.sandboxes.file_access import RunInside
 from manyhands.sandboxes.launch import Launcher, marks
 from manyhands.sandboxes.process import Process, run_process, to_the_end
 from manyhands.sandboxes.protocol import BackgroundProcess, ExecResult
-from manyhands.sandboxes.shell import Shell, ShellState
+from manyhands.sandboxes.shell import Shell, ShellNotStarted, ShellState
+from manyhands.sandboxes.strays import process_line
 
 _LONGEST_ARGUMENT = 100_000
+_SECOND_TRY = 0.1
 _IN_STATE = """\
 builtin eval "$1" >/dev/null 2>&1
 builtin export "${@:4}"; builtin cd -- "$2" || exit 126
@@ -101,19 +103,13 @@ class CommandSandbox:
 
     async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
         if self._shell_busy:
-            return await self._shell_beside(command, timeout, max_output)
+            return await self._in_a_shell(lambda: self._shell_beside(command, timeout, max_output))
         self._shell_busy = True
         try:
-            await self._prepare()
-            shell = self._shell
-            if shell is None or not shell.alive:
-                shell = self._shell = self._new_shell()
-            try:
-                return await shell.run(command, timeout=timeout, max_output=max_output)
-            finally:
-                self._after_command(shell)
+            return await self._in_a_shell(lambda: self._shell_once(command, timeout, max_output))
         finally:
             self._shell_busy = False
+            self._note_liveness()
 
     async def spawn(self, command: str, *, cwd: str | None = None) -> BackgroundProcess:
         """Start a command line in the background. Without ``cwd`` it starts where the persistent shell is, with its variables."""
@@ -123,11 +119,15 @@ class CommandSandbox:
         self._note_live(True)
         number = f"p{len(self._background) + 1}"
         directory = self._launcher.start_directory
-        process = Background(
-            number,
-            command,
-            lambda stdin, output: self._start(words, directory, stdin, output, alone=True),
-        )
+        try:
+            process = Background(
+                number,
+                command,
+                lambda stdin, output: self._start(words, directory, stdin, output, alone=True),
+            )
+        except ItemError:
+            self._note_liveness()
+            raise
         self._background[number] = process
         process.on_end(self._note_liveness)
         return process
@@ -208,6 +208,27 @@ class CommandSandbox:
 
     # The persistent shell
 
+    async def _in_a_shell(self, attempt: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """Try twice to get a shell: something inside may just have killed everything, so that the first one can't start."""
+        try:
+            return await attempt()
+        except ShellNotStarted:
+            await asyncio.sleep(_SECOND_TRY)
+        try:
+            return await attempt()
+        except ShellNotStarted as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"the shell does not start: {error}") from error
+
+    async def _shell_once(self, command: str, timeout: float, max_output: int) -> ExecResult:
+        await self._prepare()
+        shell = self._shell
+        if shell is None or not shell.alive:
+            shell = self._shell = self._new_shell()
+        try:
+            return await shell.run(command, timeout=timeout, max_output=max_output)
+        finally:
+            self._after_command(shell)
+
     async def _shell_beside(self, command: str, timeout: float, max_output: int) -> ExecResult:
         await self._prepare()
         shell = self._new_shell()
@@ -242,7 +263,6 @@ class CommandSandbox:
         if not shell.alive:
             self._shell = None
             self._retire(shell)
-        self._note_liveness()
 
     def _retire(self, shell: Shell) -> None:
         """Keep a dead shell's output flowing for as long as something of its background writes there."""
@@ -280,7 +300,18 @@ class CommandSandbox:
     def _note_liveness(self) -> None:
         if self._closing is None:
             running = any(process.exit_code is None for process in self._background.values())
-            self._note_live(running or self._jobs)
+            self._note_live(running or self._left_running())
+
+    def _left_running(self) -> bool:
+        """Whether a shell command left something running, as far as it can be known."""
+        members = None if self._shell_busy else self._launcher.members()
+        if members is None:
+            return self._jobs
+        members -= self._shell.own_processes() if self._shell is not None else set()
+        lines = [line for pid in members if (line := process_line(pid)) is not None and line.state not in "ZX"]
+        # What runs in the session of a program of ours still running is that program's.
+        ours = {process.pid for process in self._processes} - ({self._shell.pid} if self._shell is not None else set())
+        return any(line.session not in ours for line in lines)
 
     def _note_live(self, live: bool) -> None:
         if live != self._live:

@@ -32,6 +32,7 @@ from manyhands.sandboxes.cgroups import Group, make_group
 from manyhands.sandboxes.checkpoint import Checkpoint
 from manyhands.sandboxes.file_access import RunInside, read_inside, read_plain, write_inside, write_plain
 from manyhands.sandboxes.narrow_root import OWN_FILES, WORKSPACE, mounts, search_path, start_directory
+from manyhands.sandboxes.process import to_the_end
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.sandboxes.trees import open_folder
 
@@ -56,7 +57,11 @@ class BubblewrapBackend:
         directory, alias = start_directory(request.cwd)
         folder = await asyncio.to_thread(_make_folders, request, directory)
         launcher = _BubblewrapLauncher(request, folder, directory, alias)
-        await launcher.prepare()
+        try:
+            await launcher.prepare()
+        except BaseException:
+            await to_the_end(launcher.stop())
+            raise
         checkpoint = Checkpoint(folder, _TREES)
         return CommandSandbox(folder, launcher, _InsideFiles(folder, alias), checkpoint, fronted=True)
 
@@ -94,6 +99,9 @@ class _BubblewrapLauncher:
         processes = limits.processes if self._group is None and _counts_by_sandbox() else None
         return launch.limited(entered, limits, self._group, processes)
 
+    def members(self) -> set[int] | None:
+        return None if self._group is None else self._group.members()
+
     async def stop(self) -> None:
         async with self._starting:
             self._stopped = True
@@ -108,7 +116,7 @@ class _BubblewrapLauncher:
         if self._anchor is not None:  # something inside killed it; what was running is gone, the files are not
             await self._anchor.stop()
         if self._group is None:
-            self._group = make_group(self._request.run_id, memory=limits.memory, processes=limits.processes)
+            self._group = make_group(memory=limits.memory, processes=limits.processes)
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")

@@ -7,7 +7,6 @@ these controllers delegated to the root group), which usually means as root. Els
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import signal
@@ -62,12 +61,12 @@ class Group:
         return True
 
 
-def make_group(run_id: str, *, memory: int, processes: int) -> Group | None:
-    """A new group for a sandbox of this run, or None where this machine has no use of them."""
+def make_group(*, memory: int, processes: int) -> Group | None:
+    """A new group for a sandbox, or None where this machine has no use of them."""
     places = usable_hierarchies()
     if places is None:
         return None
-    name = f"{_run_prefix(run_id)}{secrets.token_hex(6)}"
+    name = f"{_PREFIX}{_process_numbers()}-{os.getpid()}-{secrets.token_hex(6)}"
     group = Group(tuple(parent / name for parent in places.parents))
     try:
         for folder in group.folders:
@@ -85,23 +84,38 @@ def usable_hierarchies() -> Hierarchies | None:
     """Where groups can be made on this machine; found out once, by making one."""
     for places in (_version_1(), _version_2()):
         if places is not None and all(_can_make(parent) for parent in places.parents):
+            sweep()
             return places
     return None
 
 
-def kill_leftovers(run_id: str) -> int:
-    """Kill what still runs in groups of this run and remove them. Returns how many processes there were."""
+def sweep() -> int:
+    """Kill what runs in groups whose makers are dead, and remove these groups. Returns how many processes there were.
+
+    Done once by each process that makes groups: nothing else would ever remove the groups of a process that was killed.
+    """
     count = 0
     for hierarchy in _hierarchy_roots():
-        for folder in _named(hierarchy, _run_prefix(run_id), _DEPTH):
-            count += len(set(_members(folder)))
-            Group((folder,)).kill()
-            Group((folder,)).remove()
+        for folder in _groups_below(hierarchy, _DEPTH):
+            if not _leftover(folder.name):
+                continue
+            group = Group((folder,))
+            count += len(group.members())
+            group.kill()
+            group.remove()
     return count
 
 
-def _run_prefix(run_id: str) -> str:
-    return f"{_PREFIX}{hashlib.blake2b(run_id.encode(), digest_size=6).hexdigest()}-"
+@cache
+def _process_numbers() -> int:
+    """Which numbering of processes we are in: that of the machine, or of some container."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _leftover(name: str) -> bool:
+    """Whether the maker of a group, who is named in the group's name, is known to be dead."""
+    fields = name.removeprefix(_PREFIX).split("-")
+    return fields[0] == str(_process_numbers()) and fields[1].isdigit() and not Path(f"/proc/{fields[1]}").exists()
 
 
 def _version_1() -> Hierarchies | None:
@@ -139,7 +153,7 @@ def _parent(hierarchy: Path, own: str) -> Path:
 
 
 def _can_make(parent: Path) -> bool:
-    trial = parent / f"{_PREFIX}trial-{secrets.token_hex(6)}"
+    trial = parent / f"{_PREFIX}{_process_numbers()}-{os.getpid()}-{secrets.token_hex(6)}"
     try:
         trial.mkdir()
         trial.rmdir()
@@ -181,12 +195,12 @@ def _hierarchy_roots() -> list[Path]:
     return [folder for folder in (_ROOT / "pids", _ROOT / "memory", _ROOT / "manyhands") if folder.is_dir()]
 
 
-def _named(folder: Path, prefix: str, depth: int) -> Iterator[Path]:
+def _groups_below(folder: Path, depth: int) -> Iterator[Path]:
     with suppress(OSError):
         for entry in os.scandir(folder):
             if not entry.is_dir(follow_symlinks=False):
                 continue
-            if entry.name.startswith(prefix):
+            if entry.name.startswith(_PREFIX):
                 yield Path(entry.path)
             elif depth > 0:
-                yield from _named(Path(entry.path), prefix, depth - 1)
+                yield from _groups_below(Path(entry.path), depth - 1)

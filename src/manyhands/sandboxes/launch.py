@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from manyhands.engine.strays import MARK
 from manyhands.sandboxes.cgroups import Group
 from manyhands.sandboxes.protocol import SandboxLimits, SandboxRequest
-from manyhands.sandboxes.strays import RUN_VARIABLE, SANDBOX_VARIABLE
+from manyhands.sandboxes.strays import SANDBOX_VARIABLE
 
 # $1: how many group files follow; then those files, then the command.
 _LIMIT = """\
@@ -55,6 +56,10 @@ class Launcher(Protocol):
         """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside)."""
         ...
 
+    def members(self) -> set[int] | None:
+        """The ids of all processes that commands started, as the host counts; None where that can't be known."""
+        ...
+
     async def stop(self) -> None:
         """Kill everything inside. Idempotent."""
         ...
@@ -83,14 +88,14 @@ def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, sandb
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         **(request.environment or {}),
-        RUN_VARIABLE: request.run_id,
+        MARK: request.run_id,
         SANDBOX_VARIABLE: sandbox_id,
     }
 
 
 def marks(environment: Mapping[str, str]) -> list[str]:
     """The entries, as ``NAME=value``, by which a sandbox's processes are found."""
-    return [f"{name}={environment[name]}" for name in (RUN_VARIABLE, SANDBOX_VARIABLE)]
+    return [f"{name}={environment[name]}" for name in (MARK, SANDBOX_VARIABLE)]
 
 
 def host_path() -> str:

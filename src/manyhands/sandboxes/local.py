@@ -68,13 +68,16 @@ class _LocalLauncher:
         if not self._used:
             self._used = True
             limits = self._request.limits
-            self._group = make_group(self._request.run_id, memory=limits.memory, processes=limits.processes)
+            self._group = make_group(memory=limits.memory, processes=limits.processes)
 
     def command(self, command: Sequence[str], directory: str) -> list[str]:
         # No limit on processes without a group: the per-user one would count everything else that the user runs.
         return launch.limited(
             launch.in_directory(command, directory), self._request.limits, self._group, processes=None
         )
+
+    def members(self) -> set[int] | None:
+        return None if self._group is None else self._group.members()
 
     async def stop(self) -> None:
         if self._used:

@@ -42,7 +42,12 @@ __manyhands_report() {{
     builtin shopt -p; builtin declare -f; builtin declare -p; builtin alias -p; builtin printf '\\0'; }} >&{status} 2>/dev/null
 }}
 builtin trap '__manyhands_report exit "$?"' EXIT
+builtin printf + >&{status}
 """
+
+
+class ShellNotStarted(Exception):
+    """The shell ended before it could take its first command. The message is what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,12 @@ class _Report:
         self._parts: list[bytes] = []
         self._size = 0
         self._ends = 0
+        self.begun = False
         self.arrived = asyncio.Event()
 
     def feed(self, data: bytes) -> None:
+        if not self.begun:  # the first byte says that the shell is ready
+            self.begun, data = True, data[1:]
         self._size += len(data)
         self._ends += data.count(b"\0")
         if self._size <= _LONGEST_REPORT:
@@ -131,7 +139,7 @@ class Shell:
 
     async def run(self, command: str, *, timeout: float, max_output: int) -> ExecResult:
         """Run one command line. Afterwards ``alive`` says whether this shell can take another one. Raises ToolError for
-        text that no shell can take."""
+        text that no shell can take, and ShellNotStarted, in which case the command was not run."""
         if "\0" in command:
             raise ToolError("the command holds a NUL character, which no shell takes; leave it out")
         began = time.monotonic()
@@ -164,6 +172,18 @@ class Shell:
         self._script.close()
         self._status.close()
         self._output.close()
+
+    @property
+    def pid(self) -> int:
+        """The process that was started for it, as the host counts."""
+        return self._process.pid
+
+    def own_processes(self) -> set[int]:
+        """The ids of the processes that are the shell itself, not what it started; empty if it has ended."""
+        if self._process.exit_code is not None:
+            return set()
+        pid = self._process.pid
+        return {pid, *(children(pid) if self._fronted else ())}
 
     @property
     def silent(self) -> bool:
@@ -207,6 +227,9 @@ class Shell:
     async def _gone(self) -> int:
         """It ended without a report: by ``exec``, by a signal, or with the sandbox."""
         await self.dismiss()
+        if not self._report.begun:
+            self._output.drain()
+            raise ShellNotStarted(self._capture.joined().decode(errors="replace").strip())
         return self._process.exit_code or 0
 
     async def _abort(self, since: int) -> None:

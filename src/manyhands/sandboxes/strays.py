@@ -1,7 +1,7 @@
 """Finding and ending processes by what the kernel says about them (``/proc``, see proc(5)).
 
-Every process that a sandbox starts carries ``MANYHANDS_RUN=<run id>`` in its environment, so that whoever opens a run after a
-crash can end what the crash left behind.
+Every process that a sandbox starts carries two marks in its environment: the run's, by which the engine finds what a crash
+left behind (``manyhands.engine.strays``), and the sandbox's own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.sandboxes import cgroups
-
-RUN_VARIABLE = "MANYHANDS_RUN"
 SANDBOX_VARIABLE = "MANYHANDS_SANDBOX"
 _ROUNDS = 20
 
@@ -89,44 +86,19 @@ async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
         await asyncio.sleep(0.01)
 
 
-def kill_strays(run_id: str, spare: Collection[int] = ()) -> int:
-    """Kill every process on this machine that carries ``MANYHANDS_RUN=<run_id>``, and return how many there were.
-
-    For whoever opens a run after a crash. Spared are this process, its ancestors, and ``spare`` (the ids of worker processes, with
-    their descendants). Reads the whole process table: not for the event loop's thread.
-    """
-    count = kill_marked(RUN_VARIABLE, run_id, spare)
-    return count + cgroups.kill_leftovers(run_id)
-
-
-def kill_marked(variable: str, value: str, spare: Collection[int] = ()) -> int:
-    """Kill every process whose environment holds ``variable=value``; see ``kill_strays`` for who is spared."""
+def kill_marked(variable: str, value: str) -> int:
+    """Kill every process on this machine whose environment holds ``variable=value``, but for this one, until none is left.
+    Returns how many there were. Reads the whole process table: not for the event loop's thread."""
     mark = f"{variable}={value}".encode()
-    return _kill_until_none(lambda: _marked(mark, spare))
-
-
-def _kill_until_none(find: Callable[[], set[int]]) -> int:
     killed: set[int] = set()
     for _ in range(_ROUNDS):
-        found = find()
+        found = {pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid) and _alive(pid)}
         if not found:
             break
         _signal_all(found, signal.SIGKILL)
         killed |= found
         time.sleep(0.01)
     return len(killed)
-
-
-def _marked(mark: bytes, spare: Collection[int]) -> set[int]:
-    table = process_table()
-    kept = {os.getpid(), *_ancestors(os.getpid(), table), *spare}
-    found = set()
-    for pid, line in table.items():
-        if pid in kept or line.state in "ZX" or _has_ancestor(pid, set(spare), table):
-            continue
-        if mark in _environment(pid):
-            found.add(pid)
-    return found
 
 
 def _environment(pid: int) -> list[bytes]:

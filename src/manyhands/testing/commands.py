@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Self
 
 from manyhands.core.jsonio import loads
 from manyhands.engine.strays import MARK
+from manyhands.engine.summary import ORDER
 
 PROGRAM = (sys.executable, "-m", "manyhands")
 LONGEST = 120.0
@@ -47,16 +49,21 @@ class Ended:
         """The lines on standard error."""
         return self.err.splitlines()
 
+    @property
+    def to_go_on(self) -> list[str]:
+        """The words of the command that it named for going on; none if it named none."""
+        return shlex.split(self.out.partition("To go on:  ")[2].partition("\n")[0])
+
 
 class Command:
     """A ``manyhands …`` that runs, in a process group of its own. Use as a context manager: at the end it is killed."""
 
-    def __init__(self, *words: str, folder: Path | None = None, before: tuple[str, ...] = ()) -> None:
-        """``folder``: its current one. ``before``: a command that starts another one, as ``("setpriv", …)``."""
+    def __init__(self, *words: str, folder: Path | None = None, program: Sequence[str] = PROGRAM) -> None:
+        """``folder``: its current one. ``program``: what stands before the words."""
         self._out, self._err = TemporaryFile(), TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._began = time.monotonic()
         self.process = subprocess.Popen(
-            [*before, *PROGRAM, *words],
+            [*program, *words],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
@@ -130,9 +137,9 @@ class Command:
         return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
-def run(*words: str, folder: Path | None = None, seconds: float = LONGEST, before: tuple[str, ...] = ()) -> Ended:
+def run(*words: str, folder: Path | None = None, seconds: float = LONGEST, program: Sequence[str] = PROGRAM) -> Ended:
     """Perform ``manyhands …`` to its end."""
-    with Command(*words, folder=folder, before=before) as command:
+    with Command(*words, folder=folder, program=program) as command:
         return command.wait(seconds)
 
 
@@ -210,6 +217,27 @@ def write_prompts(path: Path, rows: Iterable[str | Mapping[str, Any]]) -> Path:
     objects = ({"prompt": row} if isinstance(row, str) else row for row in rows)
     path.write_text("".join(json.dumps(row) + "\n" for row in objects), encoding="utf-8")
     return path
+
+
+def one_line(ended: Ended) -> str:
+    """The only line that a command printed on standard error. Raises AssertionError if there is none, more, or a traceback."""
+    if len(ended.errors) != 1 or not ended.err.startswith("manyhands: "):
+        raise AssertionError(f"expected one line on standard error, not {ended.err!r}")
+    return ended.errors[0]
+
+
+def ledger(run_folder: Path) -> dict[str, Any]:
+    """A run's ledger. Raises AssertionError if it does not add up."""
+    found: dict[str, Any] = loads((run_folder / "summary.json").read_bytes())["ledger"]
+    if found["items"] != sum(found[state] for state in ORDER):
+        raise AssertionError(f"the ledger does not add up: {found}")
+    return found
+
+
+def trajectories(run_folder: Path) -> int:
+    """How many trajectories a run has. Raises ValueError if a line of the file is damaged."""
+    lines = (run_folder / "trajectories.jsonl").read_bytes().splitlines()
+    return sum(isinstance(loads(text), dict) for text in lines)
 
 
 def children(pid: int) -> list[int]:

@@ -27,8 +27,9 @@ import pytest
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
+from manyhands.engine.strays import MARK, kill_strays
 from manyhands.sandboxes.protocol import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
-from manyhands.sandboxes.strays import RUN_VARIABLE, kill_strays, process_table
+from manyhands.sandboxes.strays import process_table
 
 _OWNER = """
 import asyncio, sys
@@ -353,7 +354,7 @@ class SandboxContract:
                 )
                 assert secret not in seen
                 assert "GIVEN=yes" in seen
-                assert f"{RUN_VARIABLE}={run_id}" in seen
+                assert f"{MARK}={run_id}" in seen
                 assert secret.encode() not in (await sandbox.run(["env"], timeout=10)).output
                 process = await sandbox.spawn("env")
                 await process.wait(10)
@@ -590,7 +591,7 @@ async def _exists(sandbox: Sandbox, path: str) -> bool:
 
 async def _running(run_id: str, command: str) -> list[int]:
     """Processes of this run on the host whose command line begins with ``command``."""
-    return await asyncio.to_thread(_find, f"{RUN_VARIABLE}={run_id}".encode(), command)
+    return await asyncio.to_thread(_find, f"{MARK}={run_id}".encode(), command)
 
 
 def _find(mark: bytes, command: str) -> list[int]:

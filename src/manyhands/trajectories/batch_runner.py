@@ -46,7 +46,7 @@ class BatchRunner:
     Takes the original's arguments and, as keywords, every option of ``manyhands batch`` (see ``BatchSpec``). Without ``model`` it takes the
     command line's default. Nothing is made on disk before ``run``.
 
-    Raises ValueError (as UserError) for a setting that can't be used, FileNotFoundError for a missing dataset.
+    Raises ValueError (as UserError) for a setting or a dataset that can't be used, FileNotFoundError for a missing dataset.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class BatchRunner:
             raise MissingDataset(f"there is no dataset at {values['dataset_file']}")
         try:
             self.spec = BatchSpec.make(values)
+            _check_dataset(self.spec)
             if self.spec.mcp_config is None:  # with it, toolsets are known only when the servers have started
                 tables(self.spec)[0].named(self.spec.distribution)
         except UserError as error:
@@ -123,6 +124,12 @@ class BatchRunner:
     def stop(self) -> None:
         """Finish the calls in flight and stop; again: stop at once. Only from the thread that runs."""
         self.controls.stop()
+
+
+def _check_dataset(spec: BatchSpec) -> None:
+    """Reads up to the first usable row. Raises UserError, naming the path, if there is none."""
+    if all(isinstance(row, BadRow) for row in read_rows(spec.dataset_file, spec.max_samples)):
+        raise UserError(f"the dataset has no usable row: {spec.dataset_file}")
 
 
 async def run_batch(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from manyhands.core.jsonio import line, loads
 from manyhands.core.outcomes import ItemState
@@ -70,16 +70,17 @@ class Removed:
             self.keys.add(row.key)
 
 
-def combine(folder: Path, samples: int, handle: IO[str], without: Collection[str] = ()) -> None:
+def combine(folder: Path, samples: int, handle: TextIO, without: Collection[str] = ()) -> None:
     """Write the lines of all batch files in order of prompts and samples, but for those of the items ``without``. One batch file is held in
     memory at a time, and of a large one only where its lines are."""
+    handle.flush()
     for path in batch_files(folder):
         with path.open("rb") as batch:
             for start, length in sorted_lines(batch, samples):
                 batch.seek(start)
                 text = batch.read(length)
                 if not without or loads(text)["metadata"]["item"] not in without:
-                    handle.write(text.decode("utf-8"))
+                    handle.buffer.write(text)  # as it is: both are UTF-8
 
 
 def sorted_lines(batch: IO[bytes], samples: int) -> Iterator[tuple[int, int]]:

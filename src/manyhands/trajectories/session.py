@@ -36,9 +36,7 @@ class Session:
     rewrite_outputs: bool = False
 
 
-async def open_batch(
-    options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]
-) -> Session:
+async def open_batch(options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]) -> Session:
     """Make or continue the run that the settings name.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings changed),
@@ -154,4 +152,3 @@ def _shape(prepared: Prepared) -> tuple[Any, ...]:
 
 def _tools_of(options: BatchSpec) -> tuple[str | None, ...]:
     return (options.distribution, options.distributions_file, options.mcp_config)
-

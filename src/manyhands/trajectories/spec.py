@@ -128,7 +128,6 @@ class BatchSpec(Settings):
         "https://openrouter.ai/api/v1",
         "Any endpoint that speaks OpenAI chat completions.",
         group=_MODEL,
-        identity=True,
         value="URL",
     )
     max_turns: Annotated[int, whole(1)] = setting(10, "Model calls per prompt at most.", group=_AGENT, identity=True)

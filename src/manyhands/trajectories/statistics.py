@@ -43,12 +43,15 @@ class KnownTools:
 def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, Any]:
     """What is kept with an item for ``RunStatistics``: small JSON. ``tools`` gives calls and failures by name, tools
     that do not exist included."""
-    calls: Counter[str] = Counter(name for name, _ in result.tool_uses)
-    failures: Counter[str] = Counter(name for name, failed in result.tool_uses if failed)
+    tools: dict[str, list[int]] = {}
+    for name, failed in result.tool_uses:
+        counts = tools.setdefault(name, [0, 0])
+        counts[0] += 1
+        counts[1] += failed
     return {
         "stop_reason": result.stop_reason.value,
         "api_calls": result.api_calls,
-        "tools": {name: [calls[name], failures[name]] for name in calls},
+        "tools": tools,
         "reasoning": list(reasoning),
         "usage": brief_usage(result.usage),
     }

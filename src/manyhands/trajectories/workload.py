@@ -151,7 +151,9 @@ class TrajectoryWorkload:
             return await run_agent(
                 context,
                 AgentTask(
-                    payload.prompt, ephemeral=options.ephemeral_system_prompt, prefill=cast(Sequence[Message], options.prefill_messages or ())
+                    payload.prompt,
+                    ephemeral=options.ephemeral_system_prompt,
+                    prefill=cast(Sequence[Message], options.prefill_messages or ()),
                 ),
                 model=self._model or NeverCalled(),
                 tools=toolbox,

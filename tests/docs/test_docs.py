@@ -1,0 +1,224 @@
+"""The documentation is true: its tables are those of the code, its links lead somewhere, its snippets run as printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from manyhands.core.outcomes import StopReason
+from manyhands.sandboxes.checkpoint import MOST_BYTES, MOST_ENTRIES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+SNIPPET = re.compile(r"<!-- (run|file)(?:: ([^>]*?))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+IN_CODE = re.compile(r"`((?:src|tests|docs|examples|tools|benchmarks)/[\w./-]+)`")
+LONGEST = 60.0
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A marked block. ``kind``: ``run`` or ``file``; ``note``: what stands behind it."""
+
+    kind: str
+    note: str
+    language: str
+    text: str
+
+
+def snippets(path: Path) -> list[Snippet]:
+    return [Snippet(*(part or "" for part in found)) for found in SNIPPET.findall(path.read_text(encoding="utf-8"))]
+
+
+def environment(*more: Path) -> dict[str, str]:
+    """As with the virtual environment active, and no keys."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": ":".join(map(str, (ROOT / "src", *more))),
+        "HOME": os.environ.get("HOME", "/tmp"),
+        "LANG": "C.UTF-8",
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the examples in it, as in a clone."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    return tmp_path
+
+
+def run(command: list[str], folder: Path, *more: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(*more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LONGEST,
+    )
+    code = done.returncode
+    return (128 - code if code < 0 else code), done.stdout  # as a shell says it
+
+
+def commands(snippet: Snippet) -> Iterator[tuple[str, list[str], int]]:
+    """The commands of a console snippet, each with the lines printed under it and its exit code."""
+    codes = [int(code) for code in snippet.note.removeprefix("exit ").split(",")] if snippet.note else []
+    parts = re.split(r"^\$ ", snippet.text, flags=re.MULTILINE)[1:]
+    assert not codes or len(codes) == len(parts), "one exit code for each command"
+    for number, part in enumerate(parts):
+        command, _, printed = part.partition("\n")
+        yield command, [line for line in printed.splitlines() if line.strip()], codes[number] if codes else 0
+
+
+def assert_printed(line: str, output: str) -> None:
+    pattern = r".*?".join(re.escape(" ".join(part.split())) for part in line.split("…"))
+    pattern = pattern.replace(r"\ .*?", r"\s?.*?")
+    assert re.search(pattern, "\n".join(" ".join(text.split()) for text in output.splitlines())), (
+        f"{line!r} not in:\n{output}"
+    )
+
+
+RUNNABLE = [path for path in DOCUMENTS if any(snippet.kind == "run" for snippet in snippets(path))]
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.stem)
+def test_snippets_run_as_printed(path: Path, folder: Path) -> None:
+    for snippet in snippets(path):
+        if snippet.kind != "run":
+            continue
+        if snippet.language == "python":
+            code, output = run([sys.executable, "-c", snippet.text], folder)
+            assert code == 0, output
+            continue
+        for command, printed, expected in commands(snippet):
+            code, output = run(["bash", "-c", command], folder)
+            assert code == expected, f"{command}\n{output}"
+            for line in printed:
+                assert_printed(line, output)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_excerpts_are_in_their_files(path: Path) -> None:
+    for snippet in snippets(path):
+        if snippet.kind == "file":
+            assert snippet.text in (ROOT / snippet.note).read_text(encoding="utf-8"), snippet.note
+
+
+def test_tables_are_those_of_the_code() -> None:
+    code, output = run([sys.executable, "tools/docs.py", "--check"], ROOT)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_links_and_file_names_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for link in LINK.findall(text):
+        name, _, heading = link.partition("#")
+        if name.startswith("http"):
+            continue
+        target = (path.parent / name) if name else path
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
+    for name in IN_CODE.findall(text):
+        assert (ROOT / name).exists(), name
+
+
+def headings(path: Path) -> set[str]:
+    found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_picture_is_small_and_needs_no_other_machine() -> None:
+    picture = (ROOT / "docs/images/run.svg").read_text(encoding="utf-8")
+    assert len(picture.encode()) < 100_000
+    assert "@font-face" not in picture
+    assert "30/30" in picture
+
+
+def test_every_field_of_the_outputs_is_described(folder: Path) -> None:
+    """Runs a small batch with a row that can't be used, one that is discarded, and looks for each key in the page."""
+    rows = ['{"prompt": "Count to three.", "level": 1}', '{"prompt": "x [simulate: no_reasoning]"}', "no JSON"]
+    (folder / "rows.jsonl").write_text("\n".join(rows))
+    options = (
+        "--dataset_file=rows.jsonl --batch_size=5 --run_name=fields --model=simulated --distribution=terminal_only"
+    )
+    code, output = run(["manyhands", "batch", *options.split()], folder)
+    assert code == 0, output
+    results = folder / "data/fields"
+    page = (ROOT / "docs/trajectories.md").read_text(encoding="utf-8")
+    entries = [json.loads(line) for line in (results / "trajectories.jsonl").read_text().splitlines()]
+    missed = [json.loads(line) for line in (results / "failures.jsonl").read_text().splitlines()]
+    assert len(entries) == 1
+    assert len(missed) == 2
+    keys = {*entries[0], *entries[0]["metadata"], *entries[0]["metadata"]["usage"]}
+    for found in (
+        *missed,
+        *(json.loads((results / name).read_text()) for name in ("statistics.json", "checkpoint.json")),
+    ):
+        keys |= set(found)
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+    left = {path.name for path in results.iterdir()} - {"batch_0.jsonl"}
+    assert [name for name in sorted(left) if name not in page] == []
+
+
+def test_stop_reasons_and_bounds_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/trajectories.md").read_text(encoding="utf-8")
+    assert [reason for reason in StopReason if f"| `{reason}` |" not in page] == []
+    promises = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    assert f"{MOST_ENTRIES:,} files" in promises
+    assert f"{MOST_BYTES >> 20} MB" in promises
+
+
+def test_an_installed_package_brings_its_tools(folder: Path) -> None:
+    """The example package, installed as an installer would: its module, and the entry points of its metadata."""
+    site = folder / "site"
+    information = site / "word_tools-0.1.0.dist-info"
+    information.mkdir(parents=True)
+    shutil.copy(folder / "examples/own_tool/word_tools.py", site)
+    declared = (folder / "examples/own_tool/pyproject.toml").read_text(encoding="utf-8")
+    entry = re.search(r'\[project\.entry-points\."(.+?)"\]\n(\w+) = "(.+?)"', declared)
+    assert entry is not None
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: word-tools\nVersion: 0.1.0\n")
+    (information / "entry_points.txt").write_text(f"[{entry[1]}]\n{entry[2]} = {entry[3]}\n")
+    options = "--distributions_file=examples/own_tool/distributions.yaml"
+    code, output = run(["bash", "-c", f"manyhands batch --list_distributions {options}"], folder, site)
+    assert (code, "with_words" in output) == (0, True), output
+    program = (
+        "from manyhands import BatchRunner\n"
+        "runner = BatchRunner('examples/prompts.jsonl', 5, 'words', 'with_words', model='simulated', max_samples=4,\n"
+        "    executor='local', distributions_file='examples/own_tool/distributions.yaml')\n"
+        "print(runner.run().ledger)\n"
+    )
+    code, output = run([sys.executable, "-c", program], folder, site)
+    assert code == 0, output
+    statistics = json.loads((folder / "data/words/statistics.json").read_text())
+    assert {"count_words", "line_count"} & set(statistics["tool_statistics"])
+
+
+def test_the_example_programs_run(folder: Path) -> None:
+    code, output = run([sys.executable, "examples/run_batch.py"], folder)
+    assert code == 0, output
+    assert "4 of 4 ended" in output
+    copy = folder / "data/copy"
+    shutil.copytree(folder / "data/from_python", copy)
+    compare = [sys.executable, "examples/compare.py", "data/from_python", "data/copy"]
+    assert run(compare, folder)[0] == 0
+    lines = (copy / "trajectories.jsonl").read_text().splitlines(keepends=True)
+    (copy / "trajectories.jsonl").write_text("".join(lines[1:]))
+    assert run(compare, folder)[0] == 1

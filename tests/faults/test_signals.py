@@ -1,0 +1,129 @@
+"""Ctrl-C, SIGTERM, and a worker that is killed: through the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from manyhands.engine.reader import JournalReader
+from manyhands.testing.commands import (
+    Command,
+    SimulatedProcess,
+    batch_words,
+    ledger,
+    marked_processes,
+    run,
+    trajectories,
+    write_prompts,
+)
+
+ITEMS = 14
+EXECUTORS = pytest.mark.parametrize("executor", ["local", "processes"])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+FIRST = "stopping: the calls in flight are finished first (press Ctrl-C again to stop at once)"
+
+
+def prompts(folder: Path, tools: int = 1) -> None:
+    rows = (f"Question {number} [simulate: tools={tools}]" for number in range(ITEMS))
+    write_prompts(folder / "prompts.jsonl", rows)
+
+
+def run_id(folder: Path) -> str:
+    reader = JournalReader(folder)
+    try:
+        return str(reader.meta("run_id"))
+    finally:
+        reader.close()
+
+
+def recorded_calls(folder: Path) -> int:
+    reader = JournalReader(folder)
+    try:
+        return reader.usage().calls
+    finally:
+        reader.close()
+
+
+@SIGNALS
+@EXECUTORS
+def test_one_signal_finishes_the_calls_in_flight(tmp_path: Path, executor: str, number: signal.Signals) -> None:
+    prompts(tmp_path)
+    with SimulatedProcess(tmp_path, latency=0.5) as server:
+        words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=2, concurrency=2, seed=1)
+        with Command(*words) as command:
+            assert command.wait_until(lambda: server.count() >= 5)
+            command.interrupt(number)
+            ended = command.wait(20)
+        assert ended.code == 130
+        assert ended.errors == [FIRST, "manyhands: stopped: interrupted"]
+        assert server.stats()["ok"] == server.count() == recorded_calls(tmp_path / "r"), "a call in flight was lost"
+        assert 0 < ledger(tmp_path / "r")["pending"] < ITEMS + 1
+        assert not marked_processes(run_id(tmp_path / "r"))
+        resumed = run("--quiet", program=ended.to_go_on)
+        assert (resumed.code, resumed.err) == (0, "")
+        assert server.stats()["duplicates"] == 0
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+
+
+@SIGNALS
+@EXECUTORS
+def test_a_second_signal_stops_at_once(tmp_path: Path, executor: str, number: signal.Signals) -> None:
+    prompts(tmp_path)
+    with SimulatedProcess(tmp_path, latency=30) as server:
+        port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+        words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=2, concurrency=2)
+        with Command(*words) as command:
+            assert command.wait_until(lambda: server.count() >= 4)
+            command.interrupt(number)
+            assert not command.ends_within(0.5)
+            command.interrupt(number)
+            began = time.monotonic()
+            ended = command.wait(20)
+            assert time.monotonic() - began < 3.0
+    assert ended.code == 130
+    assert ended.errors == [FIRST, "stopping at once", "manyhands: stopped: interrupted"]
+    assert ledger(tmp_path / "r")["pending"] == ITEMS
+    assert not marked_processes(run_id(tmp_path / "r"))
+    with SimulatedProcess(tmp_path, port=port):
+        resumed = run("--quiet", program=ended.to_go_on)
+    assert (resumed.code, resumed.err) == (0, "")
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+
+
+def test_a_second_signal_stops_commands_in_sandboxes_too(tmp_path: Path) -> None:
+    """A tool call that takes long is no reason to wait, nor does anything of it stay behind."""
+    prompts(tmp_path, tools=3)
+    with SimulatedProcess(tmp_path, latency=0.05) as server:
+        words = batch_words(tmp_path, base_url=server.base_url, num_workers=2, concurrency=4)
+        with Command(*words) as command:
+            assert command.wait_until(lambda: server.count() >= 12)
+            command.interrupt()
+            command.interrupt()
+            began = time.monotonic()
+            ended = command.wait(20)
+            assert time.monotonic() - began < 3.0
+        assert ended.code == 130
+        assert not marked_processes(run_id(tmp_path / "r"))
+        resumed = run("--quiet", program=ended.to_go_on)
+    assert (resumed.code, resumed.err) == (0, "")
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+    assert run("check", str(tmp_path / "r")).code == 0
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
+    prompts(tmp_path)
+    with SimulatedProcess(tmp_path, latency=0.2) as server:
+        words = batch_words(tmp_path, base_url=server.base_url, num_workers=2, concurrency=2, seed=1)
+        with Command(*words) as command:
+            assert command.wait_until(lambda: server.count() >= 6)
+            workers = command.workers()
+            assert len(workers) == 2
+            os.kill(workers[0], signal.SIGKILL)
+            ended = command.wait(60)
+        assert (ended.code, ended.err) == (0, "")
+        assert server.stats()["duplicates"] <= 2
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS

@@ -1,0 +1,148 @@
+"""A full disk, a read-only folder, a second owner: one line, the right exit code, and a run that goes on afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from manyhands.testing.commands import (
+    PROGRAM,
+    Command,
+    Ended,
+    SimulatedProcess,
+    batch_words,
+    environment,
+    ledger,
+    one_line,
+    run,
+    trajectories,
+    write_prompts,
+)
+
+ITEMS = 150
+SIZE = 24 << 20
+"""Bytes of the small disk; ballast takes all but what a test leaves free."""
+SCRIPT = """
+head -c "$BALLAST" /dev/zero > "$DISK/ballast" || exit 90
+"$@"
+echo "code $?"
+ls -A "$DISK/r" > "$SEEN/left" 2>&1
+rm "$DISK/ballast"
+[ -f "$DISK/r/run.db" ] && set -- $RESUME
+"$@" 2> "$SEEN/errors"
+echo "code $?"
+cp -r "$DISK/r" "$SEEN/r"
+"""
+"""Runs a command on a full disk, and then, with room again, the resume of what it left (or the same command, if it left nothing)."""
+
+
+def on_a_small_disk(folder: Path, words: list[str], free: int) -> tuple[Ended, list[int]]:
+    """Perform ``SCRIPT`` with a disk mounted on ``folder/disk``; how it ended, and the exit codes of both commands."""
+    disk = folder / "disk"
+    disk.mkdir()
+    resume = [*PROGRAM, "resume", str(disk / "r"), "--quiet"]
+    settings = {"BALLAST": SIZE - free, "DISK": disk, "SEEN": folder, "RESUME": " ".join(resume)}
+    variables = [word for name, value in settings.items() for word in ("--setenv", name, str(value))]
+    mount = ["bwrap", "--dev-bind", "/", "/", "--size", str(SIZE), "--tmpfs", str(disk), "--die-with-parent", *variables]
+    ended = run(*words, program=[*mount, "sh", "-c", SCRIPT, "sh", *PROGRAM])
+    return ended, [int(line.split()[1]) for line in ended.out.splitlines() if line.startswith("code ")]
+
+
+@pytest.mark.parametrize("free", [8_000, 100_000, 250_000, 600_000, 1_400_000])
+def test_a_full_disk(tmp_path: Path, free: int) -> None:
+    """At any stage: while the run is made, at the first step, in the middle, when the last files are written."""
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(ITEMS)))
+    options = {"data_dir": tmp_path / "disk", "executor": "local", "num_workers": 1, "concurrency": 8}
+    ended, codes = on_a_small_disk(tmp_path, batch_words(tmp_path, **options), free)
+    assert codes == [1, 0], ended
+    assert str(tmp_path / "disk" / "r") in one_line(ended)
+    assert "full" in one_line(ended) or "No space left" in one_line(ended)
+    assert all(line.startswith("note: ") for line in (tmp_path / "errors").read_text().splitlines())
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_files_that_may_not_grow_any_more(tmp_path: Path, executor: str) -> None:
+    """The limit on file sizes, as batch systems set it."""
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(ITEMS)))
+    limited = ["sh", "-c", 'ulimit -f 600; exec "$@"', "sh", *PROGRAM]
+    ended = run(*batch_words(tmp_path, executor=executor, num_workers=2, concurrency=4), program=limited)
+    assert ended.code == 1
+    assert str(tmp_path / "r") in one_line(ended)
+    resumed = run("resume", str(tmp_path / "r"), "--quiet")
+    assert (resumed.code, resumed.err) == (0, "")
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+
+
+def read_only(folder: Path) -> list[str]:
+    """A program in whose eyes a folder can't be written."""
+    return ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(folder), str(folder), "--die-with-parent", *PROGRAM]
+
+
+def test_a_read_only_data_folder(tmp_path: Path) -> None:
+    write_prompts(tmp_path / "prompts.jsonl", ["one", "two"])
+    data = tmp_path / "data"
+    data.mkdir()
+    words = batch_words(tmp_path, data_dir=data, executor="local")
+    ended = run(*words, program=read_only(data))
+    assert ended.code == 1
+    assert f"{data / 'r'}: the folder can't be made (Read-only file system)" in one_line(ended)
+    assert list(data.iterdir()) == []
+    assert run(*words).code == 0
+    assert trajectories(data / "r") == 2
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_read_only_run_folder(tmp_path: Path, finished: bool) -> None:
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(6)))
+    limit = {} if finished else {"max_total_tokens": 5000}
+    assert run(*batch_words(tmp_path, executor="local", num_workers=1, **limit)).code == (0 if finished else 1)
+    folder = tmp_path / "r"
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    ended = run("resume", str(folder), "--quiet", program=read_only(folder))
+    assert ended.code == 1
+    assert "can't be written" in one_line(ended)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    resumed = run("resume", str(folder), "--quiet", "--max_total_tokens=")
+    assert (resumed.code, resumed.err) == (0, "")
+    assert ledger(folder)["completed"] == trajectories(folder) == 6
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_a_second_owner(tmp_path: Path, executor: str) -> None:
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(12)))
+    folder = tmp_path / "r"
+    with SimulatedProcess(tmp_path, latency=0.3) as server:
+        words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=2)
+        with Command(*words) as first:
+            assert first.wait_until(lambda: server.count() >= 2)
+            seconds = [run("resume", str(folder), "--quiet"), run(*words, "--resume")]
+            third = run(*words)
+            assert first.running, "the first ended too early to mean anything"
+            ended = first.wait()
+        counts = server.stats()
+    for second in seconds:
+        assert second.code == 2
+        assert f"{folder}: this run is being performed by process {first.process.pid} on " in one_line(second)
+    assert third.code == 2
+    assert "a run of this name exists already" in one_line(third)
+    assert (ended.code, ended.err) == (0, "")
+    assert counts["duplicates"] == 0
+    assert ledger(folder)["completed"] == trajectories(folder) == 12
+    assert run("resume", str(folder), "--quiet").code == 0
+
+
+def test_two_that_are_started_at_once(tmp_path: Path) -> None:
+    """One of them performs the run; the other one changes nothing."""
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(12)))
+    words = [*PROGRAM, *batch_words(tmp_path, executor="local", simulated_latency=0.2)]
+    both = [
+        subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
+        for _ in range(2)
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2], errors
+    assert len("".join(errors).splitlines()) == 1
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == 12
