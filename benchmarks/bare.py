@@ -1,8 +1,8 @@
 """A child: what is compared with. A bare asyncio loop with the same HTTP library, the same requests, no journal.
 
-Arguments: ``base_url``, ``model``, ``items``, ``in_flight``, ``with_tools``. As many tasks as calls in flight take the next prompt, post it, and
-parse the answer; nothing is kept. The requests are those of a trajectory batch to the byte, which the server's count of different
-bodies shows.
+Arguments: ``base_url``, ``model``, ``items``, ``in_flight``, ``toolsets``. As many tasks as calls in flight take the next prompt, post
+it, and parse the answer; nothing is kept. The requests are those of a trajectory batch to the byte, which the server's count of
+different bodies shows. The loop and the HTTP session are the same as in a batch; the garbage collector is as Python sets it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.children import Meter, arguments, report
 from benchmarks.prompts import prompt
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 from manyhands.agents.toolbox import Toolbox
-from manyhands.engine.loop import run_on_loop
+from manyhands.engine.loop import loop_factory
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, with_groups
 
@@ -57,7 +57,8 @@ def main() -> None:
     given = arguments()
     offered(given["toolsets"])  # imports and schemas belong to nobody's account
     meter = Meter()
-    run_on_loop(calls(given))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(calls(given))
     report(**asdict(meter.read()))
 
 

@@ -28,14 +28,14 @@ SCRIPT = """
 head -c "$BALLAST" /dev/zero > "$DISK/ballast" || exit 90
 "$@"
 echo "code $?"
-ls -A "$DISK/r" > "$SEEN/left" 2>&1
 rm "$DISK/ballast"
-[ -f "$DISK/r/run.db" ] && set -- $RESUME
-"$@" 2> "$SEEN/errors"
-echo "code $?"
+$RESUME 2> "$SEEN/errors"
+code=$?
+if [ $code = 2 ]; then "$@" 2> "$SEEN/errors"; code=$?; fi
+echo "code $code"
 cp -r "$DISK/r" "$SEEN/r"
 """
-"""Runs a command on a full disk, and then, with room again, the resume of what it left (or the same command, if it left nothing)."""
+"""Runs a command on a full disk, and then, with room again, the resume of what it left (or the same command, if it left no run)."""
 
 
 def on_a_small_disk(folder: Path, words: list[str], free: int) -> tuple[Ended, list[int]]:
@@ -45,9 +45,25 @@ def on_a_small_disk(folder: Path, words: list[str], free: int) -> tuple[Ended, l
     resume = [*PROGRAM, "resume", str(disk / "r"), "--quiet"]
     settings = {"BALLAST": SIZE - free, "DISK": disk, "SEEN": folder, "RESUME": " ".join(resume)}
     variables = [word for name, value in settings.items() for word in ("--setenv", name, str(value))]
-    mount = ["bwrap", "--dev-bind", "/", "/", "--size", str(SIZE), "--tmpfs", str(disk), "--die-with-parent", *variables]
+    mount = [
+        "bwrap",
+        "--dev-bind",
+        "/",
+        "/",
+        "--size",
+        str(SIZE),
+        "--tmpfs",
+        str(disk),
+        "--die-with-parent",
+        *variables,
+    ]
     ended = run(*words, program=[*mount, "sh", "-c", SCRIPT, "sh", *PROGRAM])
     return ended, [int(line.split()[1]) for line in ended.out.splitlines() if line.startswith("code ")]
+
+
+def only_notes(errors: str) -> bool:
+    """Whether nothing was said but that output was mended."""
+    return all(line.endswith("output lines were written again from the journal") for line in errors.splitlines())
 
 
 @pytest.mark.parametrize("free", [8_000, 100_000, 250_000, 600_000, 1_400_000])
@@ -59,7 +75,7 @@ def test_a_full_disk(tmp_path: Path, free: int) -> None:
     assert codes == [1, 0], ended
     assert str(tmp_path / "disk" / "r") in one_line(ended)
     assert "full" in one_line(ended) or "No space left" in one_line(ended)
-    assert all(line.startswith("note: ") for line in (tmp_path / "errors").read_text().splitlines())
+    assert only_notes((tmp_path / "errors").read_text())
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
 
 
@@ -72,7 +88,8 @@ def test_files_that_may_not_grow_any_more(tmp_path: Path, executor: str) -> None
     assert ended.code == 1
     assert str(tmp_path / "r") in one_line(ended)
     resumed = run("resume", str(tmp_path / "r"), "--quiet")
-    assert (resumed.code, resumed.err) == (0, "")
+    assert resumed.code == 0
+    assert only_notes(resumed.err)
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
 
 

@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from manyhands.core.errors import UserError
 
-
 LARGEST = 1_000_000_000
 
 

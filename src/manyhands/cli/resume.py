@@ -13,7 +13,7 @@ from manyhands.cli.performing import perform
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.run_folders import find_run, load_recorded
 from manyhands.engine.loop import run_on_loop
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.run import open_reader
 from manyhands.trajectories.session import open_batch
 from manyhands.trajectories.spec import BatchSpec
 
@@ -58,7 +58,7 @@ def _resume_any(folder: Path, rest: list[str]) -> int:
     """A workload without settings of its own on this command line."""
     if [word for word in rest if not word.startswith(("--data_dir", "--data-dir"))]:
         raise UsageError(f"this kind of run takes no options: {' '.join(rest)}")
-    reader = JournalReader(folder)
+    reader = open_reader(folder)
     try:
         workload = load_recorded(reader)
     finally:
@@ -72,7 +72,7 @@ def _resume_any(folder: Path, rest: list[str]) -> int:
 
 
 def _workload_of(folder: Path) -> str:
-    reader = JournalReader(folder)
+    reader = open_reader(folder)
     try:
         return str(reader.meta("workload"))
     finally:
@@ -80,7 +80,7 @@ def _workload_of(folder: Path) -> str:
 
 
 def _recorded_options(folder: Path) -> dict[str, object]:
-    reader = JournalReader(folder)
+    reader = open_reader(folder)
     try:
         options: dict[str, object] = reader.meta("spec")["options"]
         return options

@@ -17,9 +17,8 @@ from manyhands.cli.run_folders import load_recorded, open_run
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.reader import JournalReader
-from manyhands.engine.workload import ItemRow
 from manyhands.engine.summary import summarise, timestamp
-from manyhands.engine.workload import RecordedStep, Workload
+from manyhands.engine.workload import ItemRow, RecordedStep, Workload
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000

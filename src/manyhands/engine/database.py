@@ -92,18 +92,27 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
     Raises RunError for a file that a newer version wrote, or that is no run database.
     """
-    with storage_errors(path):
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    steps = _migrations()
-    if version > len(steps):
-        raise RunError(
-            f"{path}: written by a newer version of manyhands (schema {version}, this one knows {len(steps)})"
-        )
+    version, steps = schema_version(connection, path), _migrations()
     for number, script in enumerate(steps[version:], start=version + 1):
         with storage_errors(path), transaction(connection):
             for statement in _statements(script):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
+
+
+def schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The number of the last migration that a file has had. Raises RunError for a file that a newer version wrote, or that is no run database."""
+    with storage_errors(path):
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    known = len(_migrations())
+    if version > known:
+        raise RunError(f"{path}: written by a newer version of manyhands (schema {version}, this one knows {known})")
+    return version
+
+
+def is_current(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether a file has had all migrations. Raises as ``schema_version`` does."""
+    return schema_version(connection, path) == len(_migrations())
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from manyhands.core.jsonio import Json, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.engine.blobs import unpack
-from manyhands.engine.database import connect, queries, storage_errors
+from manyhands.engine.database import connect, is_current, queries, storage_errors
 from manyhands.engine.workload import FinishedItem, ItemRow, RecordedStep
 
 JOURNAL = "run.db"
@@ -35,6 +35,10 @@ class JournalReader:
 
     def close(self) -> None:
         self._connection.close()
+
+    def is_current(self) -> bool:
+        """Whether the journal has this version's schema. Raises RunError if a newer version wrote it, or if it is no journal."""
+        return is_current(self._connection, self._path)
 
     def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows of a named query."""

@@ -278,6 +278,7 @@ class _Session:
             raise error
         try:
             self._workload.export(self._store.reader)
+            sweep_workspaces(self._store, keep=self._workload.execution.keep_workspaces)
             summary = summarise(self._store.reader)
             with written_aside(self._store.folder / SUMMARY) as handle:
                 handle.write(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
@@ -362,8 +363,16 @@ def find_runs(data_dir: Path) -> Iterator[Path]:
 
 
 def open_reader(folder: Path) -> JournalReader:
-    """Open a run to look at it. Raises RunError if it is none."""
-    return JournalReader(folder)
+    """Open a run to look at it; one written by an older version is brought up to date first.
+
+    Raises RunError if it is none, or if it is being performed by an older version.
+    """
+    reader = JournalReader(folder)
+    if not reader.is_current():
+        reader.close()
+        Store(folder, SystemClock(), lambda text: None).close()
+        reader = JournalReader(folder)
+    return reader
 
 
 def _left_to_do(reader: JournalReader) -> int:

@@ -146,11 +146,11 @@ class CommandSandbox:
     async def begin_step(self, place: str) -> None:
         self._check_open()
         self._note_liveness()
-        await asyncio.to_thread(self._checkpoint.begin, place, whole=self._whole)
+        await to_the_end(asyncio.to_thread(self._checkpoint.begin, place, whole=self._whole))
 
     async def reattach(self, recorded: bool, place: str) -> bool:
         self._check_open()
-        return await asyncio.to_thread(self._checkpoint.reattach, recorded, place)
+        return await to_the_end(asyncio.to_thread(self._checkpoint.reattach, recorded, place))
 
     async def close(self) -> None:
         if self._closing is None:
@@ -221,9 +221,10 @@ class CommandSandbox:
 
     async def _shell_once(self, command: str, timeout: float, max_output: int) -> ExecResult:
         await self._prepare()
-        shell = self._shell
-        if shell is None or not shell.alive:
-            shell = self._shell = self._new_shell()
+        if self._shell is not None and not self._shell.alive:
+            self._retire(self._shell)
+            self._shell = None
+        shell = self._shell = self._shell or self._new_shell()
         try:
             return await shell.run(command, timeout=timeout, max_output=max_output)
         finally:

@@ -119,7 +119,7 @@ class Shell:
     ) -> None:
         self._fronted = fronted
         self.state = state
-        self.alive = True
+        self._usable = True
         self._token = secrets.token_hex(8)
         self._capture = Capture(1 << 16)
         self._report = _Report()
@@ -136,6 +136,11 @@ class Shell:
         self._script = PipeWriter(script_end)
         self._numbers = [number for number in (201, 202, 203) if number != report_end][:2]
         self._beginning = self._first_lines(report_end, fallback, marks)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take a command."""
+        return self._usable and self._process.exit_code is None
 
     async def run(self, command: str, *, timeout: float, max_output: int) -> ExecResult:
         """Run one command line. Afterwards ``alive`` says whether this shell can take another one. Raises ToolError for
@@ -160,7 +165,7 @@ class Shell:
 
     async def dismiss(self) -> None:
         """Let the shell end, but leave alone what runs in its background."""
-        self.alive = False
+        self._usable = False
         self._script.close()
         await self._kill_bash()
         await self._process.wait_for(_LAST_MOMENTS)
@@ -168,7 +173,7 @@ class Shell:
 
     def release(self) -> None:
         """Close our ends of its pipes."""
-        self.alive = False
+        self._usable = False
         self._script.close()
         self._status.close()
         self._output.close()

@@ -10,8 +10,7 @@ from typing import Any
 
 from manyhands import __version__
 from manyhands.core.errors import RunError
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import create_run, is_made
+from manyhands.engine.run import create_run, is_made, open_reader
 from manyhands.models.factory import is_simulated, require_key, resolve_api_key
 from manyhands.models.pricing import load_price_table
 from manyhands.sandboxes.selection import choose_backend
@@ -70,7 +69,7 @@ async def _made(
 
 
 async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
-    reader = JournalReader(folder)
+    reader = open_reader(folder)
     try:
         spec, planned = reader.meta("spec"), reader.meta("planned")
     finally:

@@ -1,0 +1,76 @@
+"""``python -m benchmarks [--quick] [NAME …]``: what the engine costs, one row a figure, each with its bound where it has one.
+
+Rows are printed as they are found. Exit code 1 if a bound is not kept, 2 for an unknown name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.journal import journal
+from benchmarks.memory import memory
+from benchmarks.overhead import overhead
+from benchmarks.resume import resume
+from benchmarks.rows import HEADINGS, Row, cells, failed
+from benchmarks.sandbox import sandbox
+from benchmarks.startup import startup
+from benchmarks.throughput import throughput
+
+BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
+    "overhead": overhead,
+    "throughput": throughput,
+    "startup": startup,
+    "resume": resume,
+    "journal": journal,
+    "sandbox": sandbox,
+    "memory": memory,
+}
+"""By name, in the order of performing; the one that takes minutes comes last."""
+
+
+BUSY = 0.5
+COLUMNS = (32, 18, 16, 5)
+"""Characters of all columns but the last."""
+
+
+def main() -> int:
+    given = _arguments()
+    print(_machine(), _line(HEADINGS), sep="\n", flush=True)
+    rows: list[Row] = []
+    for name in given.names or BENCHMARKS:
+        for row in BENCHMARKS[name](given.quick):
+            print(_line(cells(row)), flush=True)
+            rows.append(row)
+    return 1 if failed(rows) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    description = (
+        "What the engine costs: one row a figure, with its bound where it has one. Exit code 1 if one is not kept."
+    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ({', '.join(BENCHMARKS)}); without names, all")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes: a look, not a measurement")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark is called {unknown[0]!r}; choose from {', '.join(BENCHMARKS)}")
+    return given
+
+
+def _machine() -> str:
+    load = os.getloadavg()[0]
+    busy = "; it is busy with other things too, which adds to every figure" if load > BUSY else ""
+    return f"This machine: {os.cpu_count()} cores, Python {sys.version.split()[0]}, load {load:.1f}{busy}\n"
+
+
+def _line(texts: Sequence[str]) -> str:
+    *columns, last = texts
+    return "  ".join([*(text.ljust(width) for text, width in zip(columns, COLUMNS, strict=True)), last]).rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
