@@ -208,9 +208,11 @@ class Round:
 
     def _only_crashes(self) -> bool:
         """Whether nothing failed but items that were in a killed worker more often than the engine forgives."""
-        failed = json.loads((self._folder / "summary.json").read_text())["ledger"]["by_cause"].get("failed", {})
         self._resuming = True
-        return self._victim == "worker" and set(failed) == {"worker_crash"}
+        if self._victim != "worker":
+            return False
+        failed = json.loads((self._folder / "summary.json").read_text())["ledger"]["by_cause"].get("failed", {})
+        return set(failed) == {"worker_crash"}
 
     def _strike(self, command: Command, kills: int) -> bool:
         """Kill something at some instant; whether the owner was killed."""

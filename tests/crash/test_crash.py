@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from manyhands.core.jsonio import loads
+from manyhands.testing.batches import REASONED, ServerThread
+from manyhands.testing.commands import Command, batch_words, run, write_prompts
+from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.crash.rounds import Round, Site, Victim, Work, slow_server
 
 WORK = Work(24)
@@ -29,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         ("owner", "local", SAMPLED, 3),
         ("worker", "processes", SAMPLED, 2),
         ("start", "local", WORK, 2),
-        ("export", "local", WORK, 2),
+        ("export", "processes", WORK, 2),
     ],
 )
 def test_a_killed_run_comes_out_as_an_undisturbed_one(
@@ -38,3 +45,47 @@ def test_a_killed_run_comes_out_as_an_undisturbed_one(
     report = Round(site, work, victim, executor, random.Random(f"{victim}/{executor}")).perform(kills)
     assert report.violations == []
     assert report.kills >= 1
+
+
+TURNS = 3
+APPEND = {"command": "echo more >> grown; sleep 0.15; wc -l < grown"}
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_a_command_that_was_cut_off_is_undone_before_it_is_done_again(tmp_path: Path, executor: str) -> None:
+    """Each command leaves its workspace other than it found it: whoever does one twice gets another answer."""
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(6)))
+    instants, folder = random.Random(executor), tmp_path / "r"
+    with ServerThread(_appender) as server:
+        words = batch_words(
+            tmp_path, base_url=server.base_url, model="some/model", executor=executor, num_workers=2, concurrency=3
+        )
+        for _ in range(3):
+            asked = len(server.requests)
+            with Command(*words) as command:
+                command.wait_until(lambda: len(server.requests) > asked)  # noqa: B023 - called at once
+                assert not command.ends_within(instants.uniform(0.1, 0.35))
+                command.kill()
+            words = ["resume", str(folder), "--quiet"]
+        resumed = run(*words)
+        assert resumed.code == 0, resumed.err
+        assert len(server.requests) <= 6 * (TURNS + 1) + 3 * 6
+    results = []
+    for text in (folder / "trajectories.jsonl").read_text().splitlines():
+        entry = loads(text)
+        assert entry["metadata"]["attempt"] == 1
+        results.append(
+            re.findall(
+                r'"output": "(\d+)', "".join(turn["value"] for turn in entry["conversations"] if turn["from"] == "tool")
+            )
+        )
+    assert results == [["1", "2", "3"]] * 6
+
+
+def _appender(request: RecordedRequest) -> Reply:
+    """A model that wants the same command some times, then answers."""
+    done = sum(message["role"] == "tool" for message in request.body["messages"])
+    if done == TURNS:
+        return REASONED
+    call = {"id": f"call_{done}", "type": "function", "function": {"name": "terminal", "arguments": json.dumps(APPEND)}}
+    return chat_response(None, reasoning="More.", tool_calls=[call])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ PROMPTS = 1000
 @pytest.mark.xdist_group("crash")
 def test_a_thousand_prompts_all_end_completed(tmp_path: Path) -> None:
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(PROMPTS)))
-    rates = {"rate_429": 0.10, "rate_500": 0.05, "rate_truncated": 0.02, "rate_hang": 0.01}
+    rates: dict[str, Any] = {"rate_429": 0.10, "rate_500": 0.05, "rate_truncated": 0.02, "rate_hang": 0.01}
     with SimulatedProcess(tmp_path, latency=0.01, retry_after=0.05, **rates) as server:
         options = {"base_url": server.base_url, "num_workers": 2, "concurrency": 50}
         ended = run(*batch_words(tmp_path, **options, call_timeout=2, batch_size=100))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.engine.reader import JournalReader
+from manyhands.testing.batches import REASONED, ServerThread
 from manyhands.testing.commands import (
     Command,
     SimulatedProcess,
@@ -20,15 +21,21 @@ from manyhands.testing.commands import (
     trajectories,
     write_prompts,
 )
+from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 
 ITEMS = 14
-EXECUTORS = pytest.mark.parametrize("executor", ["local", "processes"])
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+SLEEP = f"sleep 5.{os.getpid()}"
+"""A command that takes longer than anyone waits for a stop, and that no other test runs."""
+SIGNALS = pytest.mark.parametrize(
+    ("executor", "number"),
+    [("local", signal.SIGINT), ("processes", signal.SIGINT), ("processes", signal.SIGTERM)],
+    ids=["local-SIGINT", "processes-SIGINT", "processes-SIGTERM"],
+)
 FIRST = "stopping: the calls in flight are finished first (press Ctrl-C again to stop at once)"
 
 
-def prompts(folder: Path, tools: int = 1) -> None:
-    rows = (f"Question {number} [simulate: tools={tools}]" for number in range(ITEMS))
+def prompts(folder: Path) -> None:
+    rows = (f"Question {number} [simulate: tools=1]" for number in range(ITEMS))
     write_prompts(folder / "prompts.jsonl", rows)
 
 
@@ -49,7 +56,6 @@ def recorded_calls(folder: Path) -> int:
 
 
 @SIGNALS
-@EXECUTORS
 def test_one_signal_finishes_the_calls_in_flight(tmp_path: Path, executor: str, number: signal.Signals) -> None:
     prompts(tmp_path)
     with SimulatedProcess(tmp_path, latency=0.5) as server:
@@ -70,7 +76,6 @@ def test_one_signal_finishes_the_calls_in_flight(tmp_path: Path, executor: str, 
 
 
 @SIGNALS
-@EXECUTORS
 def test_a_second_signal_stops_at_once(tmp_path: Path, executor: str, number: signal.Signals) -> None:
     prompts(tmp_path)
     with SimulatedProcess(tmp_path, latency=30) as server:
@@ -94,24 +99,50 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, executor: str, number: si
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
 
 
-def test_a_second_signal_stops_commands_in_sandboxes_too(tmp_path: Path) -> None:
-    """A tool call that takes long is no reason to wait, nor does anything of it stay behind."""
-    prompts(tmp_path, tools=3)
-    with SimulatedProcess(tmp_path, latency=0.05) as server:
-        words = batch_words(tmp_path, base_url=server.base_url, num_workers=2, concurrency=4)
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_a_second_signal_stops_commands_in_sandboxes_too(tmp_path: Path, executor: str) -> None:
+    write_prompts(tmp_path / "prompts.jsonl", ["one"])
+    with ServerThread(_sleeper) as server:
+        words = batch_words(tmp_path, base_url=server.base_url, model="some/model", executor=executor, num_workers=1)
         with Command(*words) as command:
-            assert command.wait_until(lambda: server.count() >= 12)
+            assert command.wait_until(_sleeping)
             command.interrupt()
+            assert not command.ends_within(0.5)
             command.interrupt()
             began = time.monotonic()
             ended = command.wait(20)
             assert time.monotonic() - began < 3.0
         assert ended.code == 130
         assert not marked_processes(run_id(tmp_path / "r"))
+        assert not _sleeping()
         resumed = run("--quiet", program=ended.to_go_on)
-    assert (resumed.code, resumed.err) == (0, "")
-    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+        assert (resumed.code, resumed.err) == (0, "")
+        assert len(server.requests) == 2, "the model was asked again for the command"
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == 1
     assert run("check", str(tmp_path / "r")).code == 0
+
+
+def _sleeper(request: RecordedRequest) -> Reply:
+    """A model that wants one command, which takes long."""
+    if any(message["role"] == "tool" for message in request.body["messages"]):
+        return REASONED
+    function = {"name": "terminal", "arguments": f'{{"command": "{SLEEP}"}}'}
+    return chat_response(
+        None, reasoning="Wait.", tool_calls=[{"id": "call_1", "type": "function", "function": function}]
+    )
+
+
+def _sleeping() -> bool:
+    """Whether the command runs somewhere on this machine."""
+    wanted = SLEEP.replace(" ", "\0").encode()
+    return any(_command_line(path).startswith(wanted) for path in Path("/proc").glob("[0-9]*/cmdline"))
+
+
+def _command_line(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:

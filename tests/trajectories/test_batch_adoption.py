@@ -105,6 +105,18 @@ def test_what_was_finished_is_not_asked_again(folder: BatchFolder) -> None:
     assert folder.lines() == lines
 
 
+def test_what_was_taken_over_and_what_was_not_is_said(folder: BatchFolder) -> None:
+    half = left(9, "twice")
+    half["conversations"].append({"from": "tool", "value": "<tool_response>\n{}\n</tool_response>"})
+    leave(folder, batch_3=[half])
+    with ServerThread() as server:
+        ran = folder.batch("--resume", f"--base_url={server.base_url}")
+    assert "taken over from the original program: 4 finished and 2 discarded prompts" in ran.err
+    assert "1 of the finished ones end on a tool's answer" in ran.err
+    assert "batch_10.jsonl, line 2: torn, the program was stopped while it wrote; it is not taken over" in ran.err
+    assert "1 finished lines belong to no row of the dataset and are left out: batch_1.jsonl line 2" in ran.err
+
+
 def test_adopted_lines_keep_what_they_said_in_our_schema(folder: BatchFolder) -> None:
     adopted(folder)
     old, new = folder.lines()[2], folder.lines()[0]
@@ -187,6 +199,16 @@ def test_an_adopted_run_is_a_run_like_any_other(folder: BatchFolder) -> None:
     assert run_command(folder.path, "resume", "r", "--quiet").code == 0
     assert [(folder.run() / "batch_1.jsonl").read_bytes()] == before
     assert len(folder.lines()) == 6
+
+
+def test_invented_tools_can_be_kept_after_all(folder: BatchFolder) -> None:
+    adopted(folder)
+    words = ("--keep_unknown_tools", "--override=keep_unknown_tools", "--quiet")
+    assert run_command(folder.path, "resume", "r", *words).code == 0  # the server is gone
+    kept = next(line for line in folder.lines() if line["prompt_index"] == 5)
+    assert (kept["metadata"]["unknown_tools"], kept["metadata"]["model"]) == ("quantum_teleport", "old/model")
+    assert "quantum_teleport" not in kept["tool_stats"]
+    assert len(folder.lines()) == 7
 
 
 def test_a_folder_that_the_original_really_left(tmp_path: Path) -> None:

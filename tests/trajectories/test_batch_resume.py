@@ -172,6 +172,34 @@ def test_another_field_of_a_row_is_no_new_work_but_is_written(work: Work) -> Non
     ]
 
 
+def test_another_prompt_under_the_same_id_is_new_work(work: Work) -> None:
+    work.folder.write_rows([{"id": 1, "prompt": "a"}, {"id": 2, "prompt": "b"}])
+    work.batch()
+    assert work.asked() == ["a", "b"]
+    work.folder.write_rows([{"id": 2, "prompt": "b", "label": "moved"}, {"id": 1, "prompt": "A"}])
+    work.resume()
+    assert work.asked() == ["A"]
+    assert work.indices() == [(0, "b"), (1, "A")]
+    first, second = (line["metadata"]["item"] for line in work.folder.lines())
+    assert first == "id:2#0"
+    assert re.fullmatch("id:1@[0-9a-f]{12}#0", second)
+    work.folder.write_rows([{"id": 1, "prompt": "A"}, {"id": 2, "prompt": "B"}])
+    work.resume()
+    assert work.asked() == ["B"]
+    work.folder.write_rows([{"id": 1, "prompt": "a"}, {"id": 2, "prompt": "b", "cwd": "else"}])
+    work.resume()
+    assert work.asked() == ["b"]
+    assert work.indices() == [(0, "a"), (1, "b")]
+
+
+def test_a_trial_with_a_few_prompts_is_followed_by_the_whole_dataset(work: Work) -> None:
+    work.batch("--max_samples=1")
+    assert work.asked() == ["one"]
+    ran = work.resume()
+    assert work.asked() == ["three", "two"]
+    assert "max_samples was 1 and is now all" in ran.err
+
+
 def test_a_fixed_bad_line_is_new_work_and_no_failure_any_more(work: Work) -> None:
     (work.folder.path / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt" "b"}\n{"prompt": "c"}\n')
     work.batch()
@@ -319,6 +347,36 @@ def test_lines_from_before_a_change_say_what_they_were_made_with_and_go_with_the
     assert [line["metadata"]["batch_num"] for line in lines] == [0, 0, 0, 1, 1]
     assert [len(work.folder.lines(f"batch_{number}.jsonl")) for number in range(2)] == [3, 2]
     assert not list(work.folder.run().glob("batch_2*"))
+
+
+def test_discarded_trajectories_are_kept_after_all_without_paying_again(tmp_path: Path) -> None:
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "terminal", "arguments": '{"command": "echo x >> log"}'},
+    }
+    invented = {**call, "function": {"name": "summon_demon", "arguments": "{}"}}
+
+    def reply(request: RecordedRequest) -> Reply:
+        if any(message["role"] == "tool" for message in request.body["messages"]):
+            return chat_response("Done.", reasoning="Hm." if prompt_of(request) == "invents" else None)
+        return chat_response(None, tool_calls=[invented if prompt_of(request) == "invents" else call])
+
+    with ServerThread(reply) as server:
+        work = Work(BatchFolder(tmp_path, ["unreasoned 1", "invents", "unreasoned 2"]), server)
+        ran = work.batch()
+        assert work.ledger()["by_cause"] == {"discarded": {"no_reasoning": 2, "unknown_tool": 1}}
+        assert "--resume --keep_unreasoned --override=keep_unreasoned" in ran.out
+        assert len(work.asked()) == 6
+        work.resume("--keep_unreasoned", code=2)
+        work.resume("--keep_unreasoned", "--override=keep_unreasoned")
+        assert work.indices() == [(0, "unreasoned 1"), (2, "unreasoned 2")]
+        work.resume("--keep_unknown_tools", "--override=all")
+        assert work.asked() == []
+        assert work.indices() == [(0, "unreasoned 1"), (1, "invents"), (2, "unreasoned 2")]
+    assert work.folder.lines("failures.jsonl") == []
+    assert {line["metadata"]["attempt"] for line in work.folder.lines()} == {1}
+    assert work.folder.json("statistics.json")["usage"]["calls"] == 6
 
 
 def test_the_contents_of_named_files_count_and_not_their_names(work: Work) -> None:

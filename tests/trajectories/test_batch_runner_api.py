@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import batch_runner
 import pytest
 
-import batch_runner
 import manyhands
 from manyhands import BatchRunner, Callbacks, Progress, RunResult
 from manyhands.core.errors import RunError, UserError

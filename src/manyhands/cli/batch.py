@@ -38,7 +38,8 @@ def run(argv: list[str]) -> int:
         return 0
     if line.values.get("list_distributions"):
         return _list_distributions(line.values.get("distributions_file"), line.values.get("mcp_config"))
-    return perform_batch(make(BatchSpec, line.values, PROGRAM))
+    # As with the original, a resume without --max_samples is for the whole dataset: first a few prompts, then all.
+    return perform_batch(make(BatchSpec, {"max_samples": None, **line.values}, PROGRAM))
 
 
 def perform_batch(options: BatchSpec) -> int:
@@ -59,6 +60,7 @@ def perform_session(session: Session) -> int:
         quiet=options.quiet,
         spec_changed=session.spec_changed,
         rewrite_outputs=session.rewrite_outputs,
+        judge_again=session.judge_again,
         on_outcome=log.show if log else None,
     )
     _print_results(result)
@@ -130,4 +132,5 @@ def _print_statistics(path: Path) -> None:
             markup=False,
         )
     if discarded := statistics["discarded_no_reasoning"]:
-        console.print(f"Samples discarded (zero reasoning): {discarded}", markup=False)
+        how = "to keep them, at no further cost: --resume --keep_unreasoned --override=keep_unreasoned"
+        console.print(f"Samples discarded (zero reasoning): {discarded} ({how})", markup=False)

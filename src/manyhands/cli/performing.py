@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from manyhands.cli.console import err, notice
@@ -23,6 +23,7 @@ def perform(
     quiet: bool = False,
     spec_changed: bool = False,
     rewrite_outputs: bool = False,
+    judge_again: Sequence[str] = (),
     on_outcome: Callable[[Item, Outcome], None] | None = None,
 ) -> RunResult:
     """Perform a run to its end or until somebody stops it.
@@ -30,13 +31,13 @@ def perform(
     The first Ctrl-C (or SIGTERM) finishes the calls in flight, the second stops at once.
     """
 
-
     async def performed(controls: Controls, view: ProgressView) -> RunResult:
         return await perform_run(
             folder,
             workload,
             spec_changed=spec_changed,
             rewrite_outputs=rewrite_outputs,
+            judge_again=judge_again,
             notice=notice,
             controls=controls,
             on_progress=view.show,
@@ -65,5 +66,7 @@ def _stop(controls: Controls) -> None:
     if controls.stopping:
         err().print("stopping at once", markup=False)
     else:
-        err().print("stopping: the calls in flight are finished first (press Ctrl-C again to stop at once)", markup=False)
+        err().print(
+            "stopping: the calls in flight are finished first (press Ctrl-C again to stop at once)", markup=False
+        )
     controls.stop()

@@ -73,9 +73,11 @@ class ProgressView:
 def details(progress: Progress) -> str:
     """The figures beside the bar: in flight, what went wrong, speed, cost."""
     parts = [f"{progress.in_flight} in flight"]
-    for state in (ItemState.DISCARDED, ItemState.FAILED):
-        if count := sum(n for (name, _), n in progress.counts.items() if name == state):
-            parts.append(f"{count} {state}")
+    ended_otherwise = {
+        state: sum(n for (name, _), n in progress.counts.items() if name == state)
+        for state in (ItemState.DISCARDED, ItemState.FAILED)
+    }
+    parts += [f"{count} {state}" for state, count in ended_otherwise.items() if count]
     ended = progress.finished - progress.finished_before
     if ended and progress.seconds > 0:
         parts.append(f"{ended / progress.seconds:.1f}/s")

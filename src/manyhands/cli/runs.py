@@ -28,7 +28,18 @@ def run(argv: list[str]) -> int:
         out().print(f"there are no runs in {options.data_dir}", markup=False)
         return 0
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "workload", "state", "items", "completed", "discarded", "failed", "pending", "cost", "created"):
+    for column in (
+        "run",
+        "workload",
+        "state",
+        "items",
+        "completed",
+        "discarded",
+        "failed",
+        "pending",
+        "cost",
+        "created",
+    ):
         table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column == "run")
     for row in rows:
         table.add_row(*(_cell(column.header, row) for column in table.columns))

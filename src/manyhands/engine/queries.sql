@@ -101,6 +101,11 @@ UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL,
     finished_at = NULL
 WHERE state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed');
 
+-- name: release_discarded
+-- discarded for that reason, to be judged again: what is recorded of them is replayed
+UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, message = NULL, record = NULL, finished_at = NULL
+WHERE state = 'discarded' AND reason = ? AND position < 1000000000000;
+
 -- name: release_waiting
 UPDATE items SET not_before = 0 WHERE state = 'pending' AND not_before > 0;
 

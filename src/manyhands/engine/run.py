@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from manyhands.engine.limits import Budget, SharedLimits
 from manyhands.engine.outputs import OutputFiles, repair
 from manyhands.engine.performance import Surroundings
 from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.store import LOCK, Store
+from manyhands.engine.store import LOCK, REWRITE, Store
 from manyhands.engine.strays import kill_strays
 from manyhands.engine.summary import ledger, summarise
 from manyhands.engine.workload import Execution, Workload
@@ -180,6 +180,7 @@ async def perform_run(
     spec_changed: bool = False,
     rewrite_outputs: bool = False,
     retry_failed: bool = True,
+    judge_again: Sequence[str] = (),
     notice: Notice = lambda text: None,
     controls: Controls | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -189,7 +190,8 @@ async def perform_run(
     """Perform what is left of a run, then write its exports and its summary.
 
     ``spec_changed``: record the workload's spec as the run's from now on. ``rewrite_outputs``: write all output lines again.
-    ``retry_failed``: failed items are performed again. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of
+    ``retry_failed``: failed items are performed again. ``judge_again``: items discarded for these reasons are judged again, which replays
+    what is recorded of them. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of
     an item; what they raise stops the run.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
@@ -200,6 +202,8 @@ async def perform_run(
     store = Store(folder, clock, notice)
     try:
         session = _Session(store, workload, clock, notice, on_outcome)
+        for reason in judge_again:
+            store.execute("release_discarded", reason)
         session.prepare(spec_changed=spec_changed, retry_failed=retry_failed, rewrite=rewrite_outputs)
         ending = await session.perform(controls or Controls(), on_progress)
         return session.finish(ending)
@@ -231,8 +235,8 @@ class _Session:
         store = self._store
         if strays := kill_strays(self._run_id):
             self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
-        if spec_changed:
-            store.set_meta(spec=self._workload.spec)
+        if spec_changed:  # in one transaction with what follows from it
+            store.set_meta(spec=self._workload.spec, **({REWRITE: True} if rewrite else {}))
         plan(store, self._workload, self._notice)
         store.release_items(failed=retry_failed)
         remove_asides(store.folder)
@@ -392,7 +396,7 @@ def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether there is a run in a folder. Making one may have been cut short before it was written down what it is: then there is none yet."""
+    """Whether there is a run in a folder. Where making one was cut short before it was written down what it is, there is none."""
     if not (folder / JOURNAL).is_file():
         return False
     reader = JournalReader(folder)

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
+import select
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,12 +28,14 @@ class Anchor:
         self._process = process
         self._lifeline = lifeline
         self._watch = os.pidfd_open(inner)
+        self._ended = select.poll()
+        self._ended.register(self._watch, select.POLLIN)
         self._outer_user, self._nested = _outer_user_namespace(inner)
         self._enter = self._entrance(inner)
 
     @property
     def alive(self) -> bool:
-        return self._lifeline >= 0 and self._process.exit_code is None
+        return self._lifeline >= 0 and self._process.exit_code is None and not self._ended.poll(0)
 
     def command(self, command: Sequence[str]) -> list[str]:
         """The host's command that runs ``command`` inside, at the root."""

@@ -66,6 +66,7 @@ class CommandSandbox:
         self._retired: list[Shell] = []
         self._shell_state: ShellState | None = None
         self._shell_busy = False
+        self._shell_lost = False
         self._jobs = False
         self._live = False
         self._closing: asyncio.Task[None] | None = None
@@ -171,7 +172,8 @@ class CommandSandbox:
 
     async def _prepare(self) -> None:
         self._check_open()
-        await self._launcher.prepare()
+        if await self._launcher.prepare():
+            self._shell_lost = True
         self._check_open()
 
     def _check_open(self) -> None:
@@ -221,9 +223,10 @@ class CommandSandbox:
 
     async def _shell_once(self, command: str, timeout: float, max_output: int) -> ExecResult:
         await self._prepare()
-        if self._shell is not None and not self._shell.alive:
+        if self._shell is not None and (self._shell_lost or not self._shell.alive):
             self._retire(self._shell)
             self._shell = None
+        self._shell_lost = False
         shell = self._shell = self._shell or self._new_shell()
         try:
             return await shell.run(command, timeout=timeout, max_output=max_output)

@@ -82,14 +82,16 @@ class _BubblewrapLauncher:
             request, home=WORKSPACE, path=search_path(), sandbox_id=secrets.token_hex(8)
         )
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> bool:
         if self._anchor is not None and self._anchor.alive:
-            return
+            return False
         async with self._starting:
             if self._stopped:
                 raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
-            if self._anchor is None or not self._anchor.alive:
-                await self._start()
+            if self._anchor is not None and self._anchor.alive:
+                return False
+            await self._start()
+            return True
 
     def command(self, command: Sequence[str], directory: str) -> list[str]:
         if self._anchor is None:

@@ -56,8 +56,8 @@ class TooLarge(Exception):
 class Budget:
     """What is left of the bounds of one mirror."""
 
-    entries: int = MOST_ENTRIES
-    size: int = MOST_BYTES
+    entries: int
+    size: int
 
     def take(self, status: os.stat_result) -> None:
         """Count an entry. Raises TooLarge."""
@@ -200,7 +200,15 @@ class Checkpoint:
     The methods read and write files: not for the event loop's thread.
     """
 
-    def __init__(self, folder: Path, trees: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        trees: Sequence[str],
+        *,
+        most_entries: int = MOST_ENTRIES,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._bounds = (most_entries, most_bytes)
         self._folder = folder
         self._mirrors = [Mirror(folder / name, folder / "checkpoint" / name) for name in trees]
         self._marker = folder / "open_step"
@@ -227,7 +235,7 @@ class Checkpoint:
             touched = True
 
         try:
-            budget = Budget()
+            budget = Budget(*self._bounds)
             modes = {mirror.copy.name: mirror.update(budget, before_change) for mirror in self._mirrors}
         except TooLarge:
             self._write(_Marker(place, complete=False))

@@ -48,8 +48,9 @@ class Launcher(Protocol):
     @property
     def environment(self) -> Mapping[str, str]: ...
 
-    async def prepare(self) -> None:
-        """Called before each start. Raises ItemError(SANDBOX_LOST)."""
+    async def prepare(self) -> bool:
+        """Called before each start. Returns whether the sandbox had to be started anew, so that nothing of before runs any
+        more. Raises ItemError(SANDBOX_LOST)."""
         ...
 
     def command(self, command: Sequence[str], directory: str) -> list[str]:

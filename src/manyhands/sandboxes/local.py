@@ -64,11 +64,12 @@ class _LocalLauncher:
             request, home=workspace, path=launch.host_path(), sandbox_id=self._id
         )
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> bool:
         if not self._used:
             self._used = True
             limits = self._request.limits
             self._group = make_group(memory=limits.memory, processes=limits.processes)
+        return False
 
     def command(self, command: Sequence[str], directory: str) -> list[str]:
         # No limit on processes without a group: the per-user one would count everything else that the user runs.

@@ -474,7 +474,7 @@ class SandboxContract:
         assert await _running(run_id, "sleep 71")
         await _killed(owner)
         await asyncio.to_thread(kill_strays, run_id)
-        assert not await _running(run_id, "")
+        await _until(lambda: _none(run_id))
 
     # Undoing an open step
 
@@ -626,6 +626,10 @@ async def _until(condition: Callable[[], Awaitable[object]]) -> None:
     while not await condition():
         assert time.monotonic() < deadline, "waited 10 seconds in vain"
         await asyncio.sleep(0.02)
+
+
+async def _none(run_id: str) -> bool:
+    return not await _running(run_id, "")
 
 
 async def _async(value: bool) -> bool:

@@ -17,7 +17,9 @@ from manyhands.trajectories.prepared import Prepared
 def adopted_line(item: Item, record: Mapping[str, Any], prepared: Prepared) -> tuple[str, str]:
     """The output file and line of an adopted item."""
     payload, size = PromptItem.of(item), prepared.options.batch_size
-    entry, unknown = normalise_entry(record[ADOPTED], prepared.tools, payload.prompt_index, payload.prompt_index // size)
+    entry, unknown = normalise_entry(
+        record[ADOPTED], prepared.tools, payload.prompt_index, payload.prompt_index // size
+    )
     for name in unknown:
         del entry["tool_stats"][name]
         del entry["tool_error_counts"][name]

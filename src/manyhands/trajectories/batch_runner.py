@@ -66,6 +66,7 @@ class BatchRunner:
             "run_name": run_name,
             "distribution": distribution,
             "max_turns": max_iterations,
+            "max_samples": None,  # said explicitly: without it, a resume is for the whole dataset
             **{name: value for name, value in settings.items() if value is not None},
         }
         if not Path(values["dataset_file"]).exists():
@@ -147,6 +148,7 @@ async def run_batch(
         session.workload,
         spec_changed=session.spec_changed,
         rewrite_outputs=session.rewrite_outputs,
+        judge_again=session.judge_again,
         notice=callbacks.notice,
         controls=controls,
         on_progress=callbacks.on_progress,

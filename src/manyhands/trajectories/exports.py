@@ -17,9 +17,8 @@ from typing import IO, Any, TextIO
 from manyhands.core.jsonio import line, loads
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.files import written_aside
-from manyhands.engine.workload import ItemRow
 from manyhands.engine.summary import ledger
-from manyhands.engine.workload import RunReader
+from manyhands.engine.workload import ItemRow, RunReader
 from manyhands.trajectories.entry import local_time
 from manyhands.trajectories.items import PromptItem
 from manyhands.trajectories.original import batch_files

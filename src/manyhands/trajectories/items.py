@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from manyhands.core.digests import digest
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.context import Item
+from manyhands.engine.reader import JOURNAL, JournalReader
 from manyhands.engine.workload import PlannedItem
-from manyhands.trajectories.dataset import DatasetItem, iterate_items
+from manyhands.trajectories.dataset import DatasetItem, iterate_items, prompt_digest
 from manyhands.trajectories.digest_table import DigestTable
-from manyhands.trajectories.dataset import prompt_digest
 from manyhands.trajectories.original import SET_ASIDE, OriginalEntry, batch_files, normalise_entry
 from manyhands.trajectories.original_matches import OriginalMatches
 from manyhands.trajectories.quality import UNKNOWN_TOOL
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import record_of_entry
 
+SHOWN = 10
+"""How many lines of an adopted folder are named that can't be used, or are not asked for."""
 ADOPTED = "adopted"
 """In an item's record: the line that the original program had written for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptItem:
-    """An item's payload. ``prompt_index`` counts usable rows from 0, ``sample`` the repeats of a row; ``source`` holds the row's other fields."""
+    """An item's payload. ``prompt_index`` counts usable rows from 0, ``sample`` the repeats of a row; ``source`` holds the
+    row's other fields."""
 
     prompt: Any
     prompt_index: int
@@ -45,6 +50,11 @@ class PromptItem:
         row = found.row
         return cls(row.prompt, found.prompt_index, found.sample, row.image, row.cwd, row.id, row.line, row.source)
 
+    @property
+    def asks_for(self) -> tuple[Any, ...]:
+        """What decides how the item is performed."""
+        return (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt, self.image, self.cwd)
+
     def to_json(self) -> dict[str, Any]:
         """The payload; what is absent is left out."""
         values: dict[str, Any] = {"prompt": self.prompt, "prompt_index": self.prompt_index}
@@ -59,20 +69,84 @@ def batch_file(prompt_index: int, batch_size: int) -> str:
     return f"batch_{prompt_index // batch_size}.jsonl"
 
 
-def plan_items(options: BatchSpec, run_folder: Path, tools: tuple[str, ...]) -> Iterator[PlannedItem]:
-    """All items in order, streamed; those that the original program had finished come with their outcome."""
+@dataclass(slots=True)
+class Adoption:
+    """What was taken over from the original program: ``finished`` and ``discarded`` prompts; ``cut_off``: those of the finished ones whose
+    conversation ends on a tool's answer. ``left_out``: places of lines that no row of the dataset asks for; ``problems``: of lines
+    that can't be used, and why, each the first few of ``left_out_count`` and ``problem_count``."""
+
+    finished: int = 0
+    discarded: int = 0
+    cut_off: int = 0
+    left_out: list[str] = field(default_factory=list)
+    left_out_count: int = 0
+    problems: list[str] = field(default_factory=list)
+    problem_count: int = 0
+
+
+def plan_items(
+    options: BatchSpec, run_folder: Path, tools: tuple[str, ...], adoption: Adoption | None = None
+) -> Iterator[PlannedItem]:
+    """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in)."""
     found = iterate_items(options.dataset_file, options.samples, options.max_samples)
-    kept = run_folder / SET_ASIDE
-    if not batch_files(kept):
+    with closing(Earlier(run_folder)) as earlier:
+        kept = run_folder / SET_ASIDE
+        if batch_files(kept):
+            yield from _adopting(found, earlier, kept, options, tools, adoption or Adoption())
+            return
         for item in found:
-            yield PlannedItem(item.key, PromptItem.from_dataset(item).to_json())
-        return
-    with OriginalMatches(kept) as matches, DigestTable() as copies:
+            payload = PromptItem.from_dataset(item)
+            yield PlannedItem(earlier.key(item.key, payload), payload.to_json())
+
+
+def _adopting(
+    found: Iterable[DatasetItem],
+    earlier: Earlier,
+    kept: Path,
+    options: BatchSpec,
+    tools: tuple[str, ...],
+    told: Adoption,
+) -> Iterator[PlannedItem]:
+    with OriginalMatches(kept, SHOWN) as matches, DigestTable() as copies:
         for item in found:
             payload = PromptItem.from_dataset(item)
             entry = matches.find(item.row.prompt, copies.count(prompt_digest(item.row.prompt)))
             outcome = None if entry is None else adopted_outcome(entry, payload, options, tools)
-            yield PlannedItem(item.key, payload.to_json(), outcome)
+            if entry is not None and outcome is not None:
+                told.finished += outcome.state is ItemState.COMPLETED
+                told.discarded += outcome.state is ItemState.DISCARDED
+                told.cut_off += outcome.state is ItemState.COMPLETED and entry.cut_off
+            yield PlannedItem(earlier.key(item.key, payload), payload.to_json(), outcome)
+        for unused in matches.unused():
+            told.left_out_count += 1
+            if len(told.left_out) < SHOWN:
+                told.left_out.append(f"{unused.file} line {unused.line}")
+        told.problems, told.problem_count = [str(problem) for problem in matches.problems], matches.problem_count
+
+
+class Earlier:
+    """The items as they were last planned. A row that keeps its id but asks for something else is other work, and so gets another key."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._journal: JournalReader | None = None
+        if (run_folder / JOURNAL).is_file():
+            journal = JournalReader(run_folder)
+            if journal.meta("planned") is None:
+                journal.close()
+            else:
+                self._journal = journal
+
+    def key(self, key: str, payload: PromptItem) -> str:
+        """The key of an item that would have ``key`` in a new run."""
+        row = self._journal.item(key) if payload.id is not None and self._journal is not None else None
+        if row is None or PromptItem.of(row.item).asks_for == payload.asks_for:
+            return key
+        base, _, number = key.rpartition("#")
+        return f"{base}@{digest('changed', payload.asks_for).hex()[:12]}#{number}"
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
 
 def adopted_outcome(entry: OriginalEntry, payload: PromptItem, options: BatchSpec, tools: tuple[str, ...]) -> Outcome:

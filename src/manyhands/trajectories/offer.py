@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from manyhands.agents.toolbox import Toolbox
-from manyhands.tools.mcp import mounted
-from manyhands.tools.mcp_config import McpConfig
 from manyhands.tools.registry import Registry
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, Toolsets, with_groups
@@ -35,6 +33,9 @@ class ToolOffer:
         if replay or prepared.mcp is None:
             yield cls.recorded(prepared)
             return
+        from manyhands.tools.mcp import mounted  # needs an extra, and much time to import
+        from manyhands.tools.mcp_config import McpConfig
+
         async with mounted(McpConfig(**prepared.mcp["config"])) as servers:
             yield cls(servers.added_to(standard_registry()), prepared)
 

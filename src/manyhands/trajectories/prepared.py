@@ -14,8 +14,6 @@ from manyhands.engine.files import written_aside
 from manyhands.tools.declared import known_tools
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions
 from manyhands.tools.distributions_file import load_distributions_file
-from manyhands.tools.mcp import mounted
-from manyhands.tools.mcp_config import load_mcp_config
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, Toolset, Toolsets, with_groups
@@ -85,7 +83,8 @@ class Prepared:
 
 
 async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Prepared:
-    """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone now is kept.
+    """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone
+    now is kept.
 
     Raises UserError for a file that can't be used.
     """
@@ -156,7 +155,9 @@ class RecordedTool:
 
 def recorded_tools(mcp: Json) -> list[RecordedTool]:
     """The tools of MCP servers, as they were when the run was made."""
-    return [RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in (mcp or {}).get("tools", [])]
+    return [
+        RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in (mcp or {}).get("tools", [])
+    ]
 
 
 async def _mcp(options: BatchSpec, recorded: Prepared | None) -> Json:
@@ -164,10 +165,14 @@ async def _mcp(options: BatchSpec, recorded: Prepared | None) -> Json:
         return None
     if recorded is not None and recorded.mcp is not None:
         return recorded.mcp
+    from manyhands.tools.mcp import mounted  # needs an extra, and much time to import
+    from manyhands.tools.mcp_config import load_mcp_config
+
     config = load_mcp_config(Path(options.mcp_config))
     async with mounted(config) as servers:
         tools = [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in servers.tools
+            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            for tool in servers.tools
         ]
         groups = {name: list(names) for name, names in servers.groups.items()}
     return {"config": config.model_dump(mode="json"), "tools": tools, "groups": groups}
@@ -198,7 +203,8 @@ def dataset_identity(options: BatchSpec) -> str | None:
     if not path.exists():
         return None
     state = hashlib.blake2b(digest_size=16, person=b"input")
-    state.update(f"{options.samples}\0{options.max_samples}\0{options.batch_size}".encode())
+    chosen = (options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools)
+    state.update("\0".join(map(str, chosen)).encode())
     try:
         for file in [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file()):
             state.update(os.fsencode(file.relative_to(path.parent)))

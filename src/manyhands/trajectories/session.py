@@ -15,9 +15,11 @@ from manyhands.models.factory import is_simulated, require_key, resolve_api_key
 from manyhands.models.pricing import load_price_table
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.distributions import availability_notice
+from manyhands.trajectories.items import Adoption
 from manyhands.trajectories.offer import ToolOffer
 from manyhands.trajectories.original import is_left_by_original, set_aside
-from manyhands.trajectories.prepared import Prepared, dataset_identity, keep_files, prepare
+from manyhands.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, keep_files, prepare
+from manyhands.trajectories.quality import NO_REASONING, UNKNOWN_TOOL
 from manyhands.trajectories.spec import BatchSpec, resume_spec
 from manyhands.trajectories.workload import API_KEY, TrajectoryWorkload
 
@@ -33,6 +35,8 @@ class Session:
     workload: TrajectoryWorkload
     spec_changed: bool = False
     rewrite_outputs: bool = False
+    judge_again: tuple[str, ...] = ()
+    """Reasons for which trajectories were discarded that are none any more."""
 
 
 async def open_batch(options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]) -> Session:
@@ -60,11 +64,12 @@ async def _made(
     prepared = await prepare(options)
     check_sandbox(options, prepared, notice)
     _tell(prepared, notice)
-    if adopt:
-        notice(f"adopting the original program's results; its files are kept in {set_aside(folder)}")
+    kept = set_aside(folder) if adopt else None
     workload = _workload(prepared, folder, key)
     create_run(folder, workload.name, workload, version=__version__, notice=notice)
     keep_files(options, folder)
+    if kept is not None:
+        _tell_adoption(workload.adoption, kept, notice)
     return Session(folder, workload)
 
 
@@ -78,6 +83,8 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     options = resume_spec(recorded.options, given)
     key = usable_key(options, environ)
     check_prices(options)
+    if options.max_samples != recorded.options.max_samples:
+        notice(f"max_samples was {_count(recorded.options.max_samples)} and is now {_count(options.max_samples)}")
     same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
     tools_changed = _tools_of(options) != _tools_of(recorded.options)
     if same_input and not tools_changed:
@@ -89,8 +96,13 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     check_sandbox(options, prepared, notice)
     keep_files(options, folder)
     workload = _workload(prepared, folder, key)
-    rewrite = _shape(prepared) != _shape(recorded)
-    return Session(folder, workload, spec_changed=workload.spec != spec, rewrite_outputs=rewrite)
+    return Session(
+        folder,
+        workload,
+        spec_changed=workload.spec != spec,
+        rewrite_outputs=_shape(prepared) != _shape(recorded),
+        judge_again=_kept_now(recorded.options, options),
+    )
 
 
 def usable_key(options: BatchSpec, environ: Mapping[str, str]) -> str | None:
@@ -134,7 +146,8 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
     for number, reason in prepared.bad_rows[:BAD_ROWS_SHOWN]:
         notice(f"{prepared.options.dataset_file}, line {number}: {reason}; the row is skipped")
     if prepared.bad_count > BAD_ROWS_SHOWN:
-        notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists them)")
+        listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
+        notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
     offer = ToolOffer.recorded(prepared)
     for line in offer.registry.notices:
         notice(line)
@@ -142,11 +155,42 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
         notice(line)
 
 
+def _tell_adoption(adoption: Adoption, kept: Path, notice: Notice) -> None:
+    notice(
+        f"taken over from the original program: {adoption.finished} finished and {adoption.discarded} discarded prompts; "
+        f"its files are kept in {kept}"
+    )
+    if adoption.cut_off:
+        notice(
+            f"{adoption.cut_off} of the finished ones end on a tool's answer: a model call failed there, but they were saved"
+        )
+    for problem in adoption.problems:
+        notice(f"{problem}; it is not taken over")
+    if adoption.problem_count > len(adoption.problems):
+        notice(f"… and {adoption.problem_count - len(adoption.problems)} more lines that can't be used")
+    if adoption.left_out_count:
+        more = ", …" if adoption.left_out_count > len(adoption.left_out) else ""
+        places = ", ".join(adoption.left_out) + more
+        notice(f"{adoption.left_out_count} finished lines belong to no row of the dataset and are left out: {places}")
+
+
 def _shape(prepared: Prepared) -> tuple[Any, ...]:
     """What all output lines depend on. If it changes, those that were written already no longer go with new ones."""
     options = prepared.options
     wording = (options.system_template_text, options.keep_synthetic)
     return (prepared.source_fields, prepared.tools, options.batch_size, wording)
+
+
+def _kept_now(before: BatchSpec, now: BatchSpec) -> tuple[str, ...]:
+    kept = (
+        (NO_REASONING, now.keep_unreasoned and not before.keep_unreasoned),
+        (UNKNOWN_TOOL, now.keep_unknown_tools and not before.keep_unknown_tools),
+    )
+    return tuple(reason for reason, is_kept in kept if is_kept)
+
+
+def _count(samples: int | None) -> str:
+    return "all" if samples is None else str(samples)
 
 
 def _tools_of(options: BatchSpec) -> tuple[str | None, ...]:

@@ -32,7 +32,7 @@ from manyhands.trajectories.adopted import adopted_line
 from manyhands.trajectories.describe import describe_step
 from manyhands.trajectories.entry import Entry
 from manyhands.trajectories.exports import write_exports
-from manyhands.trajectories.items import ADOPTED, PromptItem, batch_file, plan_items
+from manyhands.trajectories.items import ADOPTED, Adoption, PromptItem, batch_file, plan_items
 from manyhands.trajectories.offer import ToolOffer
 from manyhands.trajectories.prepared import Prepared, dataset_identity, kept_file
 from manyhands.trajectories.quality import count_reasoning, discard_reason, nowhere_known
@@ -63,6 +63,7 @@ class TrajectoryWorkload:
         self._backend: SandboxBackend | None = None
         self._offer: ToolOffer | None = None
         self._mark = ""
+        self.adoption = Adoption()
 
     @property
     def prepared(self) -> Prepared:
@@ -89,7 +90,8 @@ class TrajectoryWorkload:
         return dataset_identity(self._options)
 
     def plan(self) -> Iterable[PlannedItem]:
-        return plan_items(self._options, self._folder, self._prepared.tools)
+        self.adoption = Adoption()
+        return plan_items(self._options, self._folder, self._prepared.tools, self.adoption)
 
     def secrets(self) -> dict[str, str]:
         return dict(self._secrets)
