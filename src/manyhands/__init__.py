@@ -1,4 +1,4 @@
-"""manyhands: thousands of agent tasks on one machine, and never a paid call lost or repeated.
+"""manyhands: thousands of agent tasks on one machine; after a crash, at most the calls in flight are made again.
 
 The public names are imported when they are first used, so that the command line starts at once.
 """

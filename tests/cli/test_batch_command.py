@@ -150,7 +150,7 @@ def test_a_dead_endpoint_stops_the_run_and_is_said_in_one_line(folder: BatchFold
 
 
 def test_ctrl_c_finishes_what_is_in_flight_and_prints_the_way_on(folder: BatchFolder) -> None:
-    folder.write_rows([f"prompt {number}" for number in range(20)])
+    folder.write_rows([f"prompt {number}" for number in range(10)])
     with ServerThread([ScriptedResponse(REASONED, delay=0.3)]) as server:
         words = (*USUAL, f"--base_url={server.base_url}", "--num_workers=2")
         with subprocess.Popen(
@@ -169,12 +169,12 @@ def test_ctrl_c_finishes_what_is_in_flight_and_prints_the_way_on(folder: BatchFo
         assert "the calls in flight are finished first" in err
         assert "Traceback" not in out + err
         done = len(folder.lines())
-        assert 0 < done == len(server.requests) < 20
+        assert 0 < done == len(server.requests) < 10
         command = re.search(r"To go on: +\S*manyhands (resume .*)$", out, re.MULTILINE)
         assert command is not None
         ran = run((sys.executable, "-m", "manyhands"), folder.path, *command[1].split(), "--quiet")
         assert ran.code == 0, ran
-        assert (len(server.requests), len(folder.lines())) == (20, 20)
+        assert (len(server.requests), len(folder.lines())) == (10, 10)
 
 
 def test_a_read_only_data_folder_is_one_line(folder: BatchFolder) -> None:

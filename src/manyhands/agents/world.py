@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -17,10 +18,11 @@ class World:
     had begun a step in it before, the sandbox is re-attached, or else a new attempt is called for: going on in another
     world than the recorded steps left would be wrong.
 
-    Use as ``async with World(context, backend, request) as world``.
+    Use as ``async with World(context, backend, request) as world``. ``request`` is asked what to make when it comes to that:
+    most conversations of some runs need no sandbox.
     """
 
-    def __init__(self, context: Context, backend: SandboxBackend, request: SandboxRequest) -> None:
+    def __init__(self, context: Context, backend: SandboxBackend, request: Callable[[], SandboxRequest]) -> None:
         self._context = context
         self._backend = backend
         self._request = request
@@ -46,7 +48,7 @@ class World:
             return self._sandbox
         async with self._opening:
             if self._sandbox is None:
-                sandbox = await self._backend.create(self._request)
+                sandbox = await self._backend.create(self._request())
                 try:
                     await self._restore(sandbox)
                 except BaseException:

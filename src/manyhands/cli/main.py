@@ -73,7 +73,7 @@ def help_text() -> str:
         [
             f"{PROGRAM} COMMAND [OPTIONS]",
             "",
-            "Runs thousands of LLM-agent tasks, and never loses or repeats a paid call.",
+            "Runs thousands of LLM-agent tasks; after a crash, at most the calls in flight are made again.",
             "",
             "Commands:",
             *lines,

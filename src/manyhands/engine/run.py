@@ -391,7 +391,7 @@ def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
     finished = sum(state == ItemState.COMPLETED for _, _, state in removed)
     notice(
         f"{len(removed)} items are no longer in the input (items {numbers}): "
-        f"{finished} had finished and keep their results, the others are cancelled"
+        f"{finished} had finished and stay in the journal, the others are cancelled"
     )
 
 

@@ -114,7 +114,7 @@ async def hold(
     """Hold a conversation, and check that the fold over its steps gives the same messages."""
     context = context or MemoryContext()
     settings.setdefault("chat", CHAT)
-    world = World(context, backend, SandboxRequest(Path("folder"), "run")) if backend else None
+    world = World(context, backend, lambda: SandboxRequest(Path("folder"), "run")) if backend else None
     environment = ToolEnvironment(sandbox=world.sandbox if world else no_sandbox, clock=SystemClock())
     try:
         result = await run_agent(

@@ -254,6 +254,13 @@ def marked_processes(run_id: str) -> list[int]:
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, mark) and alive(pid)]
 
 
+def describe(pid: int) -> str:
+    """A process in one line: its id, state, parent, and command line."""
+    words = _read(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode(errors="replace")
+    status = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()[:2]
+    return f"process {pid} (state {b' with parent '.join(status).decode()}): {words[:300]}"
+
+
 def alive(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     state = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()

@@ -20,6 +20,7 @@ from manyhands.core.usage import Usage
 from manyhands.trajectories.sharegpt import Turn
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
+_OPENING = '{"conversations": ['
 _COUNTED = ("count", "success", "failure")
 CACHED = 256
 """How many system turns, and how many tool statistics, are kept as text."""
@@ -75,10 +76,12 @@ class Entry:
     def line(self) -> str:
         """The entry as a line, without its newline: ``to_json`` in JSON, but for the parts that most lines of a run have in
         common, which are written out only once."""
-        turns = ", ".join(map(_turn_text, self.conversations))
-        plain = line(self._plain_members())[1:-1]
+        turns = list(self.conversations)
+        first = _system_text(turns.pop(0)["value"]) if turns and turns[0]["from"] == "system" else ""
+        own = line({"conversations": turns, **self._plain_members()}).removeprefix(_OPENING)[:-1]
+        comma = ", " if first and turns else ""
         stats = _stats_text(tuple([(name, *map(of.__getitem__, _COUNTED)) for name, of in self.tool_stats.items()]))
-        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{turns}], {plain}, {stats}}}'
+        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{first}{comma}{own}, {stats}}}'
 
     def _plain_members(self) -> dict[str, Any]:
         return {
@@ -109,10 +112,6 @@ class Entry:
             # Parquet can't hold an object without fields.
             "source": dict(self.source) if self.source else None,
         }
-
-
-def _turn_text(turn: Turn) -> str:
-    return _system_text(turn["value"]) if turn["from"] == "system" else line(turn)
 
 
 @lru_cache(CACHED)

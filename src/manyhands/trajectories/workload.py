@@ -58,7 +58,13 @@ class TrajectoryWorkload:
         self._secrets: dict[str, str] = {}
         self._known = KnownTools(self._prepared.tools)
         self._system_turns = SystemTurns(self._options.system_template_text)
-        self._chat = chat_settings(self._options)
+        self._settings = AgentSettings(
+            chat_settings(self._options),
+            max_turns=self._options.max_turns,
+            sequential_tools=self._options.sequential_tools,
+            # A summary is this program's idea: where it would be left out, it is not paid for either.
+            summary=self._options.keep_synthetic,
+        )
         self._model: ChatModel | None = None
         self._backend: SandboxBackend | None = None
         self._offer: ToolOffer | None = None
@@ -141,13 +147,11 @@ class TrajectoryWorkload:
 
     async def _converse(self, context: Context, payload: PromptItem, toolbox: Toolbox) -> AgentResult:
         options = self._options
-        request = SandboxRequest(
-            folder=context.workspace,
-            run_id=self._mark,
-            image=payload.image,
-            cwd=payload.cwd,
-            limits=SandboxLimits(network=options.network),
-        )
+
+        def request() -> SandboxRequest:
+            limits = SandboxLimits(network=options.network)
+            return SandboxRequest(context.workspace, self._mark, payload.image, payload.cwd, limits=limits)
+
         async with World(context, self._backend or NeverCalled(), request) as world:
             environment = ToolEnvironment(world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT)
             return await run_agent(
@@ -160,20 +164,14 @@ class TrajectoryWorkload:
                 model=self._model or NeverCalled(),
                 tools=toolbox,
                 environment=environment,
-                settings=AgentSettings(
-                    self._chat_of(context),
-                    max_turns=options.max_turns,
-                    sequential_tools=options.sequential_tools,
-                    # A summary is this program's idea: where it would be left out, it is not paid for either.
-                    summary=options.keep_synthetic,
-                ),
+                settings=self._settings_of(context),
                 world=world,
             )
 
-    def _chat_of(self, context: Context) -> ChatSettings:
+    def _settings_of(self, context: Context) -> AgentSettings:
         if self._options.seed is None:
-            return self._chat
-        return replace(self._chat, seed=context.seed("model"))
+            return self._settings
+        return replace(self._settings, chat=replace(self._settings.chat, seed=context.seed("model")))
 
     def _outcome(
         self,
@@ -195,7 +193,7 @@ class TrajectoryWorkload:
             "toolsets": list(toolsets),
             "model": options.model,
             "unknown_tools": list(result.unknown_tools),
-            "seed": self._chat_of(context).seed,
+            "seed": self._settings_of(context).chat.seed,
             "times": {"began": began, "finished": context.clock.now()},
         }
         reason = discard_reason(
