@@ -84,12 +84,12 @@ def summary(reports: Sequence[Report]) -> str:
     """The campaign in one line."""
     totals = {
         name: sum(getattr(report, name) for report in reports)
-        for name in ("kills", "sessions", "requests", "extra", "allowed", "fresh")
+        for name in ("kills", "sessions", "requests", "extra", "allowed", "fresh", "lingering")
     }
     violations = sum(len(report.violations) for report in reports)
     return (
         "{kills} kills in {rounds} rounds and {sessions} sessions; {requests} requests, {extra} of them extra (at most {allowed} in flight "
-        "when killed); {fresh} fresh attempts; {violations} violations"
+        "when killed); {fresh} fresh attempts; {lingering} processes ended by the next opening only; {violations} violations"
     ).format(rounds=len(reports), violations=violations, **totals)
 
 

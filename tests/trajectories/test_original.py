@@ -21,7 +21,7 @@ from manyhands.trajectories.original import (
 )
 from manyhands.trajectories.original_matches import OriginalMatches
 
-REAL = Path("/work/shared/data/trajectories/left_by_original")
+REAL = Path(__file__).parents[3] / "shared/data/trajectories/left_by_original"
 
 
 def entry(index: int, prompt: Any, **more: Any) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from manyhands.core.errors import StorageError
 
+BLOCK = 1 << 18
+"""Bytes that are written to such a file at once."""
 _ASIDE = re.compile(r"\..+\.(\d+)\.new")
 
 
@@ -24,7 +26,7 @@ def written_aside(path: Path) -> Iterator[TextIO]:
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with aside.open("w", encoding="utf-8", newline="\n") as handle:
+        with aside.open("w", encoding="utf-8", newline="\n", buffering=BLOCK) as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())

@@ -24,7 +24,7 @@ _LONGEST_ARGUMENT = 100_000
 _SECOND_TRY = 0.1
 _IN_STATE = """\
 builtin eval "$1" >/dev/null 2>&1
-builtin export "${@:4}"; builtin cd -- "$2" || exit 126
+builtin export "${@:4}" >/dev/null; builtin cd -- "$2" || exit 126
 builtin eval "$3"
 """
 

@@ -78,9 +78,8 @@ class _BubblewrapLauncher:
         self.kind = "bubblewrap"
         self.workspace = WORKSPACE
         self.start_directory = directory
-        self.environment = launch.scrubbed_environment(
-            request, home=WORKSPACE, path=search_path(), sandbox_id=secrets.token_hex(8)
-        )
+        # Commands carry no marks, which would show in what they print: all of them end with the anchor, which is marked.
+        self.environment = launch.scrubbed_environment(request, home=WORKSPACE, path=search_path())
 
     async def prepare(self) -> bool:
         if self._anchor is not None and self._anchor.alive:
@@ -123,7 +122,9 @@ class _BubblewrapLauncher:
         if bwrap is None:
             raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
         arguments = mounts(self._folder, self._alias, limits)
-        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, self.environment)
+        self._anchor = await start_anchor(
+            bwrap, arguments, OWN_FILES, launch.marked(self.environment, self._request, secrets.token_hex(8))
+        )
 
     @staticmethod
     def _remove_group(group: Group) -> None:

@@ -81,22 +81,19 @@ def in_directory(command: Sequence[str], directory: str) -> list[str]:
     return [SHELL, "-c", _IN_DIRECTORY, "sh", directory, *command]
 
 
-def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, sandbox_id: str) -> dict[str, str]:
+def scrubbed_environment(request: SandboxRequest, *, home: str, path: str) -> dict[str, str]:
     """What commands get to see: nothing of ours but what is named here, so no keys."""
-    return {
-        "PATH": path,
-        "HOME": home,
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        **(request.environment or {}),
-        MARK: request.run_id,
-        SANDBOX_VARIABLE: sandbox_id,
-    }
+    return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", **(request.environment or {})}
+
+
+def marked(environment: Mapping[str, str], request: SandboxRequest, sandbox_id: str) -> dict[str, str]:
+    """An environment with the entries by which a sandbox's processes are found."""
+    return {**environment, MARK: request.run_id, SANDBOX_VARIABLE: sandbox_id}
 
 
 def marks(environment: Mapping[str, str]) -> list[str]:
-    """The entries, as ``NAME=value``, by which a sandbox's processes are found."""
-    return [f"{name}={environment[name]}" for name in (MARK, SANDBOX_VARIABLE)]
+    """Those entries, as ``NAME=value``; none where commands don't carry them."""
+    return [f"{name}={environment[name]}" for name in (MARK, SANDBOX_VARIABLE) if name in environment]
 
 
 def host_path() -> str:

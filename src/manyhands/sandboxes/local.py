@@ -60,9 +60,8 @@ class _LocalLauncher:
         self.kind = "local"
         self.workspace = workspace
         self.start_directory = start_directory
-        self.environment = launch.scrubbed_environment(
-            request, home=workspace, path=launch.host_path(), sandbox_id=self._id
-        )
+        scrubbed = launch.scrubbed_environment(request, home=workspace, path=launch.host_path())
+        self.environment = launch.marked(scrubbed, request, self._id)
 
     async def prepare(self) -> bool:
         if not self._used:

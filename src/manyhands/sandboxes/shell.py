@@ -34,7 +34,7 @@ _COMMAND = ["bash", "--noprofile", "--norc", "-s"]
 _BEGINNING = """\
 shopt -s expand_aliases
 {{ builtin eval {state}; }} >/dev/null 2>&1
-builtin export {exports}
+builtin export {exports} >/dev/null
 builtin cd -- {directory} 2>/dev/null || builtin cd -- {fallback}
 exec {output}>&1 {status}>&{report} {report}>&- >/dev/null 2>&1
 __manyhands_report() {{

@@ -21,7 +21,7 @@ from manyhands.trajectories.sharegpt import Turn
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
 _OPENING = '{"conversations": ['
-_COUNTED = ("count", "success", "failure")
+_UNUSED = {"count": 0, "success": 0, "failure": 0}
 CACHED = 256
 """How many system turns, and how many tool statistics, are kept as text."""
 NO_SEED = -1
@@ -80,7 +80,8 @@ class Entry:
         first = _system_text(turns.pop(0)["value"]) if turns and turns[0]["from"] == "system" else ""
         own = line({"conversations": turns, **self._plain_members()}).removeprefix(_OPENING)[:-1]
         comma = ", " if first and turns else ""
-        stats = _stats_text(tuple([(name, *map(of.__getitem__, _COUNTED)) for name, of in self.tool_stats.items()]))
+        used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != _UNUSED]
+        stats = _stats_text(tuple(self.tool_stats), tuple(used))
         return f'{{"prompt_index": {self.prompt_index}, "conversations": [{first}{comma}{own}, {stats}}}'
 
     def _plain_members(self) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
 
 
 @lru_cache(CACHED)
-def _stats_text(tools: tuple[tuple[Any, ...], ...]) -> str:
-    """The members of tool statistics, given as (name, count, success, failure)."""
-    return line(_stats_members({name: dict(zip(_COUNTED, counts, strict=True)) for name, *counts in tools}))[1:-1]
+def _stats_text(names: tuple[str, ...], used: tuple[tuple[Any, ...], ...]) -> str:
+    """The members of tool statistics: all tools by name, and those in use with their counts as (name, (count's name, count), …)."""
+    counts = {name: dict(items) for name, *items in used}
+    return line(_stats_members({name: counts.get(name, _UNUSED) for name in names}))[1:-1]

@@ -7,6 +7,7 @@ now: results of rows that it lost stay in the journal and the batch files, and c
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Collection, Iterator
@@ -32,6 +33,7 @@ STATISTICS = "statistics.json"
 CHECKPOINT = "checkpoint.json"
 _INDEX = re.compile(rb'\{"prompt_index": (\d+),')
 _PAGE = 2000
+_BLOCK = 1 << 18
 
 
 def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
@@ -74,10 +76,9 @@ def combine(folder: Path, samples: int, handle: TextIO, without: Collection[str]
     memory at a time, and of a large one only where its lines are."""
     handle.flush()
     for path in batch_files(folder):
-        with path.open("rb") as batch:
+        with path.open("rb", buffering=_BLOCK) as batch:
             for start, length in sorted_lines(batch, samples):
-                batch.seek(start)
-                text = batch.read(length)
+                text = os.pread(batch.fileno(), length, start)
                 if not without or loads(text)["metadata"]["item"] not in without:
                     handle.buffer.write(text)  # as it is: both are UTF-8
 
