@@ -267,3 +267,12 @@ def test_a_script_without_a_main_guard(folder: BatchFolder, server: ServerThread
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "3\n"), done
+
+
+def test_the_originals_further_arguments_may_go_by_position(tmp_path: Path) -> None:
+    dataset = tmp_path / "d.jsonl"
+    dataset.write_text('{"prompt": "x"}\n')
+    runner = BatchRunner(dataset, 2, "r", "default", 7, None, None, "simulated", 3)
+    assert (runner.model, runner.num_workers, runner.max_iterations) == ("simulated", 3, 7)
+    with pytest.raises(TypeError, match="two values for 'model'"):
+        BatchRunner(dataset, 2, "r", "default", 7, None, None, "simulated", model="other")

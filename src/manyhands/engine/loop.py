@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import gc
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+MANY_FILES = 65536
 _Result = TypeVar("_Result")
 COLLECTION_THRESHOLDS = (50_000, 10, 10)
 """New objects until a search for garbage cycles, and searches of each generation until one of the next."""
@@ -24,8 +27,19 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+def allow_many_files() -> None:
+    """Raise this process's limit of open files as far as it may: each connection and each sandbox takes some. Commands in sandboxes
+    get limits of their own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run_on_loop(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a coroutine to its end on a new loop."""
+    allow_many_files()
     with rare_collections(), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "MANYHANDS_RUN"
 """The environment variable that marks a run's processes."""
+ROUNDS = 20
 
 
 def process_mark(run_id: str) -> str:
@@ -18,27 +20,33 @@ def process_mark(run_id: str) -> str:
 def kill_strays(mark: str) -> int:
     """Kill every process whose mark is this one, or starts with it and a dot; never this process. Returns how many.
 
-    Linux only (it reads ``/proc``); elsewhere it finds nothing.
+    It looks again until it finds none, because a process may fork while it is looked for. Linux only (it reads ``/proc``); elsewhere it
+    finds nothing.
     """
     wanted = f"{MARK}={mark}".encode()
-    killed = 0
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) != os.getpid() and _is_marked(entry, wanted):
-            killed += _kill(int(entry.name))
-    return killed
+    killed: set[int] = set()
+    for _ in range(ROUNDS):
+        found = {process for process in _processes() if _is_marked(process, wanted)} - killed
+        if not found:
+            break
+        for process in found:
+            _kill(process)
+        killed |= found
+    return len(killed)
 
 
-def _is_marked(process: Path, wanted: bytes) -> bool:
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if int(entry.name) != os.getpid()]
+
+
+def _is_marked(process: int, wanted: bytes) -> bool:
     try:
-        variables = (process / "environ").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
     return any(variable == wanted or variable.startswith(wanted + b".") for variable in variables)
 
 
-def _kill(process: int) -> int:
-    try:
+def _kill(process: int) -> None:
+    with suppress(OSError):
         os.kill(process, signal.SIGKILL)
-    except OSError:
-        return 0
-    return 1

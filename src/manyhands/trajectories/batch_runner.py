@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,24 @@ from manyhands.trajectories.session import open_batch
 from manyhands.trajectories.spec import BatchSpec
 
 _RENAMED = {"max_iterations": "max_turns"}
+_POSITIONS = (
+    "base_url",
+    "api_key",
+    "model",
+    "num_workers",
+    "verbose",
+    "ephemeral_system_prompt",
+    "log_prefix_chars",
+    "providers_allowed",
+    "providers_ignored",
+    "providers_order",
+    "provider_sort",
+    "max_tokens",
+    "reasoning_config",
+    "prefill_messages",
+    "max_samples",
+)
+"""The original's further arguments, in their order."""
 
 
 class InvalidBatch(UserError, ValueError):
@@ -56,7 +74,7 @@ class BatchRunner:
         run_name: str,
         distribution: str = "default",
         max_iterations: int = 10,
-        *,
+        *more: Any,
         callbacks: Callbacks | None = None,
         **settings: Any,
     ) -> None:
@@ -67,6 +85,7 @@ class BatchRunner:
             "distribution": distribution,
             "max_turns": max_iterations,
             "max_samples": None,  # said explicitly: without it, a resume is for the whole dataset
+            **dict(_positional(more, settings)),
             **{name: value for name, value in settings.items() if value is not None},
         }
         if not Path(values["dataset_file"]).exists():
@@ -154,3 +173,14 @@ async def run_batch(
         on_progress=callbacks.on_progress,
         on_outcome=callbacks.on_outcome,
     )
+
+
+def _positional(values: tuple[Any, ...], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The original's further arguments given by position, by name; None means the default."""
+    if len(values) > len(_POSITIONS):
+        raise TypeError(f"BatchRunner takes {5 + len(_POSITIONS)} positional arguments at most, {5 + len(values)} were given")
+    for name, value in zip(_POSITIONS, values, strict=False):
+        if name in settings:
+            raise TypeError(f"BatchRunner got two values for {name!r}")
+        if value is not None:
+            yield name, value
