@@ -75,8 +75,11 @@ class Calm:
 
 @dataclass(slots=True)
 class Report:
-    """What a round found. ``extra``: requests beyond those of an undisturbed run; ``allowed``: how many there may be;
-    ``fresh``: attempts begun anew because their world was gone; ``lingering``: processes that outlived their owner until the next opening."""
+    """What a round found.
+
+    ``extra``: requests beyond those of an undisturbed run; ``allowed``: how many there may be; ``fresh``: attempts begun anew because
+    their world was gone; ``lingering``: processes that outlived their owner until the next opening.
+    """
 
     name: str
     sessions: int = 0

@@ -95,7 +95,7 @@ def test_a_missing_key_is_named_before_anything_is_made(tmp_path: Path) -> None:
 def test_a_key_that_is_missing_at_a_resume_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(6)))
     options = {"executor": "local", "num_workers": 1, "max_total_tokens": 5000}
-    elsewhere = ("--base_url=https://openrouter.ai/api/v1", "--override=base_url,model", "--model=some/model")
+    elsewhere = ("--base_url=https://openrouter.ai/api/v1", "--override=model", "--model=some/model")
     assert run(*batch_words(tmp_path, **options)).code == 1
     left = ledger(tmp_path / "r")["pending"]
     assert left

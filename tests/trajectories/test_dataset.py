@@ -238,7 +238,7 @@ def test_nulls_that_tables_put_into_content_parts_are_taken_out(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"prompt": "x",}', "invalid JSON at column 16"),
+        (b'{"prompt": "x",}', "invalid JSON at column 1"),
         (b"nope", "invalid JSON at column 1: Expecting value"),
         (b'{"prompt": "\xff"}', "invalid UTF-8 at byte 13"),
         (b'{"prompt": NaN}', "invalid JSON: NaN is not JSON"),
