@@ -117,9 +117,9 @@ def test_arrow_and_parquet_read_all_lines_with_one_schema(tmp_path: Path, source
     parquet.write_table(table, tmp_path / "t.parquet")
     assert parquet.read_table(tmp_path / "t.parquet").num_rows == table.num_rows
     # Every line alone gives the same types, so it does not matter where a reader cuts the file.
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines()):
         if number % 25 < 2:
-            assert arrow_json.read_json(BytesIO(line.encode())).schema == table.schema
+            assert arrow_json.read_json(BytesIO(text.encode())).schema == table.schema
 
 
 def test_source_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -101,7 +101,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The number of the last migration that a file has had. Raises RunError for a file that a newer version wrote, or that is no run database."""
+    """The number of the last migration that a file has had.
+
+    Raises RunError for a file that a newer version wrote, or that is no run database.
+    """
     with storage_errors(path):
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     known = len(_migrations())

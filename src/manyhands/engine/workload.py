@@ -22,8 +22,9 @@ from manyhands.engine.context import Context, Item
 class Execution:
     """How a run is performed: everything about it that may differ between sessions without changing what comes out.
 
-    ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each; limits in US dollars, tokens
-    and seconds; ``max_attempts``: how often an item may be performed where the failure table retries at all (None: as the table says).
+    ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each; limits
+    in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the failure table
+    retries at all (None: as the table says).
     """
 
     executor: str = "processes"
@@ -225,6 +226,6 @@ def load_workload(name: str) -> WorkloadFactory:
         factory: WorkloadFactory = getattr(import_module(module), attribute)
         return factory
     for entry in entry_points(group="manyhands.workloads", name=name):
-        factory = entry.load()
-        return factory
+        plugged: WorkloadFactory = entry.load()
+        return plugged
     raise RunError(f"no workload is called {name!r}; known: {', '.join(sorted(WORKLOADS))}")

@@ -36,7 +36,9 @@ ORDER = (
 its step before it settles, and its end before it is claimed again."""
 LAZY_SECONDS = 0.05
 """How long rows that nobody waits for are held back, to share the commit of one that somebody waits for."""
-CHUNKS = (256, 64, 16, 4, 1)
+CHUNKS = (256, 64, 16)
+"""Rows written by one statement: so many, or whatever is left. The statements stay prepared, so there must be few kinds of them;
+but each has to wait for the interpreter's lock when it is done, which is dear while the event loop is busy."""
 Row = Sequence[Any]
 
 
@@ -146,11 +148,11 @@ class GroupWriter:
 
     def _write(self, kind: str, rows: list[Row]) -> None:
         columns, start = len(rows[0]), 0
-        for size in CHUNKS:
-            while len(rows) - start >= size:
-                chunk = rows[start : start + size]
-                self._connection.execute(expanded(kind, columns, size), [value for row in chunk for value in row])
-                start += size
+        while left := len(rows) - start:
+            size = next((size for size in CHUNKS if size <= left), left)
+            chunk = rows[start : start + size]
+            self._connection.execute(expanded(kind, columns, size), [value for row in chunk for value in row])
+            start += size
 
 
 def usage_row(usage: Usage) -> tuple[Any, ...]:

@@ -178,7 +178,9 @@ async def run_batch(
 def _positional(values: tuple[Any, ...], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The original's further arguments given by position, by name; None means the default."""
     if len(values) > len(_POSITIONS):
-        raise TypeError(f"BatchRunner takes {5 + len(_POSITIONS)} positional arguments at most, {5 + len(values)} were given")
+        raise TypeError(
+            f"BatchRunner takes {5 + len(_POSITIONS)} positional arguments at most, {5 + len(values)} were given"
+        )
     for name, value in zip(_POSITIONS, values, strict=False):
         if name in settings:
             raise TypeError(f"BatchRunner got two values for {name!r}")
