@@ -79,6 +79,17 @@ def test_runs_lists_every_run(runs: BatchFolder) -> None:
     assert said(runs, "runs", "--data_dir=nowhere") == "there are no runs in nowhere\n"
 
 
+def test_a_run_whose_making_was_cut_short_is_not_called_finished(tmp_path: Path) -> None:
+    (tmp_path / "data" / "cut").mkdir(parents=True)
+    (tmp_path / "data" / "cut" / "run.db").touch()
+    ran = run_command(tmp_path, "runs", "--json")
+    assert (ran.code, json.loads(ran.out)) == (
+        0,
+        [{"run": "cut", "state": "unfinished: making it was cut short; make it again"}],
+    )
+    assert "making it was cut short" in run_command(tmp_path, "runs").out
+
+
 def test_status(runs: BatchFolder) -> None:
     assert said(runs, "status", "good").startswith("good: finished (trajectories)\n")
     status = json.loads(said(runs, "status", "data/failing", "--json"))
@@ -123,6 +134,7 @@ def test_show_an_items_steps_in_order(runs: BatchFolder) -> None:
     steps = [json.loads(line) for line in said(runs, "show", "good", "2", "--json").splitlines()]
     assert [step["kind"] for step in steps] == ["model", "tools", "model"]
     assert said(runs, "show", "failing", "id:7#0") == said(runs, "show", "failing", "2")
+    assert said(runs, "show", "failing", "7") == said(runs, "show", "failing", "2")  # there is no seventh item
     assert "no [red]such[/red] thing" in said(runs, "show", "failing", "2")
 
 

@@ -67,6 +67,18 @@ async def test_an_answer() -> None:
         assert request.body == {"model": "m", "messages": HELLO}
 
 
+async def test_a_key_that_an_answer_repeats_is_taken_out() -> None:
+    answer = chat_response(f"it is {KEY}", reasoning_content=f"is it {KEY}?")
+    async with ScriptedServer([answer]) as server:
+        message = (await ask(server)).message
+        assert message == {"role": "assistant", "content": "it is [redacted]", "reasoning": "is it [redacted]?"}
+
+
+async def test_a_key_that_is_only_a_word_stays_in_answers() -> None:
+    async with ScriptedServer([chat_response("a dummy answer")]) as server:
+        assert (await ask(server, api_key="dummy")).message["content"] == "a dummy answer"
+
+
 async def test_a_base_url_without_a_key_is_used_without_a_key() -> None:
     async with ScriptedServer([chat_response()]) as server:
         await ask(f"{server.base_url}/", api_key=None)

@@ -276,3 +276,22 @@ def test_the_originals_further_arguments_may_go_by_position(tmp_path: Path) -> N
     assert (runner.model, runner.num_workers, runner.max_iterations) == ("simulated", 3, 7)
     with pytest.raises(TypeError, match="two values for 'model'"):
         BatchRunner(dataset, 2, "r", "default", 7, None, None, "simulated", model="other")
+
+
+def test_a_budget_that_cannot_be_kept_is_named(folder: BatchFolder, server: ServerThread) -> None:
+    folder.write_rows(["one"])
+    (folder.path / "prices.yaml").write_text("my-own-model: {input: 1.0, output: 2.0}\n")
+    said: dict[str, str] = {}
+    cases: dict[str, dict[str, Any]] = {
+        "unknown": {"model": "my-own-model", "max_cost": 1.0},
+        "own price": {"model": "my-own-model", "max_cost": 1.0, "prices": "prices.yaml"},
+        "known": {"model": "gpt-4o", "max_cost": 1.0},
+        "no budget": {"model": "my-own-model"},
+    }
+    for name, settings in cases.items():
+        notices: list[str] = []
+        made = runner(server, callbacks=Callbacks(notice=notices.append), data_dir=name, **settings)
+        assert made.run().exit_code == 0
+        said[name] = "\n".join(notices)
+    assert "no price is known for my-own-model, so --max_cost counts only" in said["unknown"]
+    assert not any("no price is known" in said[name] for name in ("own price", "known", "no budget"))

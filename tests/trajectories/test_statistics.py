@@ -26,7 +26,7 @@ def described(statistics: RunStatistics, **other: object) -> dict[str, object]:
         model="m",
         completed_at=0.0,
         duration_seconds=12.3456,
-        **other,  # type: ignore[arg-type]
+        **{"usage": Usage(calls=6, cost=0.75), **other},  # type: ignore[arg-type]
     )
 
 

@@ -64,6 +64,8 @@ def _describe(folder: Path) -> dict[str, Any]:
         reader.close()
     except ManyhandsError as error:
         return {"run": folder.name, "state": f"unreadable: {error}"}
+    if summary["run_id"] is None:
+        return {"run": folder.name, "state": "unfinished: making it was cut short; make it again"}
     ledger = summary["ledger"]
     return {
         "run": folder.name,

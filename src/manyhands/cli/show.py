@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     result = parser("show", "List the items of a run, or show one item's steps in order.")
     add_run(result)
-    result.add_argument("item", metavar="ITEM", nargs="?", help="an item's number or key")
+    result.add_argument("item", metavar="ITEM", nargs="?", help="an item's number, key, or own id")
     result.add_argument("--attempt", type=positive, help="an earlier attempt of the item (default: the latest)")
     result.add_argument("--state", choices=[str(state) for state in ItemState], help="only items in this state")
     result.add_argument(
@@ -90,7 +90,7 @@ def _item_json(row: ItemRow) -> dict[str, Any]:
 
 
 def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
-    row = reader.item(options.item)
+    row = reader.item(options.item) or reader.item(f"id:{options.item}#0")  # a person's own id, of the first sample
     if row is None:
         raise UserError(f"{reader.folder}: no item {options.item!r} (manyhands show {reader.folder} lists them)")
     attempt = options.attempt or row.attempt

@@ -68,6 +68,7 @@ class Engine:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._performing = 0
         self._slots: set[asyncio.Task[None]] = set()
+        self._unsettled: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
         self.ending = Ending()
@@ -84,6 +85,8 @@ class Engine:
             self._slots.add(slot)
         if self._slots:
             await asyncio.gather(*self._slots, return_exceptions=True)
+        while self._unsettled:
+            await asyncio.wait(self._unsettled)
         if self._timer is not None:
             self._timer.cancel()
         return self.ending
@@ -201,7 +204,7 @@ class Engine:
         claimed.performances += 1
         performed = await self._executor.perform(claim)
         if performed.outcome is not None:
-            await self._settle(claimed, performed.outcome)
+            self._settle(claimed, performed.outcome)
             self._outage = 0
         elif performed.failure is not None:
             await self._failed(claimed, performed.failure, shared_crash=performed.shared_crash)
@@ -211,21 +214,40 @@ class Engine:
             return await self._start_afresh(claimed, performed)
         return False
 
-    async def _settle(self, claimed: Claimed, outcome: Outcome) -> None:
+    def _settle(self, claimed: Claimed, outcome: Outcome) -> None:
+        """Enter an item's end. What follows from it happens once that is on disk; the slot goes on meanwhile, and gets no further
+        than its next item's first step, which is on disk later than this."""
         number = claimed.item.number
         try:
             committed = self._store.settle(number, outcome)
         except (TypeError, ValueError) as error:
             outcome = Outcome(ItemState.FAILED, cause=Cause.INTERNAL, message=f"its record is not JSON: {error}")
             committed = self._store.settle(number, outcome)
-        await committed
+        self._follow_up(committed, lambda: self._settled(claimed, outcome))
+
+    def _settled(self, claimed: Claimed, outcome: Outcome) -> None:
+        """An item's end is on disk."""
         if outcome.line is not None:
-            self._outputs.append(number, outcome.line)
-        self._claims.release(number)
-        if outcome.state is not ItemState.FAILED:
-            await self._remove_workspace(claimed)
+            self._outputs.append(claimed.item.number, outcome.line)
+        self._claims.release(claimed.item.number)
+        if outcome.state is not ItemState.FAILED and self._may_have_workspace():
+            self._follow_up(asyncio.ensure_future(self._remove_workspace(claimed)))
         if self._on_outcome is not None:
             self._on_outcome(claimed.item, outcome)
+
+    def _follow_up(self, future: asyncio.Future[None], then: Callable[[], None] = lambda: None) -> None:
+        """Call ``then`` when the future is done, before the run ends. What goes wrong with either stops the run."""
+
+        def done(_: asyncio.Future[None]) -> None:
+            self._unsettled.discard(future)
+            try:
+                future.result()
+                then()
+            except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything, and nobody else would hear of it
+                self.fail(error)
+
+        self._unsettled.add(future)
+        future.add_done_callback(done)
 
     async def _put_back(self, claimed: Claimed, not_before: float = 0.0) -> None:
         number = claimed.item.number
@@ -252,7 +274,7 @@ class Engine:
                 await self._next_attempt(claimed, failure.message)
             await self._put_back(claimed, self._clock.now() + _delay(rule, claimed.failures, failure.retry_after))
         else:
-            await self._settle(claimed, Outcome(ItemState.FAILED, cause=failure.cause, message=failure.message))
+            self._settle(claimed, Outcome(ItemState.FAILED, cause=failure.cause, message=failure.message))
 
     def _is_suspect(self, claimed: Claimed) -> bool:
         """Whether the item was in a process that died, and has only one chance left."""
@@ -280,7 +302,7 @@ class Engine:
             self.remark(f"item {claimed.item.number}: {reason}; it starts a fresh attempt")
         claimed.restarts += 1
         if claimed.restarts > FRESH_ATTEMPTS:
-            await self._settle(claimed, Outcome(ItemState.FAILED, cause=Cause.SANDBOX_LOST, message=reason))
+            self._settle(claimed, Outcome(ItemState.FAILED, cause=Cause.SANDBOX_LOST, message=reason))
             return False
         await self._next_attempt(claimed, reason)
         await self._store.put_back(claimed.item.number, attempt=claimed.attempt, failures=claimed.failures)
@@ -295,8 +317,11 @@ class Engine:
         claimed.attempt += 1
         claimed.performances = 0
 
+    def _may_have_workspace(self) -> bool:
+        return not self._execution.keep_workspaces and os.path.exists(self._workspaces)
+
     async def _remove_workspace(self, claimed: Claimed) -> None:
-        if self._execution.keep_workspaces or not os.path.exists(self._workspaces):
+        if not self._may_have_workspace():
             return
         folder = workspace_of(self._store.folder, claimed.item.number, claimed.attempt)
         if folder.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import socket
@@ -222,7 +223,7 @@ class Store:
         """An item is being performed (durable with the next commit)."""
         self.writer.submit("start_items", (number, self._clock.now()))
 
-    def settle(self, number: int, outcome: Outcome) -> Awaitable[None]:
+    def settle(self, number: int, outcome: Outcome) -> asyncio.Future[None]:
         """An item has ended. Raises TypeError or ValueError, with nothing written, if its record is no JSON."""
         row = (number, *outcome_row(outcome, self._clock.now()))
         if outcome.line is not None:

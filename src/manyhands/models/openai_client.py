@@ -36,6 +36,8 @@ LONGEST_RETRY_AFTER = 60.0
 LARGEST_RESPONSE = 64 * 1024 * 1024
 DEFAULT_OUTPUT_TOKENS = 8192
 """What an answer is assumed to be at most where ``max_tokens`` is not set."""
+LEAST_SECRET = 16
+"""Characters from which on a key is taken out of answers. Shorter ones (``none``, ``dummy``) are no secrets, but words."""
 _BYTES_PER_TOKEN = 3
 _TOKENS_PER_IMAGE = 2000
 _LARGEST_INLINE = 4096
@@ -71,6 +73,7 @@ class OpenAIChatModel:
     ) -> None:
         self.endpoint = Endpoint.of(base_url)
         self._api_key = api_key or None
+        self._secret = api_key.encode() if api_key and len(api_key) >= LEAST_SECRET else None
         self._prices = prices or PriceTable()
         self._retry_delay = retry_delay
         self._tries = tries
@@ -148,6 +151,9 @@ class OpenAIChatModel:
         return self._read(request, body, headers, content, clock)
 
     def _read(self, request: ChatRequest, body: bytes, headers: Any, content: bytes, clock: Clock) -> _Try:
+        # An answer is recorded, and a model may repeat what a server or a tool showed it.
+        if self._secret is not None and self._secret in content:
+            content = content.replace(self._secret, b"[redacted]")
         payload = _parse(content)
         problem = classify_payload(payload, clock.now())
         if problem is not None:

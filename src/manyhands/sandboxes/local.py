@@ -19,6 +19,7 @@ from manyhands.sandboxes.base import CommandSandbox
 from manyhands.sandboxes.cgroups import Group, make_group
 from manyhands.sandboxes.checkpoint import Checkpoint
 from manyhands.sandboxes.file_access import RunInside, read_on_host, write_on_host
+from manyhands.sandboxes.guard import Guard
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked
 
@@ -56,6 +57,7 @@ class _LocalLauncher:
         self._request = request
         self._id = secrets.token_hex(8)
         self._group: Group | None = None
+        self._guard: Guard | None = None
         self._used = False
         self.kind = "local"
         self.workspace = workspace
@@ -65,6 +67,7 @@ class _LocalLauncher:
 
     async def prepare(self) -> bool:
         if not self._used:
+            self._guard = Guard(f"{SANDBOX_VARIABLE}={self._id}")
             self._used = True
             limits = self._request.limits
             self._group = make_group(memory=limits.memory, processes=limits.processes)
@@ -82,6 +85,8 @@ class _LocalLauncher:
     async def stop(self) -> None:
         if self._used:
             await asyncio.to_thread(self._kill)
+        if self._guard is not None:
+            await self._guard.dismiss()
 
     def _kill(self) -> None:
         if self._group is None:

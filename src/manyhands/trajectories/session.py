@@ -12,7 +12,7 @@ from manyhands import __version__
 from manyhands.core.errors import RunError
 from manyhands.engine.run import create_run, is_made, open_reader
 from manyhands.models.factory import is_simulated, require_key, resolve_api_key
-from manyhands.models.pricing import load_price_table
+from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.distributions import availability_notice
 from manyhands.trajectories.items import Adoption
@@ -61,6 +61,7 @@ async def _made(
 ) -> Session:
     key = usable_key(options, environ)
     check_prices(options)
+    warn_of_unpriced(options, notice)
     prepared = await prepare(options)
     check_sandbox(options, prepared, notice)
     _tell(prepared, notice)
@@ -83,6 +84,7 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     options = resume_spec(recorded.options, given)
     key = usable_key(options, environ)
     check_prices(options)
+    warn_of_unpriced(options, notice)
     if options.max_samples != recorded.options.max_samples:
         notice(f"max_samples was {_count(recorded.options.max_samples)} and is now {_count(options.max_samples)}")
     same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
@@ -119,6 +121,19 @@ def check_prices(options: BatchSpec) -> None:
     """Raises UserError, naming file, line and field, for a price table that can't be used."""
     if options.prices is not None and Path(options.prices).exists():  # a copy is kept, so it may be gone on a resume
         load_price_table(options.prices)
+
+
+def warn_of_unpriced(options: BatchSpec, notice: Notice) -> None:
+    """Say so if a budget in dollars can't hold back the next call, because nobody knows what that costs."""
+    if options.max_cost is None or is_simulated(options.model):
+        return
+    named = options.prices if options.prices is not None and Path(options.prices).exists() else None
+    table = load_price_table(named) if named is not None else PriceTable()
+    if table.price(options.model) is None:
+        notice(
+            f"no price is known for {options.model}, so --max_cost counts only what the endpoint itself says that calls cost; "
+            "give --prices FILE, or --max_total_tokens"
+        )
 
 
 def check_sandbox(options: BatchSpec, prepared: Prepared, notice: Notice) -> None:

@@ -86,7 +86,6 @@ class RunStatistics:
         self._turns = 0
         self._reasoned = 0
         self._api_calls = 0
-        self._usage = Usage()
 
     def add(
         self,
@@ -99,7 +98,7 @@ class RunStatistics:
         """Take an item into account.
 
         ``record``: what ``result_record`` or ``record_of_entry`` gave. Tools, turns and stop reasons are counted for
-        completed items only, as those are what the trajectories hold; usage for all. ``reason``: why it was discarded;
+        completed items only, as those are what the trajectories hold. ``reason``: why it was discarded;
         ``cause``: why it failed.
         """
         state = ItemState(state)
@@ -110,8 +109,6 @@ class RunStatistics:
             self._failures[cause or "unknown"] += 1
         if not record:
             return
-        if usage := record.get("usage"):
-            self._usage = self._usage + Usage.from_json(usage)
         if state is ItemState.COMPLETED:
             self._add_trajectory(record)
 
@@ -130,15 +127,15 @@ class RunStatistics:
         model: str,
         completed_at: float,
         duration_seconds: float,
-        usage: Usage | None = None,
+        usage: Usage,
         simulated: bool = False,
     ) -> dict[str, Any]:
         """The content of ``statistics.json``: the original's keys first, in its order.
 
         ``total_prompts``: all items of the run; ``completed_at``: seconds since 1970 UTC; ``usage``: of the whole run,
-        abandoned attempts included (None: the sum over the items added).
+        abandoned attempts included.
         """
-        spent = (self._usage if usage is None else usage).to_json()
+        spent = usage.to_json()
         cost = float(spent.pop("cost"))
         return {
             "run_name": run_name,
