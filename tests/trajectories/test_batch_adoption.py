@@ -129,7 +129,7 @@ def test_adopted_lines_keep_what_they_said_in_our_schema(folder: BatchFolder) ->
         assert old[name] == was[name]
     assert old["metadata"]["timestamp"] == was["metadata"]["timestamp"]
     assert old["tool_stats"]["read_file"] == {"count": 3, "success": 3, "failure": 0}
-    assert (json.loads(old["metadata"]["source"]["label"]), old["metadata"]["stop_reason"]) == (7, "adopted")
+    assert (old["metadata"]["source"]["label"], old["metadata"]["stop_reason"]) == (7, "adopted")
 
 
 def test_mixed_lines_are_read_with_one_schema(folder: BatchFolder, tmp_path: Path) -> None:

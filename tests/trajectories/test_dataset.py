@@ -388,7 +388,7 @@ def test_scan_says_what_there_is(tmp_path: Path) -> None:
     found = scan(write(tmp_path, lines + "oops\n" * 5), bad_limit=2, on_bad=reported.append)
     assert (found.rows, found.bad_count, len(found.bad_rows), len(reported)) == (3, 5, 2, 5)
     assert (found.images, found.first_image_line) == (2, 2)
-    assert found.source_fields.fields == (("x", False), ("y", False))
+    assert found.source_fields.fields == (("x", False), ("y", True))
     assert found.unit == "line"
 
 

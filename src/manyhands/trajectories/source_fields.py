@@ -2,12 +2,13 @@
 
 Rows may have fields that this program does not know (labels, answers, scores). They go to the output as
 ``metadata.source``. Arrow wants one type per column, so the object written is the same for every row: every field is
-there, in one order. A field keeps its type if all rows have it with one type; otherwise it is JSON text in every row
-(``"null"`` where a row lacks it).
+there, in one order. A field keeps its type if all rows that have it agree on one, and is null in the others; where they
+do not agree, it is JSON text in every row (``"null"`` where a row lacks it).
 
-No null is ever written, and no empty list, because both readers settle a column's type on the first part of a file: after
-10 MB of nulls, Hugging Face Datasets refuses the first text ("Couldn't cast array of type string to null"), and after 1 MB,
-pyarrow refuses the first list or object. Text that looks like a time in some rows only is JSON text for the same reason.
+Both readers settle a column's type on the first part of a file: after 10 MB of nulls, Hugging Face Datasets refuses the
+first text ("Couldn't cast array of type string to null"), and after 1 MB, pyarrow refuses the first list or object. So a
+field may be null only if it shows its type early: within the first rows, or for a list or an object in the very first.
+Text that looks like a time in some rows only, and empty lists, are JSON text for the same reason.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ OTHER_FIELDS = "other_fields"
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:?\d\d(:?\d\d)?)?(Z|[+-]\d\d:?\d\d)?)?")
 """What Arrow's JSON reader takes for a time."""
+EARLY = 10
+"""Rows within which a field must show its type, if rows may lack it."""
 _EXACT = 1 << 53
 _INT64 = 1 << 63
 
@@ -82,8 +85,10 @@ class SourceFieldsBuilder:
 
     def __init__(self, limit: int = 200) -> None:
         self._limit = limit
+        self._names: dict[str, None] = {}
         self._shapes: dict[str, str] = {}
         self._present: dict[str, int] = {}
+        self._first: dict[str, int] = {}
         self._rows = 0
         self._others = False
 
@@ -91,21 +96,23 @@ class SourceFieldsBuilder:
         """Take a row's unknown fields into account."""
         self._rows += 1
         for name, value in source.items():
-            shape = self._shapes.get(name)
-            if shape is not None:
-                if shape != _MIXED:
-                    self._shapes[name] = _merge(shape, _shape(value))
-            elif len(self._shapes) < self._limit and name != OTHER_FIELDS:
-                self._shapes[name] = _shape(value)
-            else:
+            if name not in self._names and (len(self._names) >= self._limit or name == OTHER_FIELDS):
                 self._others = True
                 continue
-            self._present[name] = self._present.get(name, 0) + 1
+            self._names[name] = None
+            if value is not None:
+                self._add_value(name, _shape(value))
+
+    def _add_value(self, name: str, shape: str) -> None:
+        known = self._shapes.get(name)
+        self._shapes[name] = shape if known is None else _merge(known, shape)
+        self._present[name] = self._present.get(name, 0) + 1
+        self._first.setdefault(name, self._rows)
 
     def build(self) -> SourceFields:
         """The plan for the rows seen so far."""
         return SourceFields(
-            fields=tuple((name, self._consistent(name)) for name in self._shapes),
+            fields=tuple((name, self._consistent(name)) for name in self._names),
             decimals=tuple(
                 name for name, shape in self._shapes.items() if shape == _DECIMAL and self._consistent(name)
             ),
@@ -113,11 +120,17 @@ class SourceFieldsBuilder:
         )
 
     def _consistent(self, name: str) -> bool:
-        return self._shapes[name] != _MIXED and self._present[name] == self._rows
+        shape = self._shapes.get(name, _MIXED)
+        if shape == _MIXED:
+            return False
+        if self._present[name] == self._rows:
+            return True
+        return shape != _TIME_SHAPE and self._first[name] <= (1 if shape[0] in "[{" else EARLY)
 
 
 # A shape is a short text that says what Arrow would make of a value. Equal shapes share a column.
 _WHOLE = "whole"
+_TIME_SHAPE = "time"
 _LONG = "long"
 _FLOAT = "float"
 _DECIMAL = "whole or float"
@@ -135,7 +148,7 @@ def _shape(value: Json) -> str:
     if isinstance(value, float):
         return _FLOAT if isfinite(value) else _MIXED
     if isinstance(value, str):
-        return "time" if _TIME.fullmatch(value) else "text"
+        return _TIME_SHAPE if _TIME.fullmatch(value) else "text"
     return _list_shape(value) if isinstance(value, list) else _object_shape(value)
 
 
@@ -160,7 +173,7 @@ def _object_shape(value: dict[str, Json]) -> str:
 
 
 def _merge(first: str, second: str) -> str:
-    if first == second:
+    if first == second or first == _MIXED:
         return first
     if {first, second} <= _NUMBERS:
         return _DECIMAL
