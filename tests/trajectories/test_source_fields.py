@@ -37,7 +37,8 @@ def test_every_field_is_present_in_order_of_first_appearance() -> None:
 
 def test_a_field_that_shows_its_type_late_is_json_text() -> None:
     """A reader would have settled on null by then."""
-    early, late = [{}] * (EARLY - 1), [{}] * EARLY
+    early: list[dict[str, Any]] = [{}] * (EARLY - 1)
+    late: list[dict[str, Any]] = [{}] * EARLY
     assert plan(*early, {"a": "x"}).fields == (("a", True),)
     assert plan(*late, {"a": "x"}).fields == (("a", False),)
     assert plan(*late, {"a": "x"}).arrange({})["a"] == "null"

@@ -173,7 +173,7 @@ def _object_shape(value: dict[str, Json]) -> str:
 
 
 def _merge(first: str, second: str) -> str:
-    if first == second or first == _MIXED:
+    if first in (second, _MIXED):
         return first
     if {first, second} <= _NUMBERS:
         return _DECIMAL
