@@ -21,7 +21,7 @@ LATENCY = 0.5
 
 def throughput(quick: bool) -> Iterator[Row]:
     """The share of the ideal."""
-    in_flight, items = (200, 8_000) if quick else (1_000, 120_000)
+    in_flight, items = (200, 8_000) if quick else (1_000, 200_000)
     with TemporaryDirectory() as name, simulated_server(latency=LATENCY) as server:
         folder = Path(name)
         write_prompts(folder / "prompts.jsonl", items)

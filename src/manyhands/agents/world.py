@@ -68,6 +68,8 @@ class World:
 
     async def close(self) -> None:
         """Stop everything inside. Idempotent; finishes even when cancelled."""
+        if self._sandbox is None and not self._opening.locked():
+            return
         async with self._opening:
             sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:

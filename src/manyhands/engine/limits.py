@@ -233,9 +233,10 @@ class Budget:
 
         Raises ItemError(OVER_BUDGET) if it would not fit even then.
         """
-        self._refuse_if_hopeless(reserve)
-        if self._waiters or not self._fits(reserve):
-            return False
+        if self.bounded:
+            self._refuse_if_hopeless(reserve)
+            if self._waiters or not self._fits(reserve):
+                return False
         self._take(reserve)
         return True
 
