@@ -3,7 +3,8 @@
 How a conversation ends is always named (``StopReason``), and a failed model call is never an ending: it fails the item,
 which then goes on from its last recorded step. Against the original (section 4 of the specification):
 
-- An answer on the last allowed turn is an answer.
+- An answer on the last allowed turn is an answer. A tool's result can stand for it (``ToolResult.ends``): then the turn's
+  results are the conversation's last messages.
 - Calls of unknown tools and unreadable arguments are answered to the model; other calls of the same turn are run as
   usual. The
   third turn in a row without a call that could be run ends the conversation and is left out of it.
@@ -18,7 +19,7 @@ which then goes on from its last recorded step. Against the original (section 4 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -41,6 +42,9 @@ CONTINUE = "Your answer was cut off. Go on exactly where it stopped, and repeat 
 SUMMARY_REQUEST = (
     "No more turns are left for tool calls. Without calling tools, say what you found and did, and what is still open."
 )
+FollowUp = Callable[[int], str | None]
+"""What is said to an agent that answered in plain text, or None to let it end. Given how often that was said before. It must depend on
+nothing else than that and what is recorded, as it is asked again when the conversation is replayed."""
 
 
 async def run_agent(
@@ -52,9 +56,12 @@ async def run_agent(
     environment: ToolEnvironment,
     settings: AgentSettings,
     world: World | None = None,
+    follow_up: FollowUp | None = None,
 ) -> AgentResult:
     """Perform a task.
 
+    ``follow_up``: may send an agent that ends with an answer on, as long as turns are left; its words become a user turn
+    that is marked as this program's own.
     ``world``: whose sandbox the tools change; its ``sandbox`` is what ``environment`` should offer. It is not closed
     here. Passing the same tool objects (or the same ``Toolbox``) for many tasks saves work.
 
@@ -63,7 +70,7 @@ async def run_agent(
     """
     toolbox = Toolbox.of(tools)
     runner = ToolRunner(context, toolbox, environment, world, settings)
-    return await _Conversation(context, task, model, toolbox, runner, settings).run()
+    return await _Conversation(context, task, model, toolbox, runner, settings, follow_up).run()
 
 
 def settings_digest(settings: ChatSettings) -> dict[str, Any]:
@@ -77,7 +84,19 @@ _SENT = tuple(name for name in (field.name for field in fields(ChatSettings)) if
 class _Conversation:
     """One conversation being held."""
 
-    __slots__ = ("_context", "_head", "_model", "_progress", "_runner", "_settings", "_task", "_toolbox", "_transcript")
+    __slots__ = (
+        "_context",
+        "_follow_up",
+        "_followed_up",
+        "_head",
+        "_model",
+        "_progress",
+        "_runner",
+        "_settings",
+        "_task",
+        "_toolbox",
+        "_transcript",
+    )
 
     def __init__(
         self,
@@ -87,8 +106,11 @@ class _Conversation:
         toolbox: Toolbox,
         runner: ToolRunner,
         settings: AgentSettings,
+        follow_up: FollowUp | None,
     ) -> None:
         self._context = context
+        self._follow_up = follow_up
+        self._followed_up = 0
         self._task = task
         self._model = model
         self._toolbox = toolbox
@@ -129,16 +151,30 @@ class _Conversation:
         if following == "continue":
             return None, [_synthetic(CONTINUE, "continue")]
         if not calls:
-            return StopReason.ANSWERED, []
+            return self._answered()
         results = await self._runner.run(turn, calls, refusals(output))
         for index, call in enumerate(calls):
             self._transcript.result(call, results[index])
-        if self._progress.api_calls < self._settings.max_turns:
+        if any(result.ends and not result.failed for result in results.values()):
+            return StopReason.ANSWERED, []
+        if self._turns_left:
             return None, []
         if self._settings.summary:
             output = await self._ask([_synthetic(SUMMARY_REQUEST, "summary_request")], NO_TOOLS, summary=True)
             self._transcript.answer(output)
         return StopReason.MAX_TURNS, []
+
+    def _answered(self) -> tuple[StopReason | None, list[Message]]:
+        """The same after an answer in plain text."""
+        said = self._follow_up(self._followed_up) if self._follow_up is not None and self._turns_left else None
+        if said is None:
+            return StopReason.ANSWERED, []
+        self._followed_up += 1
+        return None, [_synthetic(said, "follow_up")]
+
+    @property
+    def _turns_left(self) -> bool:
+        return self._progress.api_calls < self._settings.max_turns
 
     async def _ask(self, added: list[Message], toolbox: Toolbox, *, summary: bool = False) -> dict[str, Any]:
         transcript = self._transcript

@@ -18,17 +18,17 @@ def as_text(content: Json) -> str:
 
 
 def recorded(result: ToolResult, longest: int) -> dict[str, Any]:
-    """A result as the journal holds it: ``content``, cut to about ``longest`` characters, and ``failed`` if it did.
+    """A result as the journal holds it: ``content``, cut to about ``longest`` characters, and of ``failed`` and ``ends`` what is true.
 
     Raises TypeError or ValueError if the content is not JSON.
     """
-    content = bounded(result.content, longest)
-    return {"content": content, "failed": True} if result.failed else {"content": content}
+    marks = {"failed": result.failed, "ends": result.ends}
+    return {"content": bounded(result.content, longest)} | {name: True for name, is_set in marks.items() if is_set}
 
 
 def from_record(record: dict[str, Any]) -> ToolResult:
     """The reverse of ``recorded``."""
-    return ToolResult(record["content"], bool(record.get("failed")))
+    return ToolResult(record["content"], bool(record.get("failed")), bool(record.get("ends")))
 
 
 def refusal(reason: str) -> ToolResult:

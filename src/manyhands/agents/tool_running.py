@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from manyhands.agents.results import from_record, recorded, refusal
@@ -28,8 +28,9 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class ReadyCall:
-    """A call that can be run. ``index``: its position in the turn."""
+    """A call that can be run. ``turn``: the place of the model step that asked for it; ``index``: its position there."""
 
+    turn: str
     index: int
     call_id: str
     tool: Tool
@@ -67,7 +68,7 @@ class ToolRunner:
 
         Raises ItemError(TOOL_ERROR) if a tool breaks; what the engine raises passes through. Nothing is left running.
         """
-        ready = [self._ready(index, call) for index, call in enumerate(calls) if index not in refused]
+        ready = [self._ready(turn, index, call) for index, call in enumerate(calls) if index not in refused]
         results = dict(refused)
         if self._settings.sequential_tools:
             for group in _stretches(ready):
@@ -77,11 +78,10 @@ class ToolRunner:
             results.update(part)
         return results
 
-    def _ready(self, index: int, call: ToolCall) -> ReadyCall:
+    def _ready(self, turn: str, index: int, call: ToolCall) -> ReadyCall:
         function = call["function"]
-        return ReadyCall(
-            index, call["id"], self._toolbox.tools[function["name"]], parse_arguments(function["arguments"])
-        )
+        tool = self._toolbox.tools[function["name"]]
+        return ReadyCall(turn, index, call["id"], tool, parse_arguments(function["arguments"]))
 
     async def _branch(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
         if calls[0].tool.changes_world:
@@ -143,7 +143,7 @@ class ToolRunner:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                return await call.tool.call(call.arguments, self._environment)
+                return await call.tool.call(call.arguments, self._environment_of(call))
         except ToolError as error:
             return refusal(str(error))
         except TimeoutError:
@@ -153,6 +153,12 @@ class ToolRunner:
                 f"The call was stopped because it took longer than {seconds:g} seconds. "
                 "Ask for less at once, or do the work in smaller steps."
             )
+
+    def _environment_of(self, call: ReadyCall) -> ToolEnvironment:
+        context, parent = self._context, self._environment.parent
+        run = "" if parent is None else parent.run_id
+        key = f"{run}/{context.item.number}/{context.attempt}/{call.turn}/{call.index}"
+        return replace(self._environment, call_key=key)
 
     def _restore(self, call: ReadyCall, result: ToolResult) -> None:
         try:

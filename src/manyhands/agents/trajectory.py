@@ -70,22 +70,22 @@ def refusals(output: Mapping[str, Any]) -> dict[int, ToolResult]:
     return {int(index): refusal(reason) for index, reason in refused.items()} if refused else {}
 
 
-def fold(steps: Iterable[RecordedStep], scope: str | None = None) -> list[Message]:
+def fold(steps: Iterable[RecordedStep], scope: str = "") -> list[Message]:
     """The messages of an attempt's conversation, from the prompt on.
 
-    ``steps``: all steps of one attempt, in any order. ``scope``: the scope that the conversation took place in; None
-    takes that of the first model step given. The steps of an attempt that has not ended give the conversation so far.
+    ``steps``: all steps of one attempt, in any order. ``scope``: the scope that the conversation took place in, which is the item's
+    own for that of its agent; judges' conversations have others. The steps of an attempt that has not ended give the conversation
+    so far.
     """
     return fold_transcript(steps, scope).messages
 
 
-def fold_transcript(steps: Iterable[RecordedStep], scope: str | None = None) -> Transcript:
+def fold_transcript(steps: Iterable[RecordedStep], scope: str = "") -> Transcript:
     """Like ``fold``, with tool uses, unknown tools and usage."""
     answers: list[RecordedStep] = []
     results: dict[tuple[str, int], ToolResult] = {}
     for step in steps:
         if step.kind == MODEL:
-            scope = step.scope if scope is None else scope
             answers.append(step)
         elif step.kind in (TOOL, TOOLS):
             results.update(_results(step))

@@ -1,1 +1,1 @@
-"""The vocabulary of the house: plain data and rules, no input or output."""
+"""The vocabulary of the house: plain data and rules. The only file that any of it makes is a temporary one of ``digest_table``."""

@@ -5,12 +5,15 @@ ManyhandsError
 │   └── RunError         … about a run folder (locked, exists already, settings changed, not a run)
 ├── StorageError         the journal can't be written (full disk, read-only folder); the run stops and stays resumable
 ├── ItemError            for the record: the item failed, with its cause
+├── GraderError          a grader broke; says nothing about what was graded
 ├── ToolError            for the model: a tool call failed in a way that the model can act on
 ├── Divergence           the journal holds another request at this place
 └── Interrupted          the run is stopping: nothing new is begun
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from manyhands.core.failures import Cause
 
@@ -32,16 +35,28 @@ class StorageError(ManyhandsError):
 
 
 class ItemError(ManyhandsError):
-    """Performing an item failed. ``retry_after``: seconds that the other side asked us to wait, if it did."""
+    """Performing an item failed. ``retry_after``: seconds that the other side asked us to wait, if it did. ``record``: a small JSON
+    object that is kept with the item if this failure ends it."""
 
-    def __init__(self, cause: Cause, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, cause: Cause, message: str, *, retry_after: float | None = None, record: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.cause = cause
         self.message = message
         self.retry_after = retry_after
+        self.record = record or {}
+
+    def bare(self) -> ItemError:
+        """The same without its traceback, and of this class itself."""
+        return ItemError(self.cause, self.message, retry_after=self.retry_after, record=self.record)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.cause, self.message, self.retry_after))
+        return (_rebuild, (type(self), self.cause, self.message, self.retry_after, self.record))
+
+
+class GraderError(ManyhandsError):
+    """A grader could not do its work: its program crashed, its judge can't be reached. Never a score of zero."""
 
 
 class ToolError(ManyhandsError):
@@ -61,5 +76,7 @@ class Interrupted(ManyhandsError):
     """The run is stopping: no further step or call is begun."""
 
 
-def _rebuild(cls: type[ItemError], cause: Cause, message: str, retry_after: float | None) -> ItemError:
-    return cls(cause, message, retry_after=retry_after)
+def _rebuild(
+    cls: type[ItemError], cause: Cause, message: str, retry_after: float | None, record: dict[str, Any]
+) -> ItemError:
+    return cls(cause, message, retry_after=retry_after, record=record)

@@ -33,6 +33,10 @@ class Cause(StrEnum):
     """The item itself can't be performed as given."""
     WORKER_CRASH = "worker_crash"
     """The process that performed the item died."""
+    WORKER_ERROR = "worker_error"
+    """The external command or function that was to do the work failed."""
+    TARGET_ERROR = "target_error"
+    """What was questioned gave no answer that could be graded."""
     GRADER_ERROR = "grader_error"
     """A grader broke; says nothing about what was graded."""
     INTERNAL = "internal"
@@ -77,6 +81,8 @@ FAILURES: dict[Cause, FailureRule] = {
     Cause.INVALID_OUTPUT: FailureRule(retried=True, performances=2, fresh_attempt=True, counts=True),
     Cause.INVALID_INPUT: FailureRule(retried=False),
     Cause.WORKER_CRASH: FailureRule(retried=True, performances=3, delay=1.0),
+    Cause.WORKER_ERROR: FailureRule(retried=True, performances=2, delay=1.0, fresh_attempt=True, counts=True),
+    Cause.TARGET_ERROR: FailureRule(retried=False),
     Cause.GRADER_ERROR: FailureRule(retried=True, performances=2, delay=1.0),
     Cause.INTERNAL: FailureRule(retried=False),
     Cause.OVER_BUDGET: FailureRule(retried=False, stops_run=True),

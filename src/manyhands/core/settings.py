@@ -8,11 +8,12 @@ command line (``"10"``, ``"yes"``, ``"a, b"``); what can't be read is refused wi
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from math import isfinite
-from typing import Annotated, Any, Self
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -32,7 +33,8 @@ class About:
 
     ``group``: its heading in the help. ``identity``: a run is another run if it changes, so a resume refuses it; other
     settings may change freely. ``recorded``: kept in the run folder. ``typed``: offered on the command line. ``secret``:
-    its value appears in no message. ``value``: what the help calls its value.
+    its value appears in no message. ``value``: what the help calls its value. ``bare``: the value of an option whose name stands
+    alone on the command line, if that means one (only for whole numbers).
     """
 
     group: str = "Options"
@@ -41,6 +43,7 @@ class About:
     typed: bool = True
     secret: bool = False
     value: str | None = None
+    bare: str | None = None
 
     @classmethod
     def of(cls, field: FieldInfo) -> Self:
@@ -55,9 +58,10 @@ def setting(default: Any, description: str, **about: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """The base of settings classes."""
+    """The base of settings classes. ``headings``: the groups in the order of the help; others follow."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    headings: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def make(cls, values: Mapping[str, Any], spell: Callable[[str], str] = str) -> Self:
@@ -74,6 +78,15 @@ class Settings(BaseModel):
     def about(cls, name: str) -> About:
         """What is known about one setting."""
         return About.of(cls.model_fields[name])
+
+    @classmethod
+    def in_order(cls) -> list[str]:
+        """The names of all settings in the order of the help: by heading, and under each a class's own before inherited ones."""
+        names = dict.fromkeys(
+            name for each in cls.__mro__ for name in get_annotations(each) if name in cls.model_fields
+        )
+        ranks = {heading: rank for rank, heading in enumerate(cls.headings)}
+        return sorted(names, key=lambda name: ranks.get(cls.about(name).group, len(ranks)))
 
     def recorded(self) -> dict[str, Any]:
         """The settings as a JSON object for the run folder, without secrets; ``type(self)(**…)`` takes it back."""
@@ -150,10 +163,13 @@ def _whole(value: Any) -> int:
     return value
 
 
+_LARGEST = sys.float_info.max
+
+
 def _number(value: Any) -> float:
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
         raise ValueError("must be a number")
     return float(value)
 
@@ -249,6 +265,7 @@ def _secret(value: Any) -> Any:
 
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
+OptionalFlag = Annotated[bool | None, BeforeValidator(_optional(_flag))]
 Text = Annotated[str, BeforeValidator(_text)]
 OptionalText = Annotated[str | None, BeforeValidator(_optional(_text))]
 Path = Annotated[str, BeforeValidator(_path)]

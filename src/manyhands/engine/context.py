@@ -79,7 +79,7 @@ class Context(Protocol):
     @property
     def workspace(self) -> Path:
         """A folder for this attempt alone. It is made by whoever first uses it, survives a crash, and is removed by the
-        engine when the item has ended (unless the run keeps workspaces)."""
+        engine when the item has ended, unless the item failed, the run keeps workspaces, or a file ``keep`` is in it."""
         ...
 
     @property

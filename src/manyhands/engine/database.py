@@ -83,7 +83,7 @@ def prepare(connection: sqlite3.Connection, path: Path, notice: Callable[[str], 
         else:
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA cache_size = -8000")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
 
 

@@ -20,7 +20,7 @@ from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_tree
 from manyhands.engine.limits import LONGEST_HOLD, SharedLimits
 from manyhands.engine.outputs import OutputFiles
-from manyhands.engine.performance import WORKSPACES, Claim, Performed, workspace_of
+from manyhands.engine.performance import KEEP, WORKSPACES, Claim, Performed, workspace_of
 from manyhands.engine.store import Store
 from manyhands.engine.workload import Execution
 
@@ -30,6 +30,8 @@ REMARKS = 10
 OUTAGE = 10
 """Performances in a row, over all items, that failed because the model did not answer: then the run stops instead of failing everything."""
 OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
+MOST_UNSETTLED = 1000
+"""Ends of items that may wait for their commit before nothing more is claimed, where there are not more slots than that anyway."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,8 @@ class Engine:
         self._performing = 0
         self._slots: set[asyncio.Task[None]] = set()
         self._unsettled: set[asyncio.Future[None]] = set()
+        self._most_unsettled = max(MOST_UNSETTLED, executor.capacity)
+        self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
         self.ending = Ending()
@@ -129,6 +133,9 @@ class Engine:
     async def _slot(self) -> None:
         try:
             while self._may_claim():
+                if len(self._unsettled) >= self._most_unsettled:
+                    await self._room_for_more()
+                    continue
                 claimed = self._claims.take()
                 if claimed is not None:
                     self._wake_one()  # where one item has become due, others may have
@@ -144,6 +151,13 @@ class Engine:
     def _may_claim(self) -> bool:
         self.check_budget()
         return self.ending.stopped is None
+
+    async def _room_for_more(self) -> None:
+        """Wait for a commit. Items that take no step never wait for one otherwise: a single slot would go through all of them, and
+        neither the journal nor anybody else would get a turn."""
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._room)
 
     async def _wait(self) -> bool:
         """Wait until there may be something to claim; False if there never will be."""
@@ -197,6 +211,8 @@ class Engine:
         """Perform an item once and put the result on disk; True if a fresh attempt is to follow at once."""
         number = claimed.item.number
         self._store.start(number)
+        if self._execution.claim_first:
+            await self._store.writer.committed()
         claim = Claim(claimed.item, claimed.attempt)
         if claimed.performances > 0:
             recorded = tuple(self._store.reader.all("recorded_steps", number, claimed.attempt))
@@ -224,14 +240,18 @@ class Engine:
             outcome = Outcome(ItemState.FAILED, cause=Cause.INTERNAL, message=f"its record is not JSON: {error}")
             committed = self._store.settle(number, outcome)
         self._follow_up(committed, lambda: self._settled(claimed, outcome))
+        if self._execution.stops is not None and (reason := self._execution.stops(claimed.item, outcome)) is not None:
+            self.stop(reason)
 
     def _settled(self, claimed: Claimed, outcome: Outcome) -> None:
         """An item's end is on disk."""
         if outcome.line is not None:
             self._outputs.append(claimed.item.number, outcome.line)
         self._claims.release(claimed.item.number)
-        if outcome.state is not ItemState.FAILED and self._may_have_workspace():
-            self._follow_up(asyncio.ensure_future(self._remove_workspace(claimed)))
+        if self._may_have_workspace():
+            folder, execution = self._workspace_of(claimed), self._execution
+            if not _stays(folder, outcome.state, remove=execution.remove_workspaces):
+                self._follow_up(asyncio.ensure_future(self._remove_workspace(claimed)))
         if self._on_outcome is not None:
             self._on_outcome(claimed.item, outcome)
 
@@ -240,6 +260,9 @@ class Engine:
 
         def done(_: asyncio.Future[None]) -> None:
             self._unsettled.discard(future)
+            if self._room is not None:
+                self._room.set_result(None)
+                self._room = None
             try:
                 future.result()
                 then()
@@ -269,18 +292,24 @@ class Engine:
             self.stop(f"{failure.message} ({OUTAGE} failures in a row: the endpoint seems to be down)")
             claimed.failures -= 1
             await self._put_back(claimed)
-        elif claimed.failures < self._allowed(rule):
+        elif claimed.failures < self._tries(claimed, failure, rule):
             if rule.fresh_attempt:
                 await self._next_attempt(claimed, failure.message)
             await self._put_back(claimed, self._clock.now() + _delay(rule, claimed.failures, failure.retry_after))
         else:
-            self._settle(claimed, Outcome(ItemState.FAILED, cause=failure.cause, message=failure.message))
+            record = failure.record
+            self._settle(claimed, Outcome(ItemState.FAILED, record, cause=failure.cause, message=failure.message))
 
     def _is_suspect(self, claimed: Claimed) -> bool:
         """Whether the item was in a process that died, and has only one chance left."""
         last = self._store.reader.one("last_failure", claimed.item.number)
         allowed = self._allowed(FAILURES[Cause.WORKER_CRASH])
         return last is not None and last[0] == Cause.WORKER_CRASH and claimed.failures >= allowed - 1
+
+    def _tries(self, claimed: Claimed, failure: ItemError, rule: FailureRule) -> int:
+        """How often an item may be performed, given this failure."""
+        own = None if self._execution.tries is None else self._execution.tries(claimed.item, failure)
+        return self._allowed(rule) if own is None else own
 
     def _allowed(self, rule: FailureRule) -> int:
         """How often an item may be performed under a rule."""
@@ -323,30 +352,39 @@ class Engine:
     async def _remove_workspace(self, claimed: Claimed) -> None:
         if not self._may_have_workspace():
             return
-        folder = workspace_of(self._store.folder, claimed.item.number, claimed.attempt)
+        folder = self._workspace_of(claimed)
         if folder.exists():
             await asyncio.to_thread(remove_tree, folder)
 
+    def _workspace_of(self, claimed: Claimed) -> Path:
+        return workspace_of(self._store.folder, claimed.item.number, claimed.attempt)
 
-def sweep_workspaces(store: Store, *, keep: bool) -> None:
+
+def sweep_workspaces(store: Store, execution: Execution) -> None:
     """Remove folders that a crash left behind: those of items that ended well, and of attempts that were given up."""
     root = store.folder / WORKSPACES
-    if keep or not root.is_dir():
+    if execution.keep_workspaces or not root.is_dir():
         return
     for folder in root.iterdir():
-        if not _still_needed(store, folder):
+        if not _still_needed(store, folder, remove=execution.remove_workspaces):
             remove_tree(folder)
     if not any(root.iterdir()):
         shutil.rmtree(root)
 
 
-def _still_needed(store: Store, folder: Path) -> bool:
+def _still_needed(store: Store, folder: Path, *, remove: bool) -> bool:
     number, _, attempt = folder.name.partition("-")
     row = store.reader.item(number) if number.isdecimal() else None
     if row is None or not attempt.isdecimal():
         return False
-    ended_well = row.state.final and row.state is not ItemState.FAILED
-    return not ended_well and row.attempt == int(attempt)
+    return row.attempt == int(attempt) and _stays(folder, row.state, remove=remove)
+
+
+def _stays(folder: Path, state: ItemState, *, remove: bool) -> bool:
+    """Whether the folder of an item's attempt is kept. ``remove``: that of no item that has ended."""
+    if not state.final:
+        return True
+    return not remove and (state is ItemState.FAILED or (folder / KEEP).exists())
 
 
 def _delay(rule: FailureRule, failures: int, retry_after: float | None) -> float:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from manyhands.core.errors import StorageError
 
 BLOCK = 1 << 18
 """Bytes that are written to such a file at once."""
-_ASIDE = re.compile(r"\..+\.(\d+)\.new")
+_ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
+_serial = count()
 
 
 @contextmanager
@@ -24,9 +28,21 @@ def written_aside(path: Path) -> Iterator[TextIO]:
 
     Raises StorageError if that fails, and then ``path`` is as it was.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with bytes_written_aside(path) as binary:
+        handle = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
+        try:
+            yield handle
+            handle.flush()
+        finally:
+            handle.detach()
+
+
+@contextmanager
+def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
+    """The like for bytes."""
+    aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
     try:
-        with aside.open("w", encoding="utf-8", newline="\n", buffering=BLOCK) as handle:
+        with aside.open("wb", buffering=BLOCK) as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -37,11 +53,11 @@ def written_aside(path: Path) -> Iterator[TextIO]:
         aside.unlink(missing_ok=True)
 
 
-def remove_asides(folder: Path) -> None:
-    """Remove what processes that are gone were writing aside in a folder when they were killed."""
+def remove_asides(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that are gone were writing aside in a folder (in place of a file of that name) when they were killed."""
     for path in folder.iterdir():
         writer = _ASIDE.fullmatch(path.name)
-        if writer is not None and not Path("/proc", writer[1]).exists():
+        if writer is not None and name in (None, writer[1]) and not Path("/proc", writer[2]).exists():
             path.unlink(missing_ok=True)
 
 
@@ -60,4 +76,8 @@ def remove_tree(folder: Path) -> None:
         except OSError:
             return
 
-    shutil.rmtree(folder, onerror=unlock)
+    try:
+        shutil.rmtree(folder, onerror=unlock)
+    except RecursionError:  # a program that made folders within folders without end; rm follows them to any depth
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)

@@ -23,6 +23,8 @@ from manyhands.engine.workload import Workload
 
 ROOT_SCOPE = ""
 WORKSPACES = "workspaces"
+KEEP = "keep"
+"""A file of this name in an attempt's folder: whoever made it wants the folder to stay when the item has ended."""
 LAST_STEPS_SECONDS = 120.0
 """How long the end of a performance waits for steps that are still in flight (a branch failed while another one was calling)."""
 _inside_effect: ContextVar[bool] = ContextVar("manyhands_inside_effect", default=False)
@@ -322,9 +324,13 @@ async def perform_item(
 
 async def _performed(workload: Workload, context: ItemContext, timeout: float | None) -> Performed:
     performance = context.performance
+    limit = None if timeout is None else asyncio.timeout(timeout)
     try:
-        async with asyncio.timeout(timeout) as limit:
+        if limit is None:
             outcome = await workload.perform(context)
+        else:
+            async with limit:
+                outcome = await workload.perform(context)
         if performance.broken is not None:
             return classify(performance.broken)
         if unused := performance.unused():
@@ -338,7 +344,7 @@ async def _performed(workload: Workload, context: ItemContext, timeout: float | 
             raise
         return Performed(failure=ItemError(Cause.INTERNAL, "something that the item waited for was cancelled"))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary where whatever a workload raises becomes a recorded failure
-        if limit.expired() and _first(error, TimeoutError) is not None:
+        if limit is not None and limit.expired() and _first(error, TimeoutError) is not None:
             performance.abandoned = True
             return Performed(failure=ItemError(Cause.TIMEOUT, f"took longer than {timeout:g} s"))
         return classify(error, performance.broken)
@@ -358,7 +364,7 @@ def classify(error: BaseException, broken: Exception | None = None) -> Performed
     if _first(error, Interrupted) is not None:
         return Performed(interrupted=True)
     if (failure := _first(error, ItemError)) is not None:
-        return Performed(failure=ItemError(failure.cause, failure.message, retry_after=failure.retry_after))
+        return Performed(failure=failure.bare())
     leaf = next(_leaves(error), error)
     return Performed(failure=ItemError(Cause.INTERNAL, describe(leaf)))
 
@@ -366,10 +372,13 @@ def classify(error: BaseException, broken: Exception | None = None) -> Performed
 def describe(error: BaseException) -> str:
     """An unexpected exception in one line: its type, its message, and where in the code it was raised."""
     place = ""
-    trace = error.__traceback__
+    trace = (
+        None if isinstance(error, SyntaxError) else error.__traceback__
+    )  # a SyntaxError's message names its own place
     while trace is not None:
         code = trace.tb_frame.f_code
-        place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
+        if not code.co_filename.startswith("<frozen "):  # Python's own importing
+            place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500] + place
 

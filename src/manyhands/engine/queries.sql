@@ -96,10 +96,19 @@ WHERE generation < ? AND state IN ('pending', 'running', 'failed');
 -- name: release_running
 UPDATE items SET state = 'pending' WHERE state = 'running';
 
+-- name: give_up_attempts
+-- of failed items whose next performance starts from nothing: time, causes that ask for that (JSON), item keys (JSON; null: all)
+INSERT INTO attempts (item, attempt, ended_at, reason)
+SELECT number, attempt, ?1, coalesce(message, cause) FROM items
+WHERE state = 'failed' AND cause IN (SELECT value FROM json_each(?2)) AND (?3 IS NULL OR key IN (SELECT value FROM json_each(?3)))
+ON CONFLICT DO NOTHING;
+
 -- name: release_failed
-UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, cause = NULL, message = NULL, record = NULL,
-    finished_at = NULL
-WHERE state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed');
+-- causes whose next performance starts from nothing (JSON), item keys (JSON; null: all)
+UPDATE items SET state = 'pending', failures = 0, not_before = 0, attempt = attempt + coalesce(cause IN (SELECT value FROM json_each(?1)), 0),
+    reason = NULL, cause = NULL, message = NULL, record = NULL, finished_at = NULL
+WHERE (state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed'))
+    AND (?2 IS NULL OR key IN (SELECT value FROM json_each(?2)));
 
 -- name: release_discarded
 -- discarded for that reason, to be judged again: what is recorded of them is replayed
@@ -138,6 +147,24 @@ FROM items WHERE key = ?;
 -- name: items_after
 SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
 FROM items WHERE position > ? ORDER BY position LIMIT ?;
+
+-- name: exported_items
+-- what a table of the items shows of each, but for those that left the input; of one that waits or is performed again: why it last failed
+SELECT key, payload, state, performances,
+    CASE WHEN state IN ('pending', 'running') AND performances > 0
+        THEN (SELECT message FROM failures WHERE item = number ORDER BY id DESC LIMIT 1) ELSE message END,
+    CASE WHEN state = 'completed' THEN record END,
+    CASE WHEN state NOT IN ('pending', 'running') THEN finished_at END,
+    position
+FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;
+
+-- name: completed_records
+-- of items that are still in the input
+SELECT record, position FROM items WHERE position > ? AND position < 1000000000000 AND state = 'completed' ORDER BY position LIMIT ?;
+
+-- name: first_failed_items
+SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
+FROM items WHERE state = 'failed' ORDER BY position LIMIT ?;
 
 -- name: unwritten_items
 SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,11 @@ class JournalReader:
     def item(self, which: str) -> ItemRow | None:
         """An item by its number, or else by its key."""
         row = self.one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
-        row = row or self.one("item_by_key", without_surrogates(which))
+        return self.item_by_key(which) if row is None else item_row(row)
+
+    def item_by_key(self, key: str) -> ItemRow | None:
+        """An item by its key."""
+        row = self.one("item_by_key", without_surrogates(key))
         return None if row is None else item_row(row)
 
     def items(self) -> Iterator[ItemRow]:
@@ -113,12 +118,48 @@ class JournalReader:
         row = self.one("working_seconds")
         return float(row[0]) if row else 0.0
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read inside is of one moment, whatever the owner writes meanwhile.
+
+        Only where the journal has a write-ahead log: elsewhere a reader that stays would keep the owner from writing.
+        """
+        with storage_errors(self._path):
+            holds = self._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            if holds:
+                self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if holds:
+                self._connection.rollback()
+
+    def streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a named query, one at a time. The query takes (position, limit) and gives the position as its last column."""
+        position, row = -1, None
+        while True:
+            with storage_errors(self._path):
+                for row in self._connection.execute(queries()[query], (position, PAGE)):
+                    yield row
+            if row is None or row[-1] == position:
+                return
+            position = row[-1]
+
     def _paged(self, query: str) -> Iterator[ItemRow]:
         position = -1
         while rows := self.all(query, position, PAGE):
             for row in rows:
                 yield item_row(row)
             position = rows[-1][-1]
+
+
+def run_id_of(folder: Path) -> str:
+    """The identity of the run in a folder. Raises RunError if there is none."""
+    reader = JournalReader(folder)
+    try:
+        return str(reader.meta("run_id"))
+    finally:
+        reader.close()
 
 
 def item_row(row: tuple[Any, ...]) -> ItemRow:

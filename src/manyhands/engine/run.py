@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from manyhands.engine.executors.local import LocalExecutor
 from manyhands.engine.executors.processes import ProcessExecutor
 from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_asides, written_aside
+from manyhands.engine.folders import is_made
 from manyhands.engine.limits import Budget, SharedLimits
 from manyhands.engine.outputs import OutputFiles, repair
 from manyhands.engine.performance import Surroundings
@@ -118,15 +118,19 @@ class Controls:
     def stop(self, reason: str = "interrupted") -> None:
         """Claim no more, finish the calls in flight. A second call stops at once."""
         again = self._stopped is not None
-        self._stopped = reason
+        self._stopped = self._stopped or reason
         if self._engine is not None:
             self._engine.stop(reason, interrupted=True)
             if again:
                 self._engine.abort()
 
 
-def create_run(folder: Path, name: str, workload: Workload, *, version: str, notice: Notice) -> None:
+def create_run(
+    folder: Path, name: str, workload: Workload, *, version: str, notice: Notice, run_id: str | None = None
+) -> None:
     """Make a run folder and plan all items. A crash in the middle leaves a run that the next opening plans again.
+
+    ``run_id``: its identity where that is known already.
 
     Raises RunError if the folder holds a run already, UserError for unusable input, StorageError.
     """
@@ -140,7 +144,7 @@ def create_run(folder: Path, name: str, workload: Workload, *, version: str, not
         raise RunError(f"{folder}: there is a run here already")
     try:
         store.set_meta(
-            run_id=uuid.uuid4().hex,
+            run_id=run_id or uuid.uuid4().hex,
             workload=name,
             spec=workload.spec,
             seed=workload.execution.seed,
@@ -169,7 +173,9 @@ def plan(store: Store, workload: Workload, notice: Notice) -> None:
         return
     store.set_meta(generation=latest + 1)
     store.plan(workload.plan(), latest + 1)
-    _name_removed(store.removed(latest + 1), notice)
+    removed = store.removed(latest + 1)
+    if not getattr(workload, "plans_in_parts", False):
+        _name_removed(removed, notice)
     store.set_meta(planned={"identity": identity, "generation": latest + 1})
 
 
@@ -186,29 +192,30 @@ async def perform_run(
     on_progress: Callable[[Progress], None] | None = None,
     on_outcome: Callable[[Item, Outcome], None] | None = None,
     clock: Clock | None = None,
+    store: Store | None = None,
 ) -> RunResult:
     """Perform what is left of a run, then write its exports and its summary.
 
-    ``spec_changed``: record the workload's spec as the run's from now on. ``rewrite_outputs``: write all output lines again.
-    ``retry_failed``: failed items are performed again. ``judge_again``: items discarded for these reasons are judged again, which replays
-    what is recorded of them. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of
-    an item; what they raise stops the run.
+    ``store``: the run as its owner has opened it already; it is left open. ``spec_changed``: record the workload's spec as the run's
+    from now on. ``rewrite_outputs``: write all output lines again. ``retry_failed``: failed items are performed again. ``judge_again``:
+    items discarded for these reasons are judged again, which replays what is recorded of them. ``on_progress`` is called at most
+    twice a second, ``on_outcome`` at every end of an item; what they raise stops the run.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
     clock = clock or SystemClock()
     if not (folder / JOURNAL).is_file():
         raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
-    store = Store(folder, clock, notice)
-    try:
+    with ExitStack() as closing:
+        if store is None:
+            store = Store(folder, clock, notice)
+            closing.callback(store.close)
         session = _Session(store, workload, clock, notice, on_outcome)
         for reason in judge_again:
             store.execute("release_discarded", reason)
         session.prepare(spec_changed=spec_changed, retry_failed=retry_failed, rewrite=rewrite_outputs)
         ending = await session.perform(controls or Controls(), on_progress)
         return session.finish(ending)
-    finally:
-        store.close()
 
 
 class _Session:
@@ -242,7 +249,7 @@ class _Session:
         remove_asides(store.folder)
         if written := repair(store, self._workload, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")
-        sweep_workspaces(store, keep=self._workload.execution.keep_workspaces)
+        sweep_workspaces(store, self._workload.execution)
 
     async def perform(self, controls: Controls, on_progress: Callable[[Progress], None] | None) -> Ending:
         store, execution = self._store, self._workload.execution
@@ -281,8 +288,9 @@ class _Session:
         if error is not None and not isinstance(error, ManyhandsError):
             raise error
         try:
+            self._store.execute("release_running")  # what was stopped is performed by nobody any more
             self._workload.export(self._store.reader)
-            sweep_workspaces(self._store, keep=self._workload.execution.keep_workspaces)
+            sweep_workspaces(self._store, self._workload.execution)
             summary = summarise(self._store.reader)
             with written_aside(self._store.folder / SUMMARY) as handle:
                 handle.write(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
@@ -358,27 +366,6 @@ async def _executor(executor: Executor) -> AsyncIterator[Executor]:
         await asyncio.shield(executor.close())
 
 
-def find_runs(data_dir: Path) -> Iterator[Path]:
-    """The run folders under a data folder, by name."""
-    if data_dir.is_dir():
-        for folder in sorted(data_dir.iterdir()):
-            if (folder / JOURNAL).is_file():
-                yield folder
-
-
-def open_reader(folder: Path) -> JournalReader:
-    """Open a run to look at it; one written by an older version is brought up to date first.
-
-    Raises RunError if it is none, or if it is being performed by an older version.
-    """
-    reader = JournalReader(folder)
-    if not reader.is_current():
-        reader.close()
-        Store(folder, SystemClock(), lambda text: None).close()
-        reader = JournalReader(folder)
-    return reader
-
-
 def _left_to_do(reader: JournalReader) -> int:
     pending: int = ledger(reader.counts())["pending"]
     return pending
@@ -393,21 +380,6 @@ def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
         f"{len(removed)} items are no longer in the input (items {numbers}): "
         f"{finished} had finished and stay in the journal, the others are cancelled"
     )
-
-
-def is_made(folder: Path) -> bool:
-    """Whether there is a run in a folder. Where making one was cut short before it was written down what it is, there is none."""
-    if not (folder / JOURNAL).is_file():
-        return False
-    reader = JournalReader(folder)
-    try:
-        return reader.meta("run_id") is not None
-    except StorageError:
-        if not os.access(folder, os.W_OK):
-            raise
-        return False  # killed before its tables were made
-    finally:
-        reader.close()
 
 
 def _make_folder(folder: Path) -> None:

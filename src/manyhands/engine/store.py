@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError, RunError, StorageError, UserError
+from manyhands.core.failures import FAILURES
 from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.blobs import pack
@@ -174,11 +175,20 @@ class Store:
         with storage_errors(self._path), transaction(self._connection):
             self._connection.execute(queries()["release_running"])
             self._connection.execute(queries()["release_waiting"])
-            if failed:
-                self._connection.execute(queries()["release_failed"])
+        if failed:
+            self.release_failed()
+
+    def release_failed(self, keys: Sequence[str] | None = None) -> int:
+        """Make failed items (those of these keys) claimable again; how many there were. Where the failure table says so, they start from
+        nothing in a new attempt (only before ``begin``)."""
+        causes = dumps([cause for cause, rule in FAILURES.items() if rule.fresh_attempt]).decode()
+        chosen = None if keys is None else dumps(list(keys)).decode()
+        with storage_errors(self._path), transaction(self._connection):
+            self._connection.execute(queries()["give_up_attempts"], (self._clock.now(), causes, chosen))
+            return self._connection.execute(queries()["release_failed"], (causes, chosen)).rowcount
 
     def execute(self, query: str, *values: Any) -> None:
-        """Run a named query at once (only before ``begin``)."""
+        """Run a named query at once (only before ``begin``, or after ``end``)."""
         with storage_errors(self._path):
             self._connection.execute(queries()[query], values)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
-from manyhands.core.errors import RunError
+from manyhands.core.errors import ItemError, RunError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome
@@ -24,7 +23,11 @@ class Execution:
 
     ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each; limits
     in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the failure table
-    retries at all (None: as the table says).
+    retries at all (None: as the table says). ``keep_workspaces``: all attempts' folders stay, ``remove_workspaces``: none does when its
+    item has ended; else those of failed items stay. ``claim_first``: it is on disk that an item is being performed before anything
+    is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be performed in all
+    before such a failure ends it, where the workload has rules of its own (None: as the failure table and ``max_attempts`` say).
+    ``stops``: told of every end of an item; if it gives a reason, the run stops for it.
     """
 
     executor: str = "processes"
@@ -36,12 +39,20 @@ class Execution:
     max_total_tokens: int | None = None
     max_seconds: float | None = None
     keep_workspaces: bool = False
+    remove_workspaces: bool = False
+    claim_first: bool = False
     on_divergence: str = "fresh"
     seed: int = 0
+    tries: Callable[[Item, ItemError], int | None] | None = None
+    stops: Callable[[Item, Outcome], str | None] | None = None
 
 
 WORKLOADS = {
     "trajectories": "manyhands.trajectories.workload:TrajectoryWorkload",
+    "csv_jobs": "manyhands.csv_jobs.workload:CsvJobsWorkload",
+    "evals": "manyhands.evals.workload:EvalsWorkload",
+    "memory": "manyhands.memory.workload:MemoryWorkload",
+    "memory_definitions": "manyhands.memory.generation:GenerationWorkload",
     "steps": "manyhands.testing.steps_workload:StepsWorkload",
 }
 """The workloads of this package by name. Others come by the entry point group ``manyhands.workloads``."""
@@ -142,6 +153,14 @@ class RunReader(Protocol):
         out."""
         ...
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Everything that is read inside is of one moment, where the journal allows for that."""
+        ...
+
+    def streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a named query by position, one at a time."""
+        ...
+
     def counts(self) -> dict[tuple[str, str], int]:
         """How many items are in each state, by reason or cause."""
         ...
@@ -225,6 +244,8 @@ def load_workload(name: str) -> WorkloadFactory:
         module, _, attribute = target.partition(":")
         factory: WorkloadFactory = getattr(import_module(module), attribute)
         return factory
+    from importlib.metadata import entry_points  # here, because it takes long and is needed so rarely
+
     for entry in entry_points(group="manyhands.workloads", name=name):
         plugged: WorkloadFactory = entry.load()
         return plugged

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
-from manyhands.models.openai_client import OpenAIChatModel
+from manyhands.models.openai_client import TRIES, OpenAIChatModel
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.models.protocol import ChatModel
 from manyhands.models.simulated import SimulatedModel
@@ -50,9 +50,10 @@ def make_model(
     prices: str | Path | None = None,
     latency: float = 0.0,
     retry_delay: float = 1.0,
+    tries: int | None = None,
 ) -> ChatModel:
     """The model of a run. ``api_key`` comes from ``resolve_api_key``; ``prices`` is the path of a price table; ``seed`` and
-    ``latency`` (seconds a call) are for the simulated model.
+    ``latency`` (seconds a call) are for the simulated model; ``tries``: how often a call is tried in all, None: as usual.
 
     Raises UserError for a base URL that is none, a provider's endpoint without its key, or a bad price table.
     """
@@ -63,7 +64,9 @@ def make_model(
         return SimulatedModel(seed, latency)
     url = checked_base_url(base_url or DEFAULT_BASE_URL)
     require_key(url, api_key)
-    return OpenAIChatModel(url, api_key, prices=table, retry_delay=retry_delay, simulated=_simulated_name(model))
+    return OpenAIChatModel(
+        url, api_key, prices=table, retry_delay=retry_delay, tries=tries or TRIES, simulated=_simulated_name(model)
+    )
 
 
 def resolve_api_key(explicit: str | None, base_url: str | None, environ: Mapping[str, str]) -> str | None:

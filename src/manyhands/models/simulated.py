@@ -29,6 +29,10 @@ REPORT_TOOL = "report_agent_job_result"
 _DIRECTIVE = re.compile(r"\[simulate:\s*([^\]\n]*)\]")
 _WORD = re.compile(r"[A-Za-z]{3,15}")
 _IDENTIFIER = re.compile(r"\b(job_id|item_id)\b[\"'`]?\s*(?:[:=]|is)\s*[\"'`]?([\w.:-]+)")
+_LABELLED = re.compile(r"^(Job|Item) ID: (.+)$", re.MULTILINE)
+"""How a job's worker is told what it works on: the first such lines count, as a table's cells may hold others."""
+_ITEM = re.compile(r"^Item ID: .*$", re.MULTILINE)
+"""What a job's worker is told before this line is the same for all."""
 _COMMON_WORDS = """
 the and for with that this from you your are was into out use using please write file files how what which when then
 than them they has have its can not all any each one two should must will would simulate tools
@@ -179,7 +183,9 @@ def _directives(task: str) -> dict[str, str]:
 
 def _words(text: str) -> list[str]:
     """A few plain words that the text is about: they go into shell commands and file names."""
-    found = dict.fromkeys(word.lower() for word in _WORD.findall(text[:400]))
+    label = _ITEM.search(text)
+    start = 0 if label is None else label.end()
+    found = dict.fromkeys(word.lower() for word in _WORD.findall(text[start : start + 400]))
     words = [word for word in found if word not in _COMMON][:5]
     return words or ["notes"]
 
@@ -205,8 +211,9 @@ def _calls(
     if useful and seen.turn < _turns_with_tools(seen, key):
         return _useful_calls(seen, messages, useful, draws)
     if report is not None and not seen.reported:
-        arguments = arguments_for(report, draws, seen.words, {})
-        return [_call(draws, 0, REPORT_TOOL, {**(arguments or {}), **_identifiers(messages)})]
+        arguments = {**(arguments_for(report, draws, seen.words, {}) or {}), **_identifiers(messages)}
+        arguments.pop("stop", None)  # it would end the whole job
+        return [_call(draws, 0, REPORT_TOOL, arguments)]
     return []
 
 
@@ -242,10 +249,23 @@ def _name(tool: Mapping[str, Any]) -> str:
 def _identifiers(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The job and the item that the prompt names."""
     found: dict[str, str] = {}
+    labelled: dict[str, str] = {}
     for message in messages:
         if message.get("role") in ("system", "user"):
-            found.update(_IDENTIFIER.findall(flatten(message.get("content"))))
-    return found
+            text = flatten(message.get("content"))
+            found.update(_IDENTIFIER.findall(text))
+            for word, value in _LABELLED.findall(text):
+                labelled.setdefault(f"{word.lower()}_id", _unquoted(value))
+    return {**found, **labelled}
+
+
+def _unquoted(text: str) -> str:
+    """What a JSON string says; other text as it is."""
+    try:
+        value = loads(text) if text.startswith('"') else text
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text
 
 
 def _reasoning(seen: _Conversation, draws: Draws, calls: Sequence[Mapping[str, Any]]) -> str:

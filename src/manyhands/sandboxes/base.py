@@ -80,6 +80,10 @@ class CommandSandbox:
         return self._launcher.workspace
 
     @property
+    def project(self) -> str | None:
+        return self._launcher.project
+
+    @property
     def open_step(self) -> str | None:
         return self._checkpoint.open_step
 

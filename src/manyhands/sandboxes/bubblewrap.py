@@ -6,7 +6,7 @@ little, and killing the process that is number 1 inside kills everything inside.
 
 The root is narrow: ``/usr`` and a handful of harmless files of ``/etc``, read-only; ``/workspace`` and ``/tmp``, which
 are folders of the sandbox; ``/proc`` and ``/dev``. Neither a home folder of the host nor any key is in reach, and there
-is no network unless the limits allow it.
+is no network unless the limits allow it. A project (``sandboxes.project``) is seen read-only at ``/project``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from manyhands.sandboxes.checkpoint import Checkpoint
 from manyhands.sandboxes.file_access import RunInside, read_inside, read_plain, write_inside, write_plain
 from manyhands.sandboxes.narrow_root import OWN_FILES, WORKSPACE, mounts, search_path, start_directory
 from manyhands.sandboxes.process import to_the_end
+from manyhands.sandboxes.project import PROJECT, project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.sandboxes.trees import open_folder
 
@@ -54,32 +55,40 @@ class BubblewrapBackend:
 
     async def create(self, request: SandboxRequest) -> Sandbox:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
-        directory, alias = start_directory(request.cwd)
+        project = await asyncio.to_thread(project_of, request, isolated=True)
+        directory, alias = start_directory(request.cwd, project)
         folder = await asyncio.to_thread(_make_folders, request, directory)
-        launcher = _BubblewrapLauncher(request, folder, directory, alias)
+        launcher = _BubblewrapLauncher(request, folder, directory, alias, project)
         try:
             await launcher.prepare()
         except BaseException:
             await to_the_end(launcher.stop())
             raise
         checkpoint = Checkpoint(folder, _TREES)
-        return CommandSandbox(folder, launcher, _InsideFiles(folder, alias), checkpoint, fronted=True)
+        files = _InsideFiles(folder, alias, launcher.project)
+        return CommandSandbox(folder, launcher, files, checkpoint, fronted=True)
 
 
 class _BubblewrapLauncher:
-    def __init__(self, request: SandboxRequest, folder: Path, directory: str, alias: str | None) -> None:
+    def __init__(
+        self, request: SandboxRequest, folder: Path, directory: str, alias: str | None, project: Path | None
+    ) -> None:
         self._request = request
         self._folder = folder
         self._alias = alias
+        self._project = project
         self._anchor: Anchor | None = None
         self._group: Group | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
         self.kind = "bubblewrap"
         self.workspace = WORKSPACE
+        self.project = None if project is None else PROJECT
         self.start_directory = directory
         # Commands carry no marks, which would show in what they print: all of them end with the anchor, which is marked.
-        self.environment = launch.scrubbed_environment(request, home=WORKSPACE, path=search_path())
+        self.environment = launch.scrubbed_environment(
+            request, home=WORKSPACE, path=search_path(), project=self.project
+        )
 
     async def prepare(self) -> bool:
         if self._anchor is not None and self._anchor.alive:
@@ -121,7 +130,7 @@ class _BubblewrapLauncher:
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
-        arguments = mounts(self._folder, self._alias, limits)
+        arguments = mounts(self._folder, self._alias, limits, self._project, self._request.hidden)
         self._anchor = await start_anchor(
             bwrap, arguments, OWN_FILES, launch.marked(self.environment, self._request, secrets.token_hex(8))
         )
@@ -133,9 +142,11 @@ class _BubblewrapLauncher:
 
 
 class _InsideFiles:
-    """Files of the workspace and of ``/tmp`` are reached directly, unless a link is on the way; all others by a command inside."""
+    """Files of the workspace and of ``/tmp`` are reached directly, unless a link is on the way; all others by a command inside,
+    also the project's, so that nothing of it can be read that is hidden there."""
 
-    def __init__(self, folder: Path, alias: str | None) -> None:
+    def __init__(self, folder: Path, alias: str | None, project: str | None) -> None:
+        self._project = project
         self._roots = {WORKSPACE: folder / "workspace", "/tmp": folder / "tmp"}
         if alias is not None:
             self._roots[alias] = folder / "workspace"
@@ -151,7 +162,7 @@ class _InsideFiles:
     async def write(self, path: str, data: bytes, run: RunInside) -> None:
         place = self._place(path)
         if place is None or not await asyncio.to_thread(write_plain, *place, path, data):
-            await write_inside(run, path, data, secrets.token_hex(8))
+            await write_inside(run, path, data, secrets.token_hex(8), project=self._project, workspace=WORKSPACE)
 
     def _place(self, path: str) -> tuple[Path, list[str]] | None:
         """The host's folder and the names below it; None for paths that only the inside can resolve."""

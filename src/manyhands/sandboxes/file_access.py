@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Protocol
 
 from manyhands.core.errors import ToolError
+from manyhands.sandboxes.project import read_only
 from manyhands.sandboxes.protocol import ExecResult
 from manyhands.sandboxes.trees import NotPlain, open_folder, open_regular, read_at_most, replace_file
 
 _SECONDS = 60.0
-_MISSING, _IS_FOLDER, _NOT_REGULAR, _UNREADABLE = 20, 21, 22, 23
+_MISSING, _IS_FOLDER, _NOT_REGULAR, _UNREADABLE, _IN_PROJECT = 20, 21, 22, 23, 24
 _READ = """\
 [ -e "$1" ] || exit 20; [ -d "$1" ] && exit 21; [ -f "$1" ] || exit 22; [ -r "$1" ] || exit 23
 exec head -c "$2" -- "$1"
 """
 _WRITE = """\
 target=$(readlink -m -- "$1") || exit 1
+if [ -n "$3" ]; then case "$target" in "$3"|"$3"/*) exit 24;; esac; fi
 [ -d "$target" ] && exit 21
 if [ -e "$target" ] && [ ! -f "$target" ]; then exit 22; fi
 mkdir -p -- "$(dirname -- "$target")" || exit 1
@@ -84,9 +86,14 @@ async def read_inside(run: RunInside, path: str, max_bytes: int) -> bytes:
     return result.output
 
 
-async def write_inside(run: RunInside, path: str, data: bytes, aside: str) -> None:
-    """Write a file by a command inside, through links as they lead. ``aside``: a word that no file's name has. Raises ToolError."""
-    result = await run(["sh", "-c", _WRITE, "sh", path, aside], timeout=_SECONDS, input=data)
+async def write_inside(
+    run: RunInside, path: str, data: bytes, aside: str, *, project: str | None, workspace: str
+) -> None:
+    """Write a file by a command inside, through links as they lead. ``aside``: a word that no file's name has. ``project``: a
+    folder that can't be written to; ``workspace``: the one that can. Raises ToolError."""
+    result = await run(["sh", "-c", _WRITE, "sh", path, aside, project or ""], timeout=_SECONDS, input=data)
+    if project is not None and result.exit_code == _IN_PROJECT:
+        raise ToolError(read_only(path, project, workspace))
     _check(result, "write", path)
 
 

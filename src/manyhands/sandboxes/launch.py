@@ -13,6 +13,7 @@ from typing import Protocol
 
 from manyhands.engine.strays import MARK
 from manyhands.sandboxes.cgroups import Group
+from manyhands.sandboxes.project import variables
 from manyhands.sandboxes.protocol import SandboxLimits, SandboxRequest
 from manyhands.sandboxes.strays import SANDBOX_VARIABLE
 
@@ -38,6 +39,11 @@ class Launcher(Protocol):
     @property
     def workspace(self) -> str:
         """The workspace's path inside."""
+        ...
+
+    @property
+    def project(self) -> str | None:
+        """The project's path inside, if there is one."""
         ...
 
     @property
@@ -81,9 +87,11 @@ def in_directory(command: Sequence[str], directory: str) -> list[str]:
     return [SHELL, "-c", _IN_DIRECTORY, "sh", directory, *command]
 
 
-def scrubbed_environment(request: SandboxRequest, *, home: str, path: str) -> dict[str, str]:
-    """What commands get to see: nothing of ours but what is named here, so no keys."""
-    return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", **(request.environment or {})}
+def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, project: str | None) -> dict[str, str]:
+    """What commands get to see: nothing of ours but what is named here, so no keys. ``home`` is the workspace; ``project``: its
+    path inside, if there is one."""
+    basics = {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
+    return {**basics, **variables(project, home), **(request.environment or {})}
 
 
 def marked(environment: Mapping[str, str], request: SandboxRequest, sandbox_id: str) -> dict[str, str]:

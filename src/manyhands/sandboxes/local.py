@@ -20,6 +20,7 @@ from manyhands.sandboxes.cgroups import Group, make_group
 from manyhands.sandboxes.checkpoint import Checkpoint
 from manyhands.sandboxes.file_access import RunInside, read_on_host, write_on_host
 from manyhands.sandboxes.guard import Guard
+from manyhands.sandboxes.project import project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked
 
@@ -40,11 +41,12 @@ class LocalBackend:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
         folder = await asyncio.to_thread(_make_folders, request)
         workspace = folder / "workspace"
-        directory = await asyncio.to_thread(_start_directory, workspace, request.cwd)
-        inside = directory == workspace or workspace in directory.parents
+        project = await asyncio.to_thread(project_of, request, isolated=False)
+        directory = await asyncio.to_thread(_start_directory, workspace, request.cwd, project)
+        inside = project is None and (directory == workspace or workspace in directory.parents)
         return CommandSandbox(
             folder,
-            _LocalLauncher(request, str(workspace), str(directory)),
+            _LocalLauncher(request, str(workspace), str(directory), None if project is None else str(project)),
             _HostFiles(),
             Checkpoint(folder, ("workspace", "state")),
             fronted=False,
@@ -53,7 +55,7 @@ class LocalBackend:
 
 
 class _LocalLauncher:
-    def __init__(self, request: SandboxRequest, workspace: str, start_directory: str) -> None:
+    def __init__(self, request: SandboxRequest, workspace: str, start_directory: str, project: str | None) -> None:
         self._request = request
         self._id = secrets.token_hex(8)
         self._group: Group | None = None
@@ -61,8 +63,9 @@ class _LocalLauncher:
         self._used = False
         self.kind = "local"
         self.workspace = workspace
+        self.project = project
         self.start_directory = start_directory
-        scrubbed = launch.scrubbed_environment(request, home=workspace, path=launch.host_path())
+        scrubbed = launch.scrubbed_environment(request, home=workspace, path=launch.host_path(), project=project)
         self.environment = launch.marked(scrubbed, request, self._id)
 
     async def prepare(self) -> bool:
@@ -114,10 +117,10 @@ def _make_folders(request: SandboxRequest) -> Path:
     return folder
 
 
-def _start_directory(workspace: Path, cwd: str | None) -> Path:
+def _start_directory(workspace: Path, cwd: str | None, project: Path | None) -> Path:
     """Where commands start. A relative ``cwd`` is made under the workspace; an absolute one must exist."""
     if not cwd:
-        return workspace
+        return workspace if project is None else project
     if "\0" in cwd:
         raise ItemError(Cause.INVALID_INPUT, "cwd holds a NUL character")
     directory = Path(posixpath.normpath(workspace / cwd))

@@ -6,10 +6,12 @@ import os
 import posixpath
 import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.sandboxes.project import PROJECT, hidden_below
 from manyhands.sandboxes.protocol import SandboxLimits
 
 WORKSPACE = "/workspace"
@@ -56,8 +58,11 @@ OWN_FILES = {
 _TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr")
 
 
-def mounts(folder: Path, alias: str | None, limits: SandboxLimits) -> list[str]:
-    """Arguments for bwrap. ``folder``: the sandbox's host folder. ``alias``: a further path at which the workspace is seen."""
+def mounts(
+    folder: Path, alias: str | None, limits: SandboxLimits, project: Path | None = None, hidden: Iterable[Path] = ()
+) -> list[str]:
+    """Arguments for bwrap. ``folder``: the sandbox's host folder. ``alias``: a further path at which the workspace is seen.
+    ``project``: the host's folder to show read-only, but for the ``hidden`` folders in it."""
     workspace = os.fspath(folder / "workspace")
     arguments = ["--unshare-all", *(["--share-net"] if limits.network else [])]
     arguments += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
@@ -67,6 +72,8 @@ def mounts(folder: Path, alias: str | None, limits: SandboxLimits) -> list[str]:
     arguments += ["--bind", os.fspath(folder / "tmp"), "/tmp", "--bind", workspace, WORKSPACE]
     if alias is not None:
         arguments += ["--bind", workspace, alias]
+    if project is not None:
+        arguments += _shown(project, hidden)
     return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
 
 
@@ -75,24 +82,37 @@ def search_path(python: Path = _PYTHON) -> str:
     return _PATH if python.exists() else f"{_PATH}:{Path(sys.base_prefix) / 'bin'}"
 
 
-def start_directory(cwd: str | None) -> tuple[str, str | None]:
+def start_directory(cwd: str | None, project: Path | None = None) -> tuple[str, str | None]:
     """Where commands start for a row's ``cwd``, and the path at which the workspace must be seen besides, if any.
 
-    Relative: below the workspace. Absolute: the workspace is seen there too. Raises ItemError(INVALID_INPUT).
+    Relative: below the workspace. Absolute: the workspace is seen there too, unless it is in the project. Raises
+    ItemError(INVALID_INPUT).
     """
     if not cwd:
-        return WORKSPACE, None
+        return WORKSPACE if project is None else PROJECT, None
     if "\0" in cwd:
         raise ItemError(Cause.INVALID_INPUT, "cwd holds a NUL character")
     path = posixpath.normpath(posixpath.join(WORKSPACE, cwd))
     path = "/" + path.lstrip("/")
     if path == WORKSPACE or path.startswith(f"{WORKSPACE}/"):
         return path, None
+    if project is not None and (path == PROJECT or path.startswith(f"{PROJECT}/")):
+        if not (project / posixpath.relpath(path, PROJECT)).is_dir():
+            raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} is no folder of the project")
+        return path, None
     if not posixpath.isabs(cwd):
         raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} leads out of the workspace")
     if path in ("/", "/tmp") or path.split("/")[1] in _TAKEN:
         raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} is a folder of the system and can't be a workspace")
     return path, path
+
+
+def _shown(project: Path, hidden: Iterable[Path]) -> list[str]:
+    arguments = ["--ro-bind", os.fspath(project), PROJECT]
+    for path in hidden_below(project, hidden):
+        place = posixpath.join(PROJECT, path)
+        arguments += ["--tmpfs", place, "--remount-ro", place]
+    return arguments
 
 
 def _programs() -> list[str]:

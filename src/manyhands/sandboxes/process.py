@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 class Process:
     """A child in a session of its own.
 
-    ``alone``: whatever is left of its process group is killed when it ends. Must be made in the event loop's thread.
+    ``output`` takes its errors too unless there is a descriptor for ``errors``; ``directory``: where it starts. ``alone``: whatever
+    is left of its process group is killed when it ends. Must be made in the event loop's thread.
     Raises ItemError(SANDBOX_LOST) if the system refuses to start it.
     """
 
@@ -43,8 +44,10 @@ class Process:
         *,
         stdin: int,
         output: int,
+        errors: int | None = None,
         keep: Sequence[int] = (),
         alone: bool = True,
+        directory: str = "/",
     ) -> None:
         try:
             self._child = subprocess.Popen(
@@ -52,10 +55,10 @@ class Process:
                 env=dict(environment),
                 stdin=stdin,
                 stdout=output,
-                stderr=output,
+                stderr=output if errors is None else errors,
                 pass_fds=tuple(keep),
                 start_new_session=True,
-                cwd="/",
+                cwd=directory,
             )
         except (OSError, ValueError) as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't start a process: {error}") from error

@@ -22,8 +22,10 @@ class SandboxLimits:
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
     """What to make. ``folder`` is a host folder of this sandbox alone (it may hold what an earlier process of the same attempt
-    left, see ``Sandbox.reattach``). ``cwd``: where commands start, as seen inside; None is the workspace. ``image``: a container image,
-    for backends that take one. ``run_id`` marks processes so that strays of a crashed run can be found and killed."""
+    left, see ``Sandbox.reattach``). ``cwd``: where commands start, as seen inside; None is the project, or the workspace where
+    there is none. ``image``: a container image, for backends that take one. ``run_id`` marks processes so that strays of a crashed
+    run can be found and killed. ``project``: a folder of the host's that commands may read, see ``sandboxes.project``;
+    ``hidden``: folders that an isolated sandbox leaves out of it, such as the run's own."""
 
     folder: Path
     run_id: str
@@ -31,6 +33,8 @@ class SandboxRequest:
     cwd: str | None = None
     environment: Mapping[str, str] | None = None
     limits: SandboxLimits = SandboxLimits()
+    project: Path | None = None
+    hidden: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class BackgroundProcess(Protocol):
 
 
 class Sandbox(Protocol):
-    """A place for one attempt's commands. Paths are as seen inside; relative ones start at the workspace.
+    """A place for one attempt's commands. Paths are as seen inside; relative ones start where commands start: at the request's
+    ``cwd``, else at the project, else at the workspace.
 
     Methods raise ItemError(SANDBOX_LOST) when the sandbox itself fails, and ToolError for what the model can mend (no such file …).
     """
@@ -97,6 +102,11 @@ class Sandbox(Protocol):
     @property
     def workspace(self) -> str:
         """The workspace's path inside."""
+        ...
+
+    @property
+    def project(self) -> str | None:
+        """The project's path inside; None if the request named none."""
         ...
 
     async def run(

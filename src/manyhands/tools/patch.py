@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from manyhands.core.errors import ManyhandsError, ToolError
+from manyhands.sandboxes.project import read_only
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.tools.edits import replaced, unified_diff
 from manyhands.tools.files import exists, file_lock, read_text, write_text
@@ -126,7 +127,10 @@ async def _perform(
 async def _run(sandbox: Sandbox, command: list[str]) -> None:
     result = await sandbox.run(command, timeout=20.0)
     if result.exit_code != 0:
-        raise ToolError(f"{' '.join(command)} failed: {decode(result.output).strip()[:500]}. Nothing was changed.")
+        said = decode(result.output).strip()[:500]
+        if sandbox.project is not None and "Read-only file system" in said:
+            raise ToolError(read_only(command[-1], sandbox.project, sandbox.workspace))
+        raise ToolError(f"{' '.join(command)} failed: {said}. Nothing was changed.")
 
 
 def _moved(change: FileChange) -> dict[str, Any]:

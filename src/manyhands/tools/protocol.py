@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from manyhands.core.clock import Clock
 from manyhands.core.jsonio import Json
 from manyhands.sandboxes.protocol import Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRun:
+    """The run to which a tool's calls belong, for tools that start runs of their own.
+
+    ``run_id``, ``folder``: of the run; ``jobs``: the folder in it where this attempt's runs are kept; ``options``: the recorded
+    settings of its agents; ``secrets``: what is not recorded of them; ``depth``: in how many runs, one started within the
+    other, its agents work beyond the first; ``max_depth``: agents at that depth may start none.
+    """
+
+    run_id: str
+    folder: Path
+    jobs: Path
+    options: Mapping[str, Any]
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    depth: int = 0
+    max_depth: int = 1
 
 
 @dataclass(slots=True)
@@ -24,15 +43,21 @@ class ToolEnvironment:
     max_output: int = 50_000
     """Characters of a result at most."""
     state: dict[str, Any] = field(default_factory=dict)
+    call_key: str = ""
+    """What names the call: no other call of the attempt has it (of any run, where there is a ``parent``), and a call that is
+    repeated after a crash has it again."""
+    parent: ParentRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What the model is told. ``content``: JSON (objects go to the model as JSON text) or plain text; ``failed``:
-    whether the call failed as a call (a command that exits with 1 did not fail as a call)."""
+    whether the call failed as a call (a command that exits with 1 did not fail as a call); ``ends``: unless it failed, the
+    conversation is over after this turn, as the call was the answer."""
 
     content: Json
     failed: bool = False
+    ends: bool = False
 
 
 class Tool(Protocol):

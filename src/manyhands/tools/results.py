@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -20,10 +21,10 @@ def result_of(value: Any, max_output: int) -> ToolResult:
     """A tool function's return value as a result of at most ``max_output`` characters.
 
     Text, JSON values, pydantic models and dataclasses are taken; an object with an error in it (see ``success``) is
-    marked as failed. A ``ToolResult`` keeps its own mark.
+    marked as failed. A ``ToolResult`` keeps its own marks.
     """
     if isinstance(value, ToolResult):
-        return ToolResult(bounded(_clean(value.content), max_output), value.failed)
+        return replace(value, content=bounded(_clean(value.content), max_output))
     content = _clean("" if value is None else to_jsonable_python(value, fallback=str, bytes_mode="base64"))
     failed = isinstance(content, dict) and failed_by_content(content)
     return ToolResult(bounded(content, max_output), failed)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from manyhands.core.digest_table import DigestTable
 from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.trajectories.dataset_formats import Record, Unit, open_records
-from manyhands.trajectories.digest_table import DigestTable
 from manyhands.trajectories.source_fields import SourceFields, SourceFieldsBuilder
 
 KNOWN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))

@@ -38,7 +38,8 @@ class Entry:
     """One trajectory, ready to be written.
 
     ``timestamp`` and ``duration`` are in seconds; ``source`` is what ``SourceFields.arrange`` made of the row's other
-    fields; ``seed`` is the one sent to the endpoint. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
+    fields; ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
+    them. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
     known tool.
     """
 
@@ -62,6 +63,7 @@ class Entry:
     usage: Usage = field(default_factory=Usage)
     unknown_tools: Sequence[str] = ()
     source: Mapping[str, Any] | None = None
+    grade: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The entry in the order of the seed's keys; what is added is inside ``metadata``, after the original's
@@ -110,9 +112,26 @@ class Entry:
             "cost": float(self.usage.cost),
             # A list that is empty in one line and not in the next is two types to Arrow.
             "unknown_tools": ", ".join(self.unknown_tools),
+            **(_grade_members(self.grade) if self.grade is not None else {}),
             # Parquet can't hold an object without fields.
             "source": dict(self.source) if self.source else None,
         }
+
+
+def _grade_members(grade: Mapping[str, Any]) -> dict[str, Any]:
+    """By grader, not as a list, and hits and misses as text: an empty list has no type."""
+    scores = {score["name"]: _score_members(score) for score in grade["scores"]}
+    return {"score": float(grade["score"]), "verdict": grade["verdict"], "scores": scores}
+
+
+def _score_members(score: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "score": float(score["score"]),
+        "verdict": score["verdict"],
+        "hits": "\n".join(score["hits"]),
+        "misses": "\n".join(score["misses"]),
+        "reasoning": score.get("reasoning") or "",
+    }
 
 
 @lru_cache(CACHED)

@@ -20,12 +20,14 @@ from manyhands.core.outcomes import ItemState
 from manyhands.engine.files import written_aside
 from manyhands.engine.summary import ledger
 from manyhands.engine.workload import ItemRow, RunReader
+from manyhands.trajectories.best import NOT_BEST, BestSamples
 from manyhands.trajectories.entry import local_time
+from manyhands.trajectories.grading import GRADE
 from manyhands.trajectories.items import PromptItem
 from manyhands.trajectories.original import batch_files
 from manyhands.trajectories.prepared import Prepared
 from manyhands.trajectories.quality import NO_REASONING
-from manyhands.trajectories.statistics import RunStatistics
+from manyhands.trajectories.statistics import RunStatistics, ScoreStatistics
 
 TRAJECTORIES = "trajectories.jsonl"
 FAILURES = "failures.jsonl"
@@ -40,20 +42,28 @@ def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
     """Write all four. Raises StorageError if one can't be written; the old one is then still there."""
     folder = reader.folder
     statistics, removed = RunStatistics(), Removed()
+    best, scores = BestSamples(wanted=prepared.options.best_of), ScoreStatistics()
     with written_aside(folder / FAILURES) as handle:
-        for row in reader.items():
+        for row, is_kept in best.judged(reader.items()):
             if row.left_input:
                 removed.add(row)
                 continue
-            if row.state.final:
-                statistics.add(row.state, row.record, reason=row.reason, cause=row.cause)
-            if row.state.final and row.state is not ItemState.COMPLETED:
-                handle.write(line(failure(row)) + "\n")
+            if not row.state.final:
+                continue
+            statistics.add(row.state, row.record if is_kept else None, reason=row.reason, cause=row.cause)
+            scores.add((row.record or {}).get(GRADE))
+            if row.state is not ItemState.COMPLETED or not is_kept:
+                handle.write(line(failure(row, None if is_kept else NOT_BEST)) + "\n")
         for number, reason in prepared.bad_rows:
             handle.write(line({"line": number, "state": "skipped", "cause": "invalid_row", "message": reason}) + "\n")
     with written_aside(folder / TRAJECTORIES) as handle:
-        combine(folder, prepared.options.samples, handle, removed.keys)
-    _write_json(folder / STATISTICS, _statistics(reader, prepared, run_name, statistics, removed))
+        combine(folder, prepared.options.samples, handle, removed.keys, best)
+    found = _statistics(reader, prepared, run_name, statistics, removed)
+    if prepared.options.grade_checks is not None:
+        found["scores"] = scores.to_json()
+    if prepared.options.best_of:
+        found[NOT_BEST] = best.others
+    _write_json(folder / STATISTICS, found)
     with written_aside(folder / CHECKPOINT) as handle:
         _write_checkpoint(reader, prepared, run_name, handle)
 
@@ -71,14 +81,18 @@ class Removed:
             self.keys.add(row.key)
 
 
-def combine(folder: Path, samples: int, handle: TextIO, without: Collection[str] = ()) -> None:
-    """Write the lines of all batch files in order of prompts and samples, but for those of the items ``without``. One batch file is held in
-    memory at a time, and of a large one only where its lines are."""
+def combine(
+    folder: Path, samples: int, handle: TextIO, without: Collection[str] = (), best: BestSamples | None = None
+) -> None:
+    """Write the lines of all batch files in order of prompts and samples, but for those of the items ``without`` and, with ``best``, of
+    samples that are not. One batch file is held in memory at a time, and of a large one only where its lines are."""
     handle.flush()
     for path in batch_files(folder):
         with path.open("rb", buffering=_BLOCK) as batch:
             for start, length in sorted_lines(batch, samples):
                 text = os.pread(batch.fileno(), length, start)
+                if best is not None and not best.has(*_order(text, samples)):
+                    continue
                 if not without or loads(text)["metadata"]["item"] not in without:
                     handle.buffer.write(text)  # as it is: both are UTF-8
 
@@ -93,16 +107,19 @@ def sorted_lines(batch: IO[bytes], samples: int) -> Iterator[tuple[int, int]]:
     return ((start, length) for _, start, length in places)
 
 
-def failure(row: ItemRow) -> dict[str, Any]:
-    """A line of ``failures.jsonl``: an item without a trajectory, and why. Times are those of the journal."""
+def failure(row: ItemRow, cause: str | None = None) -> dict[str, Any]:
+    """A line of ``failures.jsonl``: an item without a trajectory, and why. ``cause``: where the journal does not say. Times are
+    those of the journal."""
     payload = PromptItem.of(row.item)
+    grade = (row.record or {}).get(GRADE)
     return {
         "prompt_index": payload.prompt_index,
         "sample": payload.sample,
         "item": row.key,
         "state": row.state,
-        "cause": row.reason or row.cause,
+        "cause": cause or row.reason or row.cause,
         "message": row.message,
+        **({} if grade is None else {"score": grade["score"], "verdict": grade["verdict"]}),
         "attempt": row.attempt,
         "performances": row.performances,
         "finished_at": None if row.finished_at is None else local_time(row.finished_at),

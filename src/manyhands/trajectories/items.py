@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from manyhands.core.digest_table import DigestTable
 from manyhands.core.digests import digest
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.context import Item
 from manyhands.engine.reader import JOURNAL, JournalReader
 from manyhands.engine.workload import PlannedItem
 from manyhands.trajectories.dataset import DatasetItem, iterate_items, prompt_digest
-from manyhands.trajectories.digest_table import DigestTable
 from manyhands.trajectories.original import SET_ASIDE, OriginalEntry, batch_files, normalise_entry
 from manyhands.trajectories.original_matches import OriginalMatches
 from manyhands.trajectories.quality import UNKNOWN_TOOL

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.errors import ToolError, UserError
+from manyhands.agents.mcp_record import mcp_record, recorded_registry
+from manyhands.agents.optional import with_optional
+from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.engine.files import written_aside
 from manyhands.tools.declared import known_tools
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions
 from manyhands.tools.distributions_file import load_distributions_file
-from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, Toolset, Toolsets, with_groups
 from manyhands.trajectories.dataset import scan
@@ -43,7 +43,7 @@ class Prepared:
     images: int = 0
     """Rows that ask for a container image."""
     mcp: Json = None
-    """``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server: [tool]}}`` of the MCP servers, or None."""
+    """The record of the MCP servers (``manyhands.agents.mcp_record``)."""
 
     def to_json(self) -> dict[str, Any]:
         """The spec as it is recorded."""
@@ -88,8 +88,8 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Pr
 
     Raises UserError for a file that can't be used.
     """
-    mcp = await _mcp(options, recorded)
-    registry = standard_registry().extended(recorded_tools(mcp), groups=(mcp or {}).get("groups"))
+    mcp = recorded.mcp if options.mcp_config and recorded and recorded.mcp else await mcp_record(options.mcp_config)
+    registry = recorded_registry(mcp)
     distributions, toolsets = tables(options, with_groups(STANDARD, registry), recorded)
     dataset = Path(options.dataset_file)
     gone = recorded is not None and not dataset.exists()
@@ -132,69 +132,9 @@ def tables(
         toolsets = with_groups(STANDARD, standard_registry())
     if recorded is not None and not Path(options.distributions_file).exists():
         return STANDARD_DISTRIBUTIONS.extended([recorded.distribution]), recorded.toolsets
+    toolsets = with_optional(toolsets)
     distributions, extended = load_distributions_file(Path(options.distributions_file), toolsets)
     return distributions, tuple(extended[name] for name in extended if toolsets.get(name) != extended[name])
-
-
-class RecordedTool:
-    """A tool as the journal knows it: enough to replay and to write trajectories, but not to call."""
-
-    changes_world = False
-
-    def __init__(self, name: str, description: str, parameters: dict[str, Any]) -> None:
-        self.name = name
-        self.description = description
-        self.parameters = parameters
-
-    async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
-        raise ToolError(f"{self.name} can't be called here")
-
-    def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
-        return
-
-
-def recorded_tools(mcp: Json) -> list[RecordedTool]:
-    """The tools of MCP servers, as they were when the run was made."""
-    return [
-        RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in (mcp or {}).get("tools", [])
-    ]
-
-
-async def _mcp(options: BatchSpec, recorded: Prepared | None) -> Json:
-    if options.mcp_config is None:
-        return None
-    if recorded is not None and recorded.mcp is not None:
-        return recorded.mcp
-    from manyhands.tools.mcp import mounted  # needs an extra, and much time to import
-    from manyhands.tools.mcp_config import load_mcp_config
-
-    config = load_mcp_config(Path(options.mcp_config))
-    async with mounted(config) as servers:
-        tools = [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-            for tool in servers.tools
-        ]
-        groups = {name: list(names) for name, names in servers.groups.items()}
-    return {"config": config.model_dump(mode="json"), "tools": tools, "groups": groups}
-
-
-KEPT = "settings"
-"""The folder in the run folder that holds copies of files that the settings name."""
-
-
-def keep_files(options: BatchSpec, run_folder: Path) -> None:
-    """Copy into the run folder what performing the run needs besides the recorded settings."""
-    if options.prices is None or not Path(options.prices).exists():
-        return
-    target = kept_file(run_folder, options.prices)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with written_aside(target) as handle:
-        handle.write(Path(options.prices).read_text(encoding="utf-8"))
-
-
-def kept_file(run_folder: Path, named: str) -> Path:
-    """Where the copy of a named file is."""
-    return run_folder / KEPT / Path(named).name
 
 
 def dataset_identity(options: BatchSpec) -> str | None:

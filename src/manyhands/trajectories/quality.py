@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from manyhands.core.messages import Message
-from manyhands.trajectories.sharegpt import text_of
+from manyhands.core.messages import Message, text_of
 
 NO_REASONING = "no_reasoning"
 """Discarded because no turn has any reasoning."""
 UNKNOWN_TOOL = "unknown_tool"
 """Discarded because a tool was called that does not exist anywhere in this installation."""
+
+LOW_SCORE = "low_score"
+"""Discarded because it scored less than was asked for."""
 
 
 class ReasoningCounts(NamedTuple):

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands import __version__
-from manyhands.core.errors import RunError
-from manyhands.engine.run import create_run, is_made, open_reader
-from manyhands.models.factory import is_simulated, require_key, resolve_api_key
-from manyhands.models.pricing import PriceTable, load_price_table
-from manyhands.sandboxes.selection import choose_backend
+from manyhands.agents.offer import ToolOffer
+from manyhands.agents.options import AgentOptions, resume_spec
+from manyhands.agents.setup import (
+    API_KEY,
+    Notice,
+    check_prices,
+    check_sandbox,
+    keep_files,
+    usable_key,
+    warn_of_unpriced,
+)
+from manyhands.core.errors import RunError, UserError
+from manyhands.core.version import VERSION
+from manyhands.engine.folders import is_made, open_reader
+from manyhands.engine.run import create_run
 from manyhands.tools.distributions import availability_notice
+from manyhands.trajectories.checks import Checks, judge_options, same_graders
+from manyhands.trajectories.grading import JUDGE_KEY
 from manyhands.trajectories.items import Adoption
-from manyhands.trajectories.offer import ToolOffer
 from manyhands.trajectories.original import is_left_by_original, set_aside
-from manyhands.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, keep_files, prepare
-from manyhands.trajectories.quality import NO_REASONING, UNKNOWN_TOOL
-from manyhands.trajectories.spec import BatchSpec, resume_spec
-from manyhands.trajectories.workload import API_KEY, TrajectoryWorkload
+from manyhands.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, prepare
+from manyhands.trajectories.quality import LOW_SCORE, NO_REASONING, UNKNOWN_TOOL
+from manyhands.trajectories.spec import BatchSpec
+from manyhands.trajectories.workload import TrajectoryWorkload
 
 BAD_ROWS_SHOWN = 20
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +68,17 @@ async def open_batch(options: BatchSpec, *, resume: bool, notice: Notice, enviro
 async def _made(
     folder: Path, options: BatchSpec, notice: Notice, environ: Mapping[str, str], *, adopt: bool
 ) -> Session:
-    key = usable_key(options, environ)
+    if adopt and options.grade_checks is not None:
+        raise UserError("--grade can't score what the original program did, of which no conversation is recorded")
+    secrets = _secrets(options, environ)
     check_prices(options)
-    warn_of_unpriced(options, notice)
+    _warn(options, notice)
     prepared = await prepare(options)
-    check_sandbox(options, prepared, notice)
+    check_sandbox(options, notice, images=prepared.images)
     _tell(prepared, notice)
     kept = set_aside(folder) if adopt else None
-    workload = _workload(prepared, folder, key)
-    create_run(folder, workload.name, workload, version=__version__, notice=notice)
+    workload = _workload(prepared, folder, secrets)
+    create_run(folder, workload.name, workload, version=VERSION, notice=notice)
     keep_files(options, folder)
     if kept is not None:
         _tell_adoption(workload.adoption, kept, notice)
@@ -82,9 +93,11 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
         reader.close()
     recorded = Prepared.from_json(spec, folder.parent)
     options = resume_spec(recorded.options, given)
-    key = usable_key(options, environ)
+    if not same_graders(recorded.options.grade_checks, options.grade_checks):
+        raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={_other_name(options)}")
+    secrets = _secrets(options, environ)
     check_prices(options)
-    warn_of_unpriced(options, notice)
+    _warn(options, notice)
     if options.max_samples != recorded.options.max_samples:
         notice(f"max_samples was {_count(recorded.options.max_samples)} and is now {_count(options.max_samples)}")
     same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
@@ -95,9 +108,9 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
         prepared = await prepare(options, recorded=None if tools_changed else recorded)
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
         _tell(prepared, notice)
-    check_sandbox(options, prepared, notice)
+    check_sandbox(options, notice, images=prepared.images)
     keep_files(options, folder)
-    workload = _workload(prepared, folder, key)
+    workload = _workload(prepared, folder, secrets)
     return Session(
         folder,
         workload,
@@ -107,63 +120,58 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     )
 
 
-def usable_key(options: BatchSpec, environ: Mapping[str, str]) -> str | None:
-    """The key for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none."""
-    if is_simulated(options.model, options.base_url):
-        return None
-    explicit = options.api_key.get_secret_value() if options.api_key else None
-    key = resolve_api_key(explicit, options.base_url, environ)
-    require_key(options.base_url, key)
-    return key
-
-
-def check_prices(options: BatchSpec) -> None:
-    """Raises UserError, naming file, line and field, for a price table that can't be used."""
-    if options.prices is not None and Path(options.prices).exists():  # a copy is kept, so it may be gone on a resume
-        load_price_table(options.prices)
-
-
-def warn_of_unpriced(options: BatchSpec, notice: Notice) -> None:
-    """Say so if a budget in dollars can't hold back the next call, because nobody knows what that costs."""
-    if options.max_cost is None or is_simulated(options.model):
-        return
-    named = options.prices if options.prices is not None and Path(options.prices).exists() else None
-    table = load_price_table(named) if named is not None else PriceTable()
-    if table.price(options.model) is None:
-        notice(
-            f"no price is known for {options.model}, so --max_cost counts only what the endpoint itself says that calls cost; "
-            "give --prices FILE, or --max_total_tokens"
-        )
-
-
-def check_sandbox(options: BatchSpec, prepared: Prepared, notice: Notice) -> None:
-    """Raises UserError if the sandbox can't be used on this machine, or can't give rows the image that they ask for."""
-    choose_backend(options.sandbox, asks_for_image=prepared.images > 0)
-    if prepared.images:
-        notice(f"{prepared.images} rows ask for a container image, which the {options.sandbox} sandbox ignores")
-
-
-def _workload(prepared: Prepared, folder: Path, key: str | None) -> TrajectoryWorkload:
+def _workload(prepared: Prepared, folder: Path, secrets: Mapping[str, str]) -> TrajectoryWorkload:
     workload = TrajectoryWorkload(prepared.to_json(), folder)
-    if key is not None:
-        workload.set_secrets({API_KEY: key})
+    workload.set_secrets(secrets)
     return workload
+
+
+def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys of the endpoints. Raises UserError if one is missing, or settings about scores have none to be about."""
+    for name in ("min_score", "best_of"):
+        if getattr(options, name) not in (None, False) and options.grade_checks is None:
+            raise UserError(f"--{name} needs scores: give graders with --grade=FILE")
+    if options.best_of and options.samples == 1:
+        raise UserError("--best_of needs several samples of each row: give --samples=N")
+    judge = _judge(options)
+    keys = {API_KEY: usable_key(options, environ), JUDGE_KEY: None if judge is None else usable_key(judge, environ)}
+    return {name: key for name, key in keys.items() if key is not None}
+
+
+def _judge(options: BatchSpec) -> AgentOptions | None:
+    if options.grade_checks is None:
+        return None
+    return judge_options(Checks.from_json(options.grade_checks), options)
+
+
+def _warn(options: BatchSpec, notice: Notice) -> None:
+    warn_of_unpriced(options, notice)
+    judge = _judge(options)
+    if judge is not None and judge.model != options.model:
+        warn_of_unpriced(judge, notice)
 
 
 def _refuse_unless(resume: bool, folder: Path, options: BatchSpec, why: str) -> None:
     if not resume:
         raise RunError(
-            f"{folder}: {why}; continue it with --resume, or start another with --run_name={shlex.quote(options.run_name + '-2')}"
+            f"{folder}: {why}; continue it with --resume, or start another with --run_name={_other_name(options)}"
         )
 
 
+def _other_name(options: BatchSpec) -> str:
+    return shlex.quote(options.run_name + "-2")
+
+
 def _tell(prepared: Prepared, notice: Notice) -> None:
+    for line in (prepared.options.grade_checks or {}).get("notices", ()):
+        notice(line)
     for number, reason in prepared.bad_rows[:BAD_ROWS_SHOWN]:
         notice(f"{prepared.options.dataset_file}, line {number}: {reason}; the row is skipped")
     if prepared.bad_count > BAD_ROWS_SHOWN:
         listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
         notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
-    offer = ToolOffer.recorded(prepared)
+    offer = ToolOffer.recorded(prepared.mcp, prepared.toolsets)
+    offer.admit(name for name, _ in prepared.distribution.toolsets)
     for line in offer.registry.notices:
         notice(line)
     for line in availability_notice(prepared.distribution, offer.registry, offer.toolsets):
@@ -200,6 +208,7 @@ def _kept_now(before: BatchSpec, now: BatchSpec) -> tuple[str, ...]:
     kept = (
         (NO_REASONING, now.keep_unreasoned and not before.keep_unreasoned),
         (UNKNOWN_TOOL, now.keep_unknown_tools and not before.keep_unknown_tools),
+        (LOW_SCORE, before.min_score is not None and (now.min_score is None or now.min_score < before.min_score)),
     )
     return tuple(reason for reason, is_kept in kept if is_kept)
 

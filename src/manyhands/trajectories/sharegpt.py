@@ -21,7 +21,7 @@ from typing import Any, cast
 from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.core.messages import Message, ToolCall
+from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.tools.protocol import Tool
 
 Turn = dict[str, str]
@@ -140,26 +140,6 @@ def as_trained(messages: Sequence[Message]) -> list[Message]:
             kept.append(message)
             joining = False
     return kept
-
-
-def text_of(content: Json) -> str:
-    """A message's content as text: parts joined by line breaks, anything that is not text as ``<kind>``."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "\n".join(_part_text(part) for part in content)
-    return "" if content is None else json.dumps(content, ensure_ascii=False)
-
-
-def _part_text(part: Json) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict):
-        return json.dumps(part, ensure_ascii=False)
-    text = part.get("text")
-    if isinstance(text, str):
-        return text
-    return f"<{str(part.get('type', 'part')).removesuffix('_url').removeprefix('input_')}>"
 
 
 def _joined(first: Message, second: Message) -> Message:

@@ -174,6 +174,29 @@ class RunStatistics:
         return {name: tool_rates(self._calls[name], self._failed_calls[name]) for name in sorted(self._calls)}
 
 
+class ScoreStatistics:
+    """Adds up what graders found."""
+
+    def __init__(self) -> None:
+        self._verdicts: Counter[str] = Counter()
+        self._sum = 0.0
+
+    def add(self, grade: Mapping[str, Any] | None) -> None:
+        """``grade``: of an item's record; None if it was not graded."""
+        if grade is not None and grade["score"] is not None:
+            self._verdicts[grade["verdict"]] += 1
+            self._sum += grade["score"]
+
+    def to_json(self) -> dict[str, Any]:
+        """``mean``: None if nothing was graded."""
+        graded = self._verdicts.total()
+        return {
+            "graded": graded,
+            "mean": round(self._sum / graded, 6) if graded else None,
+            "verdicts": {verdict: self._verdicts[verdict] for verdict in ("pass", "borderline", "fail")},
+        }
+
+
 def tool_rates(calls: int, failures: int) -> dict[str, int | float]:
     """Counts of one tool with rates in percent, two decimals."""
     successes = calls - failures

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from manyhands.agents.asking import chat_settings, model_of, seeded
+from manyhands.agents.describe import describe_step
 from manyhands.agents.loop import run_agent
+from manyhands.agents.moments import moment
+from manyhands.agents.never_called import NeverCalled
+from manyhands.agents.offer import ToolOffer
+from manyhands.agents.parent import parent_run, standard_toolsets
+from manyhands.agents.setup import API_KEY, execution_of
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
 from manyhands.agents.toolbox import Toolbox
 from manyhands.agents.trajectory import fold
 from manyhands.agents.world import World
-from manyhands.core.clock import Clock
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import ItemState, Outcome, StopReason
 from manyhands.core.usage import Usage
-from manyhands.engine.context import Context, Item, Limits
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.context import Context, Item
+from manyhands.engine.reader import run_id_of
 from manyhands.engine.strays import process_mark
 from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
-from manyhands.models.factory import make_model, reasoning_settings
-from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
+from manyhands.models.protocol import ChatModel
 from manyhands.sandboxes.pace import PacedBackend
-from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.distributions import draw
-from manyhands.tools.protocol import ToolEnvironment
+from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.trajectories.adopted import adopted_line
-from manyhands.trajectories.describe import describe_step
+from manyhands.trajectories.checks import Checks
 from manyhands.trajectories.entry import Entry
 from manyhands.trajectories.exports import write_exports
+from manyhands.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.trajectories.items import ADOPTED, Adoption, PromptItem, batch_file, plan_items
-from manyhands.trajectories.offer import ToolOffer
-from manyhands.trajectories.prepared import Prepared, dataset_identity, kept_file
-from manyhands.trajectories.quality import count_reasoning, discard_reason, nowhere_known
+from manyhands.trajectories.prepared import Prepared, dataset_identity
+from manyhands.trajectories.quality import LOW_SCORE, count_reasoning, discard_reason, nowhere_known
 from manyhands.trajectories.sharegpt import SystemTurns, as_trained, to_sharegpt
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import KnownTools, result_record
 
-API_KEY = "api_key"
 MAX_TOOL_OUTPUT = 50_000
 
 
@@ -68,7 +71,8 @@ class TrajectoryWorkload:
         self._model: ChatModel | None = None
         self._backend: SandboxBackend | None = None
         self._offer: ToolOffer | None = None
-        self._mark = ""
+        self._grader: TrajectoryGrader | None = None
+        self._run_id = ""
         self.adoption = Adoption()
 
     @property
@@ -78,18 +82,8 @@ class TrajectoryWorkload:
     @property
     def execution(self) -> Execution:
         options = self._options
-        return Execution(
-            executor=options.executor,
-            workers=options.num_workers,
-            concurrency=options.concurrency,
-            max_attempts=options.max_attempts,
-            item_timeout=options.item_timeout,
-            max_cost=options.max_cost,
-            max_total_tokens=options.max_total_tokens,
-            max_seconds=options.max_seconds,
-            keep_workspaces=options.keep_workspaces,
-            on_divergence=options.on_divergence,
-            seed=options.seed or 0,
+        return execution_of(
+            options, workers=options.num_workers, concurrency=options.concurrency, item_timeout=options.item_timeout
         )
 
     def input_identity(self) -> str | None:
@@ -108,21 +102,35 @@ class TrajectoryWorkload:
     @asynccontextmanager
     async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            self._offer = await stack.enter_async_context(ToolOffer.opened(self._prepared, replay=replay))
-            self._mark = process_mark(run_id_of(self._folder))
+            self._offer = await stack.enter_async_context(
+                ToolOffer.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
+            )
+            self._run_id = run_id_of(self._folder)
             if not replay:
                 self._backend = PacedBackend(choose_backend(self._options.sandbox, asks_for_image=False))
                 self._model = model_of(self._options, self._secrets.get(API_KEY), self._folder)
                 stack.push_async_callback(self._model.close)
+            if self._options.grade_checks is not None:
+                self._grader = await stack.enter_async_context(
+                    TrajectoryGrader.opened(
+                        Checks.from_json(self._options.grade_checks),
+                        self._options,
+                        key=self._secrets.get(JUDGE_KEY),
+                        run_folder=self._folder,
+                        mark=process_mark(self._run_id),
+                        replay=replay,
+                    )
+                )
             yield
 
     async def perform(self, context: Context) -> Outcome:
         payload = PromptItem.of(context.item)
-        began = context.clock.now()
+        began = await self._moment(context, "began")
         toolsets = draw(self._prepared.distribution, context.random("toolsets"))
         toolbox = self._tool_offer.toolbox(toolsets)
-        result = await self._converse(context, payload, toolbox)
-        return self._outcome(context, payload, toolsets, toolbox, result, began)
+        result = await self._converse(context, payload, toolsets, toolbox)
+        times = {"began": began, "finished": await self._moment(context, "finished")}
+        return await self._outcome(context, payload, toolsets, toolbox, result, times)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
@@ -142,18 +150,23 @@ class TrajectoryWorkload:
     @property
     def _tool_offer(self) -> ToolOffer:
         if self._offer is None:
-            self._offer = ToolOffer.recorded(self._prepared)
+            self._offer = ToolOffer.recorded(self._prepared.mcp, self._prepared.toolsets)
         return self._offer
 
-    async def _converse(self, context: Context, payload: PromptItem, toolbox: Toolbox) -> AgentResult:
-        options = self._options
+    async def _converse(
+        self, context: Context, payload: PromptItem, toolsets: Sequence[str], toolbox: Toolbox
+    ) -> AgentResult:
+        options, mark = self._options, process_mark(self._run_id)
 
         def request() -> SandboxRequest:
             limits = SandboxLimits(network=options.network)
-            return SandboxRequest(context.workspace, self._mark, payload.image, payload.cwd, limits=limits)
+            return SandboxRequest(context.workspace, mark, payload.image, payload.cwd, limits=limits)
 
+        parent = self._parent(context, toolsets)
         async with World(context, self._backend or NeverCalled(), request) as world:
-            environment = ToolEnvironment(world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT)
+            environment = ToolEnvironment(
+                world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
+            )
             return await run_agent(
                 context,
                 AgentTask(
@@ -164,23 +177,26 @@ class TrajectoryWorkload:
                 model=self._model or NeverCalled(),
                 tools=toolbox,
                 environment=environment,
-                settings=self._settings_of(context),
+                settings=seeded(self._settings, options, context),
                 world=world,
             )
 
-    def _settings_of(self, context: Context) -> AgentSettings:
-        if self._options.seed is None:
-            return self._settings
-        return replace(self._settings, chat=replace(self._settings.chat, seed=context.seed("model")))
+    def _parent(self, context: Context, toolsets: Sequence[str]) -> ParentRun:
+        inherited = {**self.spec["options"], "toolsets": standard_toolsets(toolsets, self._prepared.toolsets)}
+        return parent_run(context, self._folder, self._run_id, inherited, self._secrets)
 
-    def _outcome(
+    async def _moment(self, context: Context, name: str) -> float:
+        """Now. Graders are told how long it took, so for them it is recorded, and the same on a replay."""
+        return context.clock.now() if self._grader is None else await moment(context.scope(name))
+
+    async def _outcome(
         self,
         context: Context,
         payload: PromptItem,
         toolsets: Sequence[str],
         toolbox: Toolbox,
         result: AgentResult,
-        began: float,
+        times: Mapping[str, float],
     ) -> Outcome:
         options = self._options
         kept = result.messages if options.keep_synthetic else as_trained(result.messages)
@@ -193,16 +209,24 @@ class TrajectoryWorkload:
             "toolsets": list(toolsets),
             "model": options.model,
             "unknown_tools": list(result.unknown_tools),
-            "seed": self._settings_of(context).chat.seed,
-            "times": {"began": began, "finished": context.clock.now()},
+            "seed": seeded(self._settings, options, context).chat.seed,
+            "times": times,
         }
         reason = discard_reason(
             reasoning, invented, keep_unreasoned=options.keep_unreasoned, keep_unknown_tools=options.keep_unknown_tools
         )
         if reason is not None:
             return Outcome(ItemState.DISCARDED, record, reason=reason)
+        if self._grader is not None:
+            record = await self._grader.graded(context, payload, kept, result, record)
+            if (low := self._too_low(record)) is not None:
+                return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
         line = self._line(context.item, context.attempt, payload, record, result.messages, toolbox)
         return Outcome(ItemState.COMPLETED, record, line)
+
+    def _too_low(self, record: Mapping[str, Any]) -> str | None:
+        score, least = score_of(record), self._options.min_score
+        return None if score is None or least is None or score >= least else f"scored {score:g}, less than {least:g}"
 
     def _line(
         self,
@@ -237,68 +261,9 @@ class TrajectoryWorkload:
             usage=usage,
             unknown_tools=record["unknown_tools"],
             source=self._prepared.source_fields.arrange(payload.source),
+            grade=record.get(GRADE),
         )
         return batch_file(payload.prompt_index, self._options.batch_size), entry.line()
-
-
-class NeverCalled:
-    """Stands for the model and the sandboxes where everything comes from the journal."""
-
-    simulated = False
-    kind = "none"
-
-    async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
-        raise RuntimeError("a replay called the model")
-
-    async def create(self, request: SandboxRequest) -> Sandbox:
-        raise RuntimeError("a replay made a sandbox")
-
-    def unavailable(self) -> str | None:
-        return None
-
-    async def close(self) -> None:
-        return
-
-
-def model_of(options: BatchSpec, api_key: str | None, run_folder: Path) -> ChatModel:
-    """The model that the settings name. Raises UserError if it can't be used."""
-    return make_model(
-        model=options.model,
-        base_url=options.base_url,
-        api_key=api_key,
-        seed=options.seed or 0,
-        prices=None if options.prices is None else kept_file(run_folder, options.prices),
-        latency=options.simulated_latency,
-    )
-
-
-def chat_settings(options: BatchSpec) -> ChatSettings:
-    """How the model is asked, but for the seed."""
-    routing = {
-        "only": options.providers_allowed,
-        "ignore": options.providers_ignored,
-        "order": options.providers_order,
-        "sort": options.provider_sort,
-    }
-    provider = {name: list(value) if isinstance(value, tuple) else value for name, value in routing.items() if value}
-    return ChatSettings(
-        model=options.model,
-        max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        reasoning=options.reasoning_config or reasoning_settings(options.reasoning_effort, options.reasoning_disabled),
-        provider=provider or None,
-        call_timeout=options.call_timeout,
-    )
-
-
-def run_id_of(run_folder: Path) -> str:
-    """The identity of the run in a folder."""
-    reader = JournalReader(run_folder)
-    try:
-        return str(reader.meta("run_id"))
-    finally:
-        reader.close()
 
 
 def _uses(record: Mapping[str, Any]) -> Iterable[tuple[str, bool]]:

@@ -18,7 +18,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.usage import ZERO
 from manyhands.engine.context import CallReport, Limits
 from manyhands.engine.executors import wire
-from manyhands.engine.performance import Claim, Journal, Performed
+from manyhands.engine.performance import Claim, Journal, Performed, StepRow
 from manyhands.engine.strays import MARK, kill_strays
 
 START_SECONDS = 60.0
@@ -34,7 +34,7 @@ class _Worker:
     channel: wire.Channel
     tickets: dict[int, asyncio.Future[Performed]] = field(default_factory=dict)
     permits: set[int] = field(default_factory=set)
-    requests: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    requests: dict[int, asyncio.Future[None]] = field(default_factory=dict)
     ready: bool = False
     reserved: bool = False
     """Kept for an item that has to be alone."""
@@ -184,7 +184,7 @@ class ProcessExecutor:
     def _handle(self, worker: _Worker, message: object) -> None:
         match message:
             case wire.Record(request, row):
-                self._answer(worker, request, self._journal.record(row))
+                self._record(worker, request, row)
             case wire.Acquire(request, key, reserve):
                 self._answer(worker, request, self._grant(worker, self._limits.acquire(key, reserve)))
             case wire.Release(permit, report):
@@ -213,6 +213,18 @@ class ProcessExecutor:
             else:
                 future.set_exception(error or UserError("the worker could not perform the item"))
         self._wake_all()
+
+    def _record(self, worker: _Worker, request: int, row: StepRow) -> None:
+        """Answer once the step is on disk. There is one for each step of the run, so it has no task of its own."""
+        durable = worker.requests[request] = asyncio.ensure_future(self._journal.record(row))
+
+        def reply(_: asyncio.Future[None]) -> None:
+            worker.requests.pop(request, None)
+            if not durable.cancelled():
+                error = durable.exception()
+                worker.channel.send(wire.Granted(request, error=error if isinstance(error, Exception) else None))
+
+        durable.add_done_callback(reply)
 
     def _answer(self, worker: _Worker, request: int, answer: Awaitable[int | None]) -> None:
         async def reply() -> None:

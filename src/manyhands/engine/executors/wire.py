@@ -1,6 +1,8 @@
 """What the owner and its worker processes say to each other, over a socket pair.
 
-Messages are pickled, which is safe here: the two ends are one program, and the socket has no name that anyone else could open.
+Messages are pickled, which is safe here: the two ends are one program, and the socket has no name that anyone else could open. Those
+that every item needs say themselves of which plain values they consist, because pickling objects within objects costs several times as
+much (measured).
 """
 
 from __future__ import annotations
@@ -9,17 +11,19 @@ import asyncio
 import pickle
 import socket
 import struct
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.usage import Reserve
-from manyhands.engine.context import CallReport
+from manyhands.core.failures import Cause
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import ZERO, Reserve
+from manyhands.engine.context import CallReport, Item
 from manyhands.engine.performance import Claim, Performed, StepRow
 
 _LENGTH = struct.Struct("!I")
-BUFFER = 1 << 20
-"""Bytes read ahead."""
+_Reduced = tuple[Any, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,21 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Perform:
+    """Owner to worker: perform an item; answered by Done."""
+
     ticket: int
     claim: Claim
+
+    def __reduce__(self) -> _Reduced:
+        claim, item = self.claim, self.claim.item
+        values = (item.number, item.key, item.payload, claim.attempt, claim.recorded, claim.alone)
+        return _perform, (self.ticket, *values)
+
+
+def _perform(
+    ticket: int, number: int, key: str, payload: Any, attempt: int, recorded: tuple[Any, ...], alone: bool
+) -> Perform:
+    return Perform(ticket, Claim(Item(number, key, payload), attempt, recorded, alone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,27 @@ class Done:
     performed: Performed | None
     error: UserError | StorageError | None = None
 
+    def __reduce__(self) -> _Reduced:
+        outcome = None if self.performed is None else self.performed.outcome
+        if outcome is None:
+            return Done, (self.ticket, self.performed, self.error)
+        cause = None if outcome.cause is None else str(outcome.cause)
+        why = (outcome.reason, cause, outcome.message)
+        return _ended, (self.ticket, str(outcome.state), outcome.record, outcome.line, *why)
+
+
+def _ended(
+    ticket: int,
+    state: str,
+    record: dict[str, Any],
+    line: tuple[str, str] | None,
+    reason: str | None,
+    cause: str | None,
+    message: str | None,
+) -> Done:
+    found = None if cause is None else Cause(cause)
+    return Done(ticket, Performed(Outcome(ItemState(state), record, line, reason, found, message)))
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -67,6 +105,18 @@ class Record:
 
     request: int
     row: StepRow
+
+    def __reduce__(self) -> _Reduced:
+        row = self.row
+        place = (row.item, row.attempt, row.scope, row.seq, row.kind)
+        usage = None if row.usage is ZERO else row.usage
+        values = (row.digest, row.request, row.output, usage, row.started_at, row.finished_at)
+        return _record, (self.request, place, *values)
+
+
+def _record(request: int, place: tuple[int, int, str, int, str], *values: Any) -> Record:
+    identity, sent, output, usage, started_at, finished_at = values
+    return Record(request, StepRow(*place, identity, sent, output, usage or ZERO, started_at, finished_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +155,75 @@ class Stop:
     """Owner to worker: begin no further step."""
 
 
-class Channel:
-    """One end of the socket pair."""
+class Channel(asyncio.Protocol):
+    """One end of the socket pair. What is sent within one turn of the loop goes out together: each time that the other end is woken costs
+    more than the message."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: list[bytes] = []
+        self._incoming = bytearray()
+        self._frames: deque[bytes] = deque()
+        self._gone = False
+        self._waiter: asyncio.Future[None] | None = None
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
         end.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=end, limit=BUFFER))
+        _, channel = await asyncio.get_running_loop().create_connection(cls, sock=end)
+        return channel
 
     def send(self, message: object) -> None:
         """Queue a message. To a peer that is gone, it is dropped."""
-        if not self._writer.is_closing():
-            data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-            self._writer.write(_LENGTH.pack(len(data)) + data)
+        if self._transport is None or self._transport.is_closing():
+            return
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing += (_LENGTH.pack(len(data)), data)
 
     async def receive(self) -> Any:
         """The next message; None when the peer is gone."""
-        try:
-            head = await self._reader.readexactly(_LENGTH.size)
-            return pickle.loads(await self._reader.readexactly(_LENGTH.unpack(head)[0]))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
+        while not self._frames:
+            if self._gone:
+                return None
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        return pickle.loads(self._frames.popleft())
 
     def close(self) -> None:
-        self._writer.close()
+        """Close this end, once what was sent has gone out."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        incoming, start = self._incoming, 0
+        incoming += data
+        while len(incoming) - start >= _LENGTH.size:
+            end = start + _LENGTH.size + _LENGTH.unpack_from(incoming, start)[0]
+            if len(incoming) < end:
+                break
+            self._frames.append(bytes(incoming[start + _LENGTH.size : end]))
+            start = end
+        del incoming[:start]
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._gone = True
+        self._outgoing.clear()
+        self._wake()
+
+    def _flush(self) -> None:
+        if self._outgoing and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

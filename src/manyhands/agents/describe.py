@@ -1,4 +1,4 @@
-"""A trajectory's steps for people."""
+"""An agent's steps for people."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from manyhands.agents.trajectory import MODEL, TOOL, TOOLS
+from manyhands.core.messages import text_of
 from manyhands.engine.workload import RecordedStep
-from manyhands.trajectories.sharegpt import text_of
 
 
 def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:

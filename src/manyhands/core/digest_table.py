@@ -1,7 +1,7 @@
-"""Counts and places by digest, kept on disk so that a million rows cost no more memory than ten.
+"""Numbers by digest, kept on disk so that a million rows cost no more memory than ten.
 
-SQLite's private temporary database does the work: the file has no name, grows only when the small page cache is full,
-and is gone when the table is closed or the process ends, however it ends.
+SQLite's private temporary database does the work: the file has no name, grows only when the page cache is full, and is
+gone when the table is closed or the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ _SETTINGS = (
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
     "PRAGMA temp_store = FILE",
-    "PRAGMA cache_size = -2048",
 )
 _TABLE = "CREATE TABLE seen (digest BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID"
 _INSERT = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
@@ -25,12 +24,20 @@ _FIRST = "SELECT number FROM seen WHERE digest = ?"
 
 
 class DigestTable:
-    """A number for each digest. Use one table for one purpose: either ``count`` or ``first``."""
+    """A number for each digest. Use one table for one purpose: ``count`` (and ``add``), or ``first``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cache_kib: int = 2048) -> None:
+        """``cache_kib``: memory for the part of the table that is used most."""
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        for statement in (*_SETTINGS, _TABLE, "BEGIN"):
+        for statement in (*_SETTINGS, f"PRAGMA cache_size = -{cache_kib}", _TABLE, "BEGIN"):
             self._database.execute(statement)
+
+    def add(self, digest: bytes) -> bool:
+        """Count the digest if it is new, and say whether it is.
+
+        Raises StorageError if the folder for temporary files is full.
+        """
+        return self._insert(digest, 0)
 
     def count(self, digest: bytes) -> int:
         """How often the digest was counted before this time: 0 for the first.
@@ -55,7 +62,7 @@ class DigestTable:
         try:
             return self._database.execute(_INSERT, (digest, number)).rowcount == 1
         except sqlite3.OperationalError as error:
-            raise StorageError(f"the temporary table of dataset rows can't be written: {error}") from error
+            raise StorageError(f"the temporary table of rows can't be written: {error}") from error
 
     def _number(self, statement: str, digest: bytes) -> int:
         # All rows are fetched: RETURNING leaves the statement open until then.

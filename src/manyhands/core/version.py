@@ -1,0 +1,3 @@
+"""The version of this program, as recorded with every run."""
+
+VERSION = "0.1.0"
