@@ -1,0 +1,26 @@
+"""A child: a job performed in this process, by what its runner is made of.
+
+Argument: the job's ``folder``. Reports seconds, and how many rows were completed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.children import Meter, arguments, report
+from manyhands.csv_jobs.launching import Orders
+from manyhands.csv_jobs.runner import Ready, perform
+from manyhands.csv_jobs.status import job_status
+from manyhands.engine.loop import run_on_loop
+
+
+def main() -> None:
+    folder = Path(arguments()["folder"])
+    meter = Meter()
+    run_on_loop(perform(folder, Orders(), Ready(None)))
+    report(**asdict(meter.read()), completed=job_status(folder).completed_items)
+
+
+if __name__ == "__main__":
+    main()

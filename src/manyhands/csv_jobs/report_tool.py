@@ -1,0 +1,136 @@
+"""The tool by which the built-in agent hands in a row's result.
+
+One tool object serves all rows of a job, so that all their conversations offer the same tools (which endpoints cache): whose
+row it is, is in the environment of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from manyhands.core.errors import ToolError
+from manyhands.core.jsonio import Json
+from manyhands.csv_jobs.corrections import Corrections
+from manyhands.csv_jobs.embedded_schema import embedded
+from manyhands.csv_jobs.prompt import REPORT_TOOL, same_id
+from manyhands.csv_jobs.rows import Accepted, Assignment
+from manyhands.csv_jobs.schema import OutputSchema
+from manyhands.tools.protocol import ToolEnvironment, ToolResult
+from manyhands.tools.schema import Arguments, checked
+
+_STATE = "csv_jobs.report"
+_DESCRIPTION = (
+    "Hand in the result of the item you were given. Call it exactly once, when the work is done. A result that does not fit "
+    "is refused with the reasons, and can be corrected and handed in again; once it is accepted, you are finished."
+)
+
+
+class _Report(Arguments):
+    job_id: str = Field(description="The job, as the task names it.")
+    item_id: str = Field(description="The item, as the task names it.")
+    result: Any = Field(description="The result: a JSON object.")
+    stop: bool = Field(False, description="True ends the whole job before its other items. Leave it out as a rule.")
+
+
+@dataclass(slots=True)
+class Reporting:
+    """Where an item's report stands."""
+
+    assignment: Assignment
+    corrections: Corrections
+    accepted: Accepted | None = None
+
+    @classmethod
+    def begin(cls, assignment: Assignment, environment: ToolEnvironment) -> Reporting:
+        """Make the environment that of one item's conversation."""
+        reporting = environment.state[_STATE] = cls(assignment, Corrections(assignment.corrections))
+        return reporting
+
+
+class ReportTool:
+    """``report_agent_job_result``, whose ``result`` is described by the job's output schema."""
+
+    name = REPORT_TOOL
+    description = _DESCRIPTION
+    changes_world = False
+
+    def __init__(self, schema: OutputSchema) -> None:
+        self._schema = schema
+        result = embedded(schema.value or {}, ("properties", "result"))
+        result.schema.setdefault("description", "The result: a JSON object.")
+        fields = _Report.model_fields
+        self.parameters: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {
+                "job_id": {"type": "string", "description": fields["job_id"].description},
+                "item_id": {"type": "string", "description": fields["item_id"].description},
+                "result": result.schema,
+                "stop": {"type": "boolean", "description": fields["stop"].description},
+            },
+            "required": ["job_id", "item_id", "result"],
+            "additionalProperties": False,
+            **result.definitions,
+        }
+
+    async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
+        """Take a report. Raises ToolError for one that is not about this item or comes too late, and
+        ItemError(INVALID_OUTPUT) when one does not fit and no correction is left."""
+        reporting: Reporting = environment.state[_STATE]
+        report = self._read(arguments)
+        _check_identity(report, reporting.assignment)
+        if reporting.accepted is not None:
+            raise ToolError(
+                "A result was accepted for this item already, and a second one is not taken. You are finished."
+            )
+        violations = self._schema.violations(report["result"])
+        if violations:
+            return _refused(reporting.corrections, report["result"], violations)
+        now = environment.clock.now()
+        reporting.accepted = _accepted(report, now, reporting.corrections)
+        return ToolResult({"accepted": True, "reported_at": now}, ends=True)
+
+    def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
+        """Bring the state to where a recorded call left it."""
+        reporting: Reporting = environment.state[_STATE]
+        content = result.content
+        if not isinstance(content, dict):
+            return
+        if "violations" in content:
+            reporting.corrections.refuse(self._read(arguments)["result"], tuple(content["violations"]))
+        elif content.get("accepted"):
+            reporting.accepted = _accepted(self._read(arguments), content["reported_at"], reporting.corrections)
+
+    def _read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as they are meant: an object that was written as JSON text is taken for what it says."""
+        return checked(self.name, _Report, self.parameters, arguments)
+
+
+def _check_identity(report: Mapping[str, Any], assignment: Assignment) -> None:
+    wanted = {"job_id": assignment.job_id, "item_id": assignment.item_id}
+    wrong = [f"{name} {report[name]!r}" for name, identity in wanted.items() if not same_id(report[name], identity)]
+    if wrong:
+        raise ToolError(
+            f"The report was not taken: {' and '.join(wrong)} is not what you were given. "
+            f"You work on job_id {assignment.job_id!r}, item_id {assignment.item_id!r}: report that."
+        )
+
+
+def _refused(corrections: Corrections, result: Json, violations: tuple[str, ...]) -> ToolResult:
+    corrections.refuse(result, violations)
+    if corrections.used_up:
+        raise corrections.failure()
+    content = {
+        "accepted": False,
+        "error": f"The result does not fit. Mend what the violations name, and report again. {corrections.tries()}",
+        "violations": list(violations),
+        "corrections_left": corrections.left,
+    }
+    return ToolResult(content, failed=True)
+
+
+def _accepted(report: Mapping[str, Any], reported_at: float, corrections: Corrections) -> Accepted:
+    return Accepted(report["result"], reported_at, "tool", bool(report["stop"]), corrections.refused)

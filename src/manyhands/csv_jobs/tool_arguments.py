@@ -1,0 +1,121 @@
+"""The arguments of a tool call, read as the original reads them: unknown names are passed over, null is the same as nothing, and
+types are strict (a number as text, half a row or a negative count is an error)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from manyhands.core.errors import ToolError
+from manyhands.core.jsonio import line
+
+PROBLEM = "failed to parse function arguments: "
+"""What the original puts before every complaint about arguments."""
+_LARGEST = 2**63 - 1
+_LONGEST_SHOWN = 60
+
+
+class Arguments:
+    """Reads the arguments of one call by name. Every method raises ToolError for a value of another type."""
+
+    def __init__(self, values: Any) -> None:
+        if values is not None and not isinstance(values, Mapping):
+            raise ToolError(f"{PROBLEM}they must be a JSON object, not {shown(values)}")
+        self._values: Mapping[str, Any] = values or {}
+
+    def required_text(self, name: str) -> str:
+        """Text that must be there (it may be empty)."""
+        text = self.text(name)
+        if text is None:
+            raise ToolError(f"{PROBLEM}missing field `{name}`")
+        return text
+
+    def text(self, name: str, *aliases: str) -> str | None:
+        """Text, under its name or another one."""
+        value = self._first((name, *aliases))
+        return None if value is None else _text(name, value)
+
+    def count(self, name: str, *aliases: str) -> int | None:
+        """A whole number from 0 up."""
+        value = self._first((name, *aliases))
+        number = None if value is None else _whole(name, value)
+        if number is not None and number < 0:
+            raise ToolError(f"{PROBLEM}{name} must not be negative, as {number} is")
+        return number
+
+    def whole(self, name: str) -> int | None:
+        """A whole number, which may be negative."""
+        value = self._values.get(name)
+        return None if value is None else _whole(name, value)
+
+    def flag(self, name: str) -> bool | None:
+        """True or false."""
+        value = self._values.get(name)
+        if value is None or isinstance(value, bool):
+            return value
+        raise _wrong(name, "true or false", value)
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        """A JSON object."""
+        value = self._values.get(name)
+        if value is None or isinstance(value, dict):
+            return value
+        raise _wrong(name, "a JSON object", value)
+
+    def texts(self, name: str) -> list[str] | None:
+        """A list of texts."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
+            raise _wrong(name, "a list of texts", value)
+        return [_text(name, entry) for entry in value]
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        """One of several words."""
+        word = self.text(name)
+        if word is None or word in choices:
+            return word
+        raise _wrong(name, " or ".join(choices), word)
+
+    def required(self, name: str) -> Any:
+        """Any JSON value that must be there (it may be null)."""
+        if name not in self._values:
+            raise ToolError(f"{PROBLEM}missing field `{name}`")
+        return self._values[name]
+
+    def _first(self, names: Iterable[str]) -> Any:
+        return next((value for name in names if (value := self._values.get(name)) is not None), None)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name, "text", value)
+    if "\0" in value:
+        raise ToolError(f"{PROBLEM}{name} holds a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ToolError(f"{PROBLEM}{name} holds half of a surrogate pair, which is no text") from None
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    # 5.0 is how some clients write 5: a JSON number has no types of its own.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(name, "a whole number", value)
+    if abs(value) > _LARGEST:
+        raise ToolError(f"{PROBLEM}{name} is too large")
+    return value
+
+
+def _wrong(name: str, expected: str, value: Any) -> ToolError:
+    return ToolError(f"{PROBLEM}{name} must be {expected}, not {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, on one line."""
+    text = line(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"

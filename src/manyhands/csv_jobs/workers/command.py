@@ -1,0 +1,311 @@
+"""An external command as a worker: launched for each row, it reports over MCP, or prints the result.
+
+Each launch is one step. Its output is recorded before the worker is told that its report is accepted; the command may then end by
+itself, for a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.command import CommandLine, CommandRunner, RunningCommand
+from manyhands.agents.redaction import Redactor
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, dumps
+from manyhands.csv_jobs.corrections import Corrections
+from manyhands.csv_jobs.endings import last_words, overdue, unreported
+from manyhands.csv_jobs.found_json import find_result
+from manyhands.csv_jobs.prompt import corrected
+from manyhands.csv_jobs.reports import SECRET, OpenReport, Report, ReportRoom
+from manyhands.csv_jobs.rows import Accepted, Assignment
+from manyhands.engine.context import Context, Effect
+from manyhands.tools.text import decode
+
+KIND = "worker"
+PATIENCE = 5.0
+"""Seconds that a command may go on after its report was accepted."""
+LONGEST_ROW = 100_000
+"""Bytes of a row as JSON in the environment; a larger one is only in the file."""
+LONGEST_TAIL = 8_000
+"""Characters that are recorded of the end of what a command printed."""
+_LONGEST_REASON = 600
+_LARGE = 1 << 16
+"""Characters of output beyond which it is searched in a thread of its own."""
+
+REPORTED, PRINTED, UNFIT, SILENT = "reported", "printed", "unfit", "silent"
+REFUSED, OVERDUE, FAILED = "refused", "overdue", "failed"
+"""How a launch ended: with a report that was accepted, with one that was printed, with a printed one that does not fit, without any;
+with too many reports that do not fit, at the time limit, with an exit code other than 0."""
+_WITH_RESULT = {REPORTED: "mcp", PRINTED: "stdout"}
+_NAME = "--worker_command"
+
+
+class CommandWorker:
+    """Performs rows by launches of a command. Made by ``opened``."""
+
+    def __init__(
+        self,
+        line: CommandLine,
+        room: ReportRoom,
+        *,
+        runner: CommandRunner | None,
+        folder: Path,
+        data_dir: Path,
+        environ: Mapping[str, str],
+        patience: float = PATIENCE,
+    ) -> None:
+        self._line = line
+        self._runner = runner
+        self._room = room
+        self._folder = folder
+        self._data_dir = data_dir
+        self._environ = environ
+        self.patience = patience
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls,
+        command: str,
+        *,
+        room: ReportRoom,
+        mark: str,
+        folder: Path,
+        data_dir: Path,
+        environ: Mapping[str, str],
+        patience: float = PATIENCE,
+        replay: bool = False,
+    ) -> AsyncIterator[CommandWorker]:
+        """``room``: where its reports are handed in, in this process; ``mark``: of the run's processes (``process_mark``);
+        ``folder``: where commands start; ``environ``: what they inherit; ``patience``: seconds that one may go on after its report
+        was accepted. Raises UserError if the command can't be found."""
+        line = CommandLine.parse(command, name=_NAME)
+        made = partial(cls, line, room, folder=folder, data_dir=data_dir, environ=environ, patience=patience)
+        if replay:
+            yield made(runner=None)
+            return
+        line.check(folder, environ, name=_NAME)
+        async with CommandRunner.opened(mark, environ) as runner:
+            yield made(runner=runner)
+
+    async def perform(self, context: Context, assignment: Assignment) -> Accepted:
+        """As of ``Worker``."""
+        corrections = Corrections(assignment.corrections)
+        report = self._room.open(assignment.job_id, assignment.item_id, assignment.schema, corrections)
+        ending = f"item {assignment.item_id} is not being worked on any more"
+        try:
+            accepted = await self._performed(context, assignment, report)
+            ending = "a result was accepted for this item already"
+            return accepted
+        except ItemError as error:
+            ending = f"the item has failed: {error.message}"
+            raise
+        finally:
+            report.close(ending)
+
+    async def _performed(self, context: Context, assignment: Assignment, report: OpenReport) -> Accepted:
+        corrections, left = report.corrections, assignment.max_seconds
+        request: dict[str, Any] = {"command": list(self._line.words), "prompt": assignment.prompt}
+        prompt = assignment.prompt
+        for number in count(1):
+            launch = _Launch(self, context, assignment, report, prompt, left)
+            output = await launch.step({**request, "launch": number})
+            # Set from what is recorded, so that it is the same after a crash.
+            corrections.refused, corrections.last = output["refused"], output["last_report"]
+            corrections.violations = tuple(output["violations"])
+            if output["ended"] in _WITH_RESULT:
+                via = _WITH_RESULT[output["ended"]]
+                return Accepted(output["result"], output["reported_at"], via, output["stop"], output["refused"])
+            if output["ended"] != UNFIT or corrections.used_up:
+                raise _failure(output, corrections, assignment)
+            left -= output["seconds"]
+            prompt = corrected(assignment.prompt, corrections.violations)
+            request = {"command": list(self._line.words), "violations": list(corrections.violations)}
+        raise AssertionError("unreachable")
+
+    def start(self, prompt: str, assignment: Assignment, context: Context, secret: str) -> RunningCommand:
+        """Launch the command. Raises ItemError as ``CommandRunner.start``."""
+        if self._runner is None:
+            raise RuntimeError("a replay launched a command")
+        files = _Files.written(context.workspace.absolute(), prompt, assignment)
+        values = {
+            "prompt": prompt,
+            "prompt_file": str(files.prompt),
+            "item_id": assignment.item_id,
+            "job_id": assignment.job_id,
+            "row_file": str(files.row),
+            "schema_file": str(files.schema),
+        }
+        additions = {
+            "MANYHANDS_JOB_ID": assignment.job_id,
+            "MANYHANDS_ITEM_ID": assignment.item_id,
+            "MANYHANDS_ROW_INDEX": str(assignment.row_index),
+            "MANYHANDS_ATTEMPT": str(context.attempt),
+            "MANYHANDS_ROW_FILE": str(files.row),
+            "MANYHANDS_PROMPT_FILE": str(files.prompt),
+            "MANYHANDS_SCHEMA_FILE": str(files.schema),
+            "MANYHANDS_DATA_DIR": str(self._data_dir.absolute()),
+            SECRET: secret,
+        }
+        row = dumps(dict(assignment.row))
+        if len(row) < LONGEST_ROW:
+            additions["MANYHANDS_ROW"] = row.decode()
+        given = b"" if self._line.uses("prompt", "prompt_file") else prompt.encode()
+        return self._runner.start(self._line.filled(values), folder=self._folder, additions=additions, input=given)
+
+    def redactor(self, secret: str) -> Redactor:
+        """For what is recorded of a launch."""
+        return Redactor.of(self._environ, secret)
+
+
+class _Launch:
+    """One launch of the command, as a step."""
+
+    def __init__(
+        self,
+        worker: CommandWorker,
+        context: Context,
+        assignment: Assignment,
+        report: OpenReport,
+        prompt: str,
+        seconds: float,
+    ) -> None:
+        self._worker = worker
+        self._context = context
+        self._assignment = assignment
+        self._report = report
+        self._prompt = prompt
+        self._seconds = seconds
+        self._command: RunningCommand | None = None
+
+    async def step(self, request: Json) -> dict[str, Any]:
+        """What is recorded of it. Nothing of it runs any more afterwards."""
+        patience, has_result = 0.0, False
+        try:
+            output: dict[str, Any] = await self._context.step(KIND, request, self._effect)
+            has_result = output["ended"] in _WITH_RESULT
+            if output["ended"] == REPORTED:
+                self._report.settled(True)
+                patience = self._worker.patience
+        finally:
+            await self._close(patience, has_result=has_result)
+        return output
+
+    async def _close(self, patience: float, *, has_result: bool) -> None:
+        """End the command. ``has_result``: what is recorded is the row's result, also if the row is stopped while the command ends."""
+        if self._command is not None:
+            try:
+                await self._command.close(patience=patience)
+            except asyncio.CancelledError:
+                if not has_result:
+                    raise
+
+    async def _effect(self) -> Effect:
+        command = self._command = self._worker.start(self._prompt, self._assignment, self._context, self._report.secret)
+        report = await self._first(command)
+        if report is None and command.exit_code is not None:
+            await command.gathered()
+        redactor = self._worker.redactor(self._report.secret)
+        end = command.so_far()
+        printed = redactor.text(decode(end.output))
+        output = {
+            **await self._outcome(report, end.exit_code, printed),
+            "exit_code": end.exit_code,
+            "seconds": round(end.seconds, 3),
+            "stdout": printed[-LONGEST_TAIL:],
+            "stderr": redactor.text(decode(end.errors))[-LONGEST_TAIL:],
+        }
+        return Effect(redactor.json(output))
+
+    async def _first(self, command: RunningCommand) -> Report | None:
+        """Wait for a report, for the command's end, for a report too many that does not fit, or for the time limit."""
+        ended = asyncio.ensure_future(command.wait())
+        arrived = asyncio.ensure_future(self._report.arrived())
+        try:
+            await asyncio.wait((ended, arrived), timeout=max(0.0, self._seconds), return_when=asyncio.FIRST_COMPLETED)
+            return None if not arrived.done() or arrived.exception() is not None else arrived.result()
+        finally:
+            ended.cancel()
+            arrived.cancel()
+
+    async def _outcome(self, report: Report | None, exit_code: int | None, printed: str) -> dict[str, Any]:
+        """What came of it: how it ended, the result if there is one, and the refusals so far."""
+        corrections = self._report.corrections
+        result, stop = (None, False) if report is None else (report.result, report.stop)
+        if report is not None:
+            ended = REPORTED
+        elif corrections.used_up:
+            ended = REFUSED
+        elif exit_code is None:
+            ended = OVERDUE
+        elif exit_code != 0:
+            ended = FAILED
+        else:
+            ended, result, stop = await self._printed(printed)
+        return {
+            "ended": ended,
+            "result": result,
+            "stop": stop,
+            "reported_at": self._context.clock.now() if result is not None else None,
+            "refused": corrections.refused,
+            "last_report": corrections.last,
+            "violations": list(corrections.violations),
+        }
+
+    async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool]:
+        schema = self._assignment.schema
+        found = await asyncio.to_thread(find_result, text, schema) if len(text) > _LARGE else find_result(text, schema)
+        if found is None:
+            return SILENT, None, False
+        if found.violations:
+            self._report.corrections.refuse(found.result, found.violations)
+            return UNFIT, None, False
+        return PRINTED, found.result, found.stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a launch finds in its attempt's folder."""
+
+    prompt: Path
+    row: Path
+    schema: Path
+
+    @classmethod
+    def written(cls, folder: Path, prompt: str, assignment: Assignment) -> _Files:
+        """Raises ItemError(SANDBOX_LOST) if they can't be written."""
+        files = cls(folder / "prompt.txt", folder / "row.json", folder / "schema.json")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.prompt.write_text(prompt, encoding="utf-8")
+            files.row.write_bytes(dumps(dict(assignment.row)))
+            files.schema.write_text(assignment.schema.text, encoding="utf-8")
+        except OSError as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't write the worker's files: {error}") from error
+        return files
+
+
+def _failure(output: Mapping[str, Any], corrections: Corrections, assignment: Assignment) -> ItemError:
+    ended = output["ended"]
+    if ended in (REFUSED, UNFIT):
+        return corrections.failure()
+    if ended == OVERDUE:
+        return overdue(assignment.max_seconds)
+    if ended == FAILED:
+        return ItemError(Cause.WORKER_ERROR, f"worker exited with code {output['exit_code']}{_reason(output)}")
+    return unreported({**corrections.record(), "last_answer": last_words(output["stdout"])})
+
+
+def _reason(output: Mapping[str, Any]) -> str:
+    """The last lines of what a command printed before it failed."""
+    lines = (output["stderr"].strip() or output["stdout"].strip()).splitlines()
+    text = " | ".join([line.strip() for line in lines if line.strip()][-3:])
+    return f": {text[-_LONGEST_REASON:]}" if text else ""
