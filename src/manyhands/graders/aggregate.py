@@ -1,0 +1,57 @@
+"""One value from many: specification of evals, section 4.1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from manyhands.graders.exact import weighted_mean
+from manyhands.graders.protocol import PASS_LIMIT, Score, verdict_of
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What the scores of one answer come to. ``value``: None if a grader broke, and then ``error`` names it; ``reasoning``: None if no
+    score has any."""
+
+    value: float | None
+    verdict: str
+    hits: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
+    reasoning: str | None = None
+    error: str | None = None
+
+
+def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
+    """The scores of all graders of a test as one.
+
+    ::
+
+        value = Σ(score · weight) ÷ Σ(weight)        0 if all weights are 0, or if a required grader is below its minimum
+
+    If a grader broke there is no value, whatever the others say and however little it weighs. Raises ValueError for no scores at all.
+    """
+    if not scores:
+        raise ValueError("there are no scores to combine")
+    hits = tuple(hit for score in scores for hit in score.hits)
+    misses = tuple(miss for score in scores for miss in score.misses)
+    reasoning = " | ".join(f"{score.name}: {score.reasoning}" for score in scores if score.reasoning) or None
+    error = "; ".join(f"{score.name}: {score.error or 'no score'}" for score in scores if broken(score)) or None
+    if error is not None:
+        return Total(None, "error", hits, misses, reasoning, error)
+    value = 0.0 if short(scores) else weighted_mean([(score.value or 0.0, score.weight) for score in scores])
+    return Total(value, verdict_of(value, pass_limit), hits, misses, reasoning)
+
+
+def broken(score: Score) -> bool:
+    """Whether the grader itself failed."""
+    return score.value is None or score.error is not None
+
+
+def short(scores: Sequence[Score]) -> tuple[Score, ...]:
+    """The required ones that are below their minimum."""
+    return tuple(
+        score
+        for score in scores
+        if score.minimum is not None and score.value is not None and score.value < score.minimum
+    )

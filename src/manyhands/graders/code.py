@@ -1,0 +1,200 @@
+"""``code_judge`` and ``code_grader``: a program of the person's own that judges (specification of evals, section 4.2).
+
+It gets a JSON object on standard input (``payload``) and prints one on standard output (``verdicts``); other lines may stand before it.
+What goes wrong with the program is an error of the grader, never a zero: another exit code than 0, a signal, no object, an object with
+wrong types, the time limit, a program that can't be started. A program may end without reading its input.
+
+Of a ``code_grader`` (also written ``script`` or ``command``) an object counts whatever the exit code is, and it may print plain text
+instead: its exit code is then the score, 1 for 0 and 0 for others, as long as it wrote nothing to standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator
+
+from manyhands.agents.reading import brief_usage
+from manyhands.core.digests import digest
+from manyhands.core.errors import GraderError
+from manyhands.core.places import Place
+from manyhands.core.settings import OptionalText, shown
+from manyhands.core.usage import Usage
+from manyhands.engine.context import Effect
+from manyhands.graders.entry import Entry, key, own_keys, read
+from manyhands.graders.judge_proxy import DEFAULT_CALLS, JudgeProxy
+from manyhands.graders.payload import LATER, encoded, payload_of
+from manyhands.graders.protocol import Candidate, Grader, Grading, Score, ScriptResult
+from manyhands.graders.registry import Setup
+from manyhands.graders.verdicts import LARGEST, last_object, said, score_of
+
+GRADE = "grade"
+"""The kind of a grader's step."""
+_TAIL = 1800
+"""Characters of standard error that an error shows."""
+_LAST_LINES = 300
+_HIGHEST = 125
+"""The highest exit code that is a program's own: shells use those above for programs that can't be run, and for signals."""
+
+
+def _script(value: Any) -> str | tuple[str, ...]:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise ValueError("must be a line for sh, or a list of a program and its arguments")
+    if not words or not words[0].strip():
+        raise ValueError("must not be empty")
+    if any("\0" in word for word in words):
+        raise ValueError("must not hold a NUL character")
+    return value if isinstance(value, str) else tuple(words)
+
+
+def target_calls(value: Any) -> int | None:
+    """Calls that the program may make of the judge; None: it may make none."""
+    if value is None or isinstance(value, bool):
+        return DEFAULT_CALLS if value else None
+    calls = value.get("max_calls", value.get("maxCalls", DEFAULT_CALLS)) if isinstance(value, Mapping) else None
+    if isinstance(calls, bool) or not isinstance(calls, int) or calls < 0:
+        raise ValueError("must be true, or a mapping with max_calls, a whole number of 0 or more")
+    return calls
+
+
+class CodeEntry(Entry):
+    """Settings of ``code_judge`` and ``code_grader``; every other key goes to the program as ``config``."""
+
+    spellings: ClassVar[Mapping[str, str]] = {"command": "script"}
+    open: ClassVar[bool] = True
+    script: Annotated[Any, BeforeValidator(_script)] = key(
+        ..., "The program: a line for sh, or a list of a program and its arguments."
+    )
+    cwd: OptionalText = key(None, "The folder to run it in, from the eval file's folder, which is the default.")
+    target: Annotated[Any, BeforeValidator(target_calls)] = key(
+        None, "Whether the program may ask the judge: true, or max_calls with a number of calls."
+    )
+
+
+ENTRY = CodeEntry
+
+
+def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+    """Raises UserError if there is no program."""
+    settings = read(CodeEntry, entry, place)
+    config = own_keys(CodeEntry, entry) or None
+    return CodeJudge(entry["name"], entry["type"], settings.script, settings.cwd, setup.folder, config, settings.target)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeJudge:
+    """``script``: a line for ``sh``, or argv; ``folder``: where to run it if the candidate has no folder of its own; ``calls``: of
+    the judge that it may make."""
+
+    name: str
+    type: str
+    script: str | Sequence[str]
+    cwd: str | None
+    folder: Path
+    config: Mapping[str, Any] | None = None
+    calls: int | None = None
+
+    async def grade(self, candidate: Candidate, grading: Grading) -> Score:
+        payload = encoded(payload_of(candidate, self.type, self.config))
+        folder = folder_of(candidate, self.folder, self.cwd)
+        request = {
+            "grader": self.name,
+            "script": self.script if isinstance(self.script, str) else list(self.script),
+            "cwd": self.cwd,
+            "payload": digest("payload", payload.decode("utf-8", "replace")).hex(),
+        }
+        proxied = grading.context.scope("target") if self.calls is not None else None
+
+        async def effect() -> Effect:
+            environment = environment_of(candidate)
+            async with AsyncExitStack() as stack:
+                proxy = None
+                if proxied is not None and self.calls is not None:
+                    proxy = await stack.enter_async_context(
+                        JudgeProxy.opened(proxied, grading.judges, self.calls, candidate.test_id)
+                    )
+                    environment |= proxy.environment
+                result = await grading.scripts.run(
+                    self.script, payload, folder=folder, seconds=grading.seconds, environment=environment
+                )
+                if proxy is not None:
+                    proxy.check()
+            found = read_result(result, grading.seconds, plain=self.type == LATER)
+            if proxy is not None:
+                found["details"] = {**found.get("details", {}), "target_calls": proxy.count}
+                found["usage"] = brief_usage(proxy.usage)
+            return Effect({**found, "seconds": round(result.seconds, 3)})
+
+        output = await grading.context.step(GRADE, request, effect)
+        return score_of(self, output, grading, usage=Usage(**output.get("usage", {})))
+
+
+def folder_of(candidate: Candidate, folder: Path, cwd: str | None = None) -> Path:
+    """Where a program is run: the candidate's folder (or the other, if it has none), or ``cwd`` from there. Raises GraderError if
+    there is no such folder."""
+    base = folder if candidate.folder == Path() else candidate.folder
+    if cwd is None:
+        return base
+    for start in (base, folder):
+        if (start / cwd).is_dir():
+            return start / cwd
+    raise GraderError(f"cwd: there is no folder {base / cwd}")
+
+
+def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) -> dict[str, Any]:
+    """What a program said, checked. ``seconds``: its time limit; ``plain``: whether an exit code and a text are an answer.
+
+    Raises GraderError that says how it ended, with the last lines of what it wrote.
+    """
+    if result.exit_code is None:
+        raise GraderError(_with_tail(f"the program took more than {seconds:g} s and was stopped", result))
+    if result.exit_code > (_HIGHEST if plain else 0):  # a crash, whatever it had printed by then
+        raise GraderError(_with_tail(_ended(result), result))
+    text = result.stdout.decode("utf-8", "replace")
+    value = last_object(text)
+    if value is not None:
+        try:
+            return said(value, "the program")
+        except GraderError as error:
+            if result.exit_code == 0:
+                raise
+            raise GraderError(_with_tail(f"{error}; {_ended(result)}", result)) from None
+    if plain and _is_plain(text, result):
+        return _plain(text, result.exit_code == 0)
+    if result.exit_code != 0:
+        raise GraderError(_with_tail(_ended(result), result))
+    what = "nothing" if not text.strip() else f"no JSON object: {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
+    if len(text) > LARGEST:
+        what += f" (looked for in the last {LARGEST:,} characters)"
+    raise GraderError(_with_tail(f"the program printed {what}", result))
+
+
+def _is_plain(text: str, result: ScriptResult) -> bool:
+    if text.lstrip().startswith(("{", "[")):
+        return False
+    return result.exit_code == 0 or not result.stderr.strip()
+
+
+def _plain(text: str, passed: bool) -> dict[str, Any]:
+    line = [" ".join(text.split())[:500] or f"exit code {0 if passed else 1}"]
+    return {"score": float(passed), "hits": line if passed else [], "misses": [] if passed else line}
+
+
+def _ended(result: ScriptResult) -> str:
+    code = result.exit_code or 0
+    return f"the program ended with exit code {code}" + (f" (signal {code - 128})" if code > 128 else "")
+
+
+def _with_tail(text: str, result: ScriptResult) -> str:
+    tail = result.stderr.decode("utf-8", "replace").strip()[-_TAIL:]
+    return f"{text}: {tail}" if tail else text
+
+
+def environment_of(candidate: Candidate) -> dict[str, str]:
+    """What the original sets for a program."""
+    return {} if candidate.workspace is None else {"AGENTV_WORKSPACE_PATH": str(candidate.workspace)}

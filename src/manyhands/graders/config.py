@@ -1,0 +1,251 @@
+"""Lists of graders as they stand in files.
+
+A list is read in two stages. ``normal_entries`` turns it into data with one spelling for everything: includes are put in, plain
+strings become rubrics, kinds and keys get their present names. ``build_graders`` makes graders of such data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from manyhands.core.errors import UserError
+from manyhands.core.places import Place
+from manyhands.core.settings import Flag, Text, number, shown
+from manyhands.graders.configured import Configured
+from manyhands.graders.entry import Entry, Notices, key, read, respelled, snake
+from manyhands.graders.includes import MOST_DEEP, included
+from manyhands.graders.names import free_name, name_for
+from manyhands.graders.protocol import Grader
+from manyhands.graders.registry import BUILTIN, Setup, kind_of, load_kind, spellings_of
+
+MOST_NESTED = 20
+"""Composites within composites."""
+
+
+def _minimum(value: Any) -> float | bool:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError("must be true, or a number above 0 and up to 1")
+    return float(value)
+
+
+class Common(Entry):
+    """Keys that every grader has."""
+
+    type: str = key(..., "The kind of grader.")
+    name: Text | None = key(None, "What results call it; without one it is named after its kind and value.")
+    weight: Annotated[float, number(least=0)] = key(1.0, "How much its score counts, 0 or more.")
+    required: Annotated[float | bool, BeforeValidator(_minimum)] | None = key(
+        None, "The score below which the whole test scores 0; true: the pass limit."
+    )
+    negate: Flag = key(False, "Whether its score is turned round: 1 − score.")
+
+
+_COMMON = Common.key_names()
+_APPLIED = ("weight", "required", "negate")
+
+
+def parse_graders(entries: Any, place: Place, *, folder: Path, notices: Notices) -> tuple[Grader, ...]:
+    """The graders of a list, checked and ready. ``folder``: what relative paths start from, the eval file's. Each obsolete name is
+    told to ``notices`` once.
+
+    Raises UserError with file, line and field for whatever is wrong.
+    """
+    setup = Setup(folder, _once(notices))
+    return build_graders(_normal(entries, place, setup), setup)
+
+
+def normal_entries(entries: Any, place: Place, *, folder: Path, notices: Notices) -> list[dict[str, Any]]:
+    """A list of graders as data with one spelling for everything; normal data stays as it is.
+
+    Raises UserError for an entry whose kind or keys are unknown; values are looked at by ``parse_graders`` only.
+    """
+    return plain_entries(placed_entries(entries, place, folder=folder, notices=notices))
+
+
+def placed_entries(entries: Any, place: Place, *, folder: Path, notices: Notices) -> list[Placed]:
+    """The same with the place of each entry; those within an entry know theirs too (``Members``). Raises as ``normal_entries``."""
+    return _normal(entries, place, Setup(folder, _once(notices)))
+
+
+def plain_entries(placed: Sequence[Placed]) -> list[dict[str, Any]]:
+    """The entries without their places."""
+    return [_plain(entry) for entry, _ in placed]
+
+
+def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: [_plain(part) for part in value] if isinstance(value, Members) else value for name, value in entry.items()
+    }
+
+
+def grader_types() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of an entry of each built-in kind, by its name."""
+    return {name: _schema(load_kind(name, Place("")).entry, name) for name in BUILTIN}
+
+
+# --- Normal data
+
+Placed = tuple[dict[str, Any], Place]
+
+
+class Members(list[dict[str, Any]]):
+    """Normal entries within an entry, which know their places: an included one is in another file."""
+
+    def __init__(self, placed: Sequence[Placed]) -> None:
+        super().__init__(entry for entry, _ in placed)
+        self.placed = placed
+
+
+def _normal(entries: Any, place: Place, setup: Setup, depth: int = 0) -> list[Placed]:
+    if not isinstance(entries, Sequence) or isinstance(entries, (str, bytes)):
+        raise place.error(f"must be a list of graders, not {shown(entries)}")
+    if depth > MOST_NESTED:
+        raise place.error(f"composites are nested more than {MOST_NESTED} deep")
+    found: list[Placed] = []
+    strings: dict[str, Any] | None = None
+    problems = _Problems()
+    for index, entry in enumerate(entries):
+        at = place.at(index)
+        with problems.gathered():
+            if isinstance(entry, str):
+                _check_rubric(entry, at)
+                if strings is None:
+                    strings = {"type": "rubrics", "criteria": []}
+                    found.append((strings, at))
+                strings["criteria"].append(entry)
+            else:
+                found += _entry(entry, at, setup, depth)
+    problems.told()
+    return found
+
+
+class _Problems:
+    """What is wrong with the entries of a list, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            self._lines.append(str(error))
+
+    def told(self) -> None:
+        """Raises UserError with a line for each, if there is any."""
+        if self._lines:
+            raise UserError("\n".join(self._lines))
+
+
+def _check_rubric(text: str, place: Place) -> None:
+    if not text.strip():
+        raise place.error("a rubric must not be empty")
+
+
+def _entry(entry: Any, place: Place, setup: Setup, depth: int) -> Iterator[Placed]:
+    if not isinstance(entry, Mapping):
+        raise place.error(f"a grader is a mapping with a type, or a text that is a rubric, not {shown(entry)}")
+    words = {snake(word): word for word in entry if isinstance(word, str)}
+    if "include" in words and "type" not in words:
+        yield from _included(entry, words["include"], place, setup, depth)
+    elif "type" not in words:
+        raise place.error("type is required")
+    else:
+        yield _normal_entry(entry, words["type"], place, setup, depth), place
+
+
+def _included(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, depth: int) -> Iterator[Placed]:
+    for other in entry:
+        if other != word:
+            raise place.at(str(other)).error("nothing may stand beside include")
+    if len(setup.including) >= MOST_DEEP:
+        raise place.error(f"files are included more than {MOST_DEEP} deep")
+    path, entries, at = included(entry[word], place.at(word), setup)
+    inner = Setup(path.parent, setup.notices, (*setup.including, path), setup.home)
+    yield from _normal(entries, at, inner, depth)
+
+
+def _normal_entry(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, depth: int) -> dict[str, Any]:
+    kind = load_kind(kind_of(entry[word], place.at(word), setup.notices, setup.home), place)
+    common = {name: value for name, value in entry.items() if _is_common(name)}
+    rest = {name: value for name, value in entry.items() if not _is_common(name)}
+    normal = respelled(Common, common, place, setup.notices) | {"type": kind.name}
+    if kind.entry is None:
+        return {**normal, **rest}
+    keys = respelled(kind.entry, rest, place, setup.notices, _COMMON)
+    members = kind.entry.members
+    if members in keys:
+        at = place.at(_written(kind.entry, rest, members))
+        keys[members] = Members(_normal(keys[members], at, setup, depth + 1))
+    return {**normal, **keys}
+
+
+def _is_common(word: Any) -> bool:
+    return isinstance(word, str) and Common.key_of(word) is not None
+
+
+def _written(model: type[Entry], entry: Mapping[str, Any], key: str) -> str:
+    return next(word for word in entry if isinstance(word, str) and model.key_of(word) == key)
+
+
+def _once(notices: Notices) -> Notices:
+    said: set[str] = set()
+
+    def notice(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            notices(text)
+
+    return notice
+
+
+# --- Graders
+
+
+def members_of(entries: Sequence[Any], place: Place, setup: Setup) -> tuple[Grader, ...]:
+    """The graders within one. ``entries``: as its normal data has them."""
+    return build_graders(entries.placed if isinstance(entries, Members) else _normal(entries, place, setup), setup)
+
+
+def build_graders(entries: Sequence[Placed], setup: Setup) -> tuple[Grader, ...]:
+    """Graders of normal entries, each with the place it came from. Their names are made different."""
+    taken: set[str] = set()
+    own = {entry["name"] for entry, _ in entries if isinstance(entry.get("name"), str)}
+    graders = []
+    problems = _Problems()
+    for entry, at in entries:
+        with problems.gathered():
+            common = read(Common, {name: value for name, value in entry.items() if name in _COMMON}, at)
+            name = free_name(common.name, taken) if common.name else free_name(name_for(entry), own | taken)
+            graders.append(_grader(entry, common, name, at, setup))
+            taken.add(graders[-1].name)
+    problems.told()
+    return tuple(graders)
+
+
+def _grader(entry: Mapping[str, Any], common: Common, name: str, place: Place, setup: Setup) -> Configured:
+    kind = load_kind(entry["type"], place)
+    given = {key: value for key, value in entry.items() if key not in _APPLIED} | {"name": name}
+    grader = kind.parse(given, place, setup)
+    return Configured(grader, name, kind.name, common.weight, common.required, common.negate)
+
+
+def _schema(model: type[Entry] | None, name: str) -> dict[str, Any]:
+    common = Common.model_json_schema()
+    own = {} if model is None else model.model_json_schema(ref_template="#/$defs/{model}")
+    properties = {**common["properties"], **own.get("properties", {}), "type": {"enum": spellings_of(name)}}
+    found: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": ["type", *own.get("required", ())],
+        "additionalProperties": model is None or model.open,
+    }
+    return found | ({"$defs": own["$defs"]} if "$defs" in own else {})

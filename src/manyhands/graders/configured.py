@@ -1,0 +1,94 @@
+"""What holds for graders of every kind: weight, required, negate, and that one that breaks says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from manyhands.core.errors import GraderError, ManyhandsError
+from manyhands.graders.exact import inverse
+from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
+
+_LONGEST_ERROR = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A grader with the keys that all kinds have.
+
+    ``required``: the minimum; True: the run's pass limit; None: not required. ``negate``: the value becomes 1 − value, hits and misses
+    change places, and the verdict is that of the new value (so what was borderline at 0.7 fails at 0.3); the minimum is held
+    against the new value too.
+    """
+
+    grader: Grader
+    name: str
+    type: str
+    weight: float = 1.0
+    required: float | bool | None = None
+    negate: bool = False
+
+    @property
+    def answer_only(self) -> bool:
+        """Whether it looks at nothing but the answer's text, and waits for nothing."""
+        return bool(getattr(self.grader, "answer_only", False))
+
+    async def grade(self, candidate: Candidate, grading: Grading) -> Score:
+        score, limit = checked(await self._found(candidate, grading)), grading.pass_limit
+        if self.negate and score.value is not None:
+            score = negated(score, limit)
+        minimum, verdict = self._minimum(limit), score.verdict or verdict_of(score.value or 0.0, limit)
+        mine = (self.name, self.type, self.weight, minimum)
+        if verdict == score.verdict and mine == (score.name, score.type, score.weight, score.minimum):
+            return score
+        return replace(score, name=self.name, type=self.type, weight=self.weight, minimum=minimum, verdict=verdict)
+
+    def _minimum(self, pass_limit: float) -> float | None:
+        if isinstance(self.required, bool):
+            return pass_limit if self.required else None
+        return self.required
+
+    async def _found(self, candidate: Candidate, grading: Grading) -> Score:
+        try:
+            return await self.grader.grade(candidate, grading)
+        except GraderError as error:
+            return failed(self.name, self.type, str(error))
+        except ManyhandsError:
+            raise
+        except Exception as error:  # the boundary to graders of other packages, which may raise anything
+            if isinstance(error, ExceptionGroup) and error.subgroup(_is_the_engines) is not None:
+                raise  # of a composite, several of whose members could not go on
+            return failed(self.name, self.type, " ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def _is_the_engines(error: BaseException) -> bool:
+    return isinstance(error, ManyhandsError) and not isinstance(error, GraderError)
+
+
+def failed(name: str, kind: str, error: str) -> Score:
+    """What is left of a grader that broke: no value."""
+    return Score(name, kind, None, "error", error=error[:_LONGEST_ERROR])
+
+
+def checked(score: Score) -> Score:
+    """The score with a value from 0 to 1, or without one and with an error."""
+    if score.error is not None or score.value is None:
+        return replace(score, value=None, verdict="error", error=score.error or "the grader gave no score")
+    if not isfinite(score.value):
+        return replace(score, value=None, verdict="error", error=f"the grader gave {score.value} as its score")
+    return score if 0 <= score.value <= 1 else replace(score, value=min(max(score.value, 0.0), 1.0))
+
+
+def negated(score: Score, pass_limit: float) -> Score:
+    """The opposite of a score that has a value."""
+    before = score.value or 0.0
+    value = inverse(before)
+    reasoning = f"[Negated] {score.reasoning or ''}".rstrip() + f" (original score {before:g})"
+    return replace(
+        score,
+        value=value,
+        verdict=verdict_of(value, pass_limit),
+        hits=score.misses,
+        misses=score.hits,
+        reasoning=reasoning,
+    )

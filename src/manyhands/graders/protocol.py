@@ -1,0 +1,184 @@
+"""What is graded, by what, with what result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from manyhands.core.jsonio import Json
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.context import Context
+from manyhands.models.protocol import ChatModel, ChatSettings
+
+PASS_LIMIT = 0.8
+"""The score from which on a verdict is ``pass``: one limit for graders, tests, reports and exit codes, unless the person sets another."""
+BORDERLINE = 0.6
+MessageJson = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One tool call of a target. ``duration_ms``: milliseconds, None where nobody measured it."""
+
+    tool: str
+    input: Json = None
+    output: Json = None
+    duration_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer to be graded, and everything about its test that graders may know.
+
+    ``answer``: the text; ``output``: the target's messages, None where it gave none; ``trace``: its summary (behaviour specification
+    of evals, section 3.4), None without one; ``duration_ms``, ``cost_usd``, ``token_usage`` (``{"input", "output", "cached"?}``):
+    None where not known. ``folder``: the eval file's folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
+    User data is as the person wrote it: no key of it is ever renamed.
+    """
+
+    test_id: str
+    answer: str
+    question: str = ""
+    criteria: str = ""
+    input: Sequence[MessageJson] = ()
+    expected_output: Sequence[MessageJson] = ()
+    reference_answer: str = ""
+    output: Sequence[MessageJson] | None = None
+    tool_uses: Sequence[ToolUse] = ()
+    trace: Mapping[str, Any] | None = None
+    duration_ms: float | None = None
+    cost_usd: float | None = None
+    token_usage: Mapping[str, float] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+    files: Sequence[Path] = ()
+    guideline_files: Sequence[Path] = ()
+    workspace: Path | None = None
+    file_changes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a grader found. ``value``: 0 to 1, or None if the grader itself failed, and then ``error`` says how. ``verdict``: ``pass``,
+    ``borderline``, ``fail``, or ``error``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a composite's
+    members. ``minimum``: what a required grader must reach, None if it is not required."""
+
+    name: str
+    type: str
+    value: float | None
+    verdict: str
+    hits: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
+    reasoning: str | None = None
+    weight: float = 1.0
+    minimum: float | None = None
+    details: Mapping[str, Any] | None = None
+    scores: tuple[Score, ...] = ()
+    error: str | None = None
+    usage: Usage = ZERO
+
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulated model had a say in it."""
+        return self.usage.simulated_calls > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As results hold it (specification, section 5.1): ``score`` is the value."""
+        value: dict[str, Any] = {
+            "name": self.name,
+            "type": self.type,
+            "score": self.value,
+            "weight": self.weight,
+            "verdict": self.verdict,
+            "hits": list(self.hits),
+            "misses": list(self.misses),
+        }
+        optional = {
+            "reasoning": self.reasoning,
+            "required": self.minimum,
+            "details": self.details,
+            "scores": [score.to_json() for score in self.scores] or None,
+            "error": self.error,
+            "simulated": self.simulated or None,
+        }
+        return {**value, **{name: entry for name, entry in optional.items() if entry is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A model that graders may ask."""
+
+    name: str
+    model: ChatModel
+    settings: ChatSettings
+
+
+class Judges(Protocol):
+    """The models that graders may ask, made ready when one is first needed."""
+
+    async def judge(self, name: str | None) -> Judge:
+        """The judge of that name; None: the test's own. Raises GraderError if there is none, or it can't be used."""
+        ...
+
+
+class ScriptPool(Protocol):
+    """Runs graders' programs: many at once within a limit, Python scripts in interpreters that are warm already."""
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        payload: bytes,
+        *,
+        folder: Path,
+        seconds: float | None,
+        environment: Mapping[str, str],
+    ) -> ScriptResult:
+        """``command``: a line for ``sh -c``, or argv. ``payload`` goes to standard input; a program may leave it unread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptResult:
+    """How a program ended. ``exit_code``: None if it was stopped at its time limit; ``omitted``: bytes of output left out."""
+
+    exit_code: int | None
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """What graders work with. ``context``: for their steps (everything that is paid for, takes effect outside or could come
+    out differently is one); ``seconds``: the time limit of a grader's program or function; ``pass_limit``: see PASS_LIMIT."""
+
+    context: Context
+    judges: Judges
+    scripts: ScriptPool
+    seconds: float = 120.0
+    pass_limit: float = PASS_LIMIT
+
+
+class Grader(Protocol):
+    """One entry of a list of graders, checked and ready."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str: ...
+
+    async def grade(self, candidate: Candidate, grading: Grading) -> Score:
+        """Never raises for what the candidate or a grader's program does: a grader that broke gives a Score with ``error``. What the
+        engine raises (interruption, divergence, budget, a failing journal) passes through."""
+        ...
+
+
+def verdict_of(value: float, pass_limit: float = PASS_LIMIT) -> str:
+    """``pass`` from the limit on, ``borderline`` from 0.6 on (if that is below the limit), else ``fail``."""
+    if value >= pass_limit:
+        return "pass"
+    return "borderline" if value >= BORDERLINE else "fail"

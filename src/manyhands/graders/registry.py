@@ -1,0 +1,156 @@
+"""The kinds of graders: ours in one table, those of other packages by entry point, those of a project by convention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from manyhands.core.places import Place
+from manyhands.core.settings import shown, suggestion
+from manyhands.graders.entry import Entry, Notices, snake
+from manyhands.graders.protocol import Grader
+
+PLUGINS = "manyhands.graders"
+"""The entry point group: each entry names a module, or another object, with ``parse`` and, if its keys are to be checked, ``ENTRY``."""
+
+BUILTIN = {
+    **dict.fromkeys(
+        (
+            *("contains", "contains_any", "contains_all", "icontains", "icontains_any", "icontains_all"),
+            *("equals", "starts_with", "ends_with", "is_json"),
+        ),
+        "manyhands.graders.rules",
+    ),
+    "regex": "manyhands.graders.regex_rule",
+    "tool_trajectory": "manyhands.graders.trajectory",
+    "field_accuracy": "manyhands.graders.fields",
+    "latency": "manyhands.graders.metrics",
+    "cost": "manyhands.graders.metrics",
+    "token_usage": "manyhands.graders.metrics",
+    "execution_metrics": "manyhands.graders.metrics",
+    "composite": "manyhands.graders.composite",
+    "code_judge": "manyhands.graders.code",
+    "code_grader": "manyhands.graders.code",
+    "python": "manyhands.graders.python",
+    "llm_judge": "manyhands.graders.judge",
+    "rubrics": "manyhands.graders.rubrics",
+    "agent_judge": "manyhands.graders.agent_judge",
+}
+"""Modules by kind. One that is not used is not imported."""
+
+ALIASES = {
+    "script": "code_grader",
+    "command": "code_grader",
+    "function": "python",
+    "python_function": "python",
+    "llm_grader": "llm_judge",
+    "llm_rubric": "llm_judge",
+    "rubric": "rubrics",
+    "agent_rubric": "agent_judge",
+    "agent_grader": "agent_judge",
+}
+"""Other names, in snake case (specification, section 1.6). ``code_grader`` is a kind of its own, since that name has another contract."""
+
+OBSOLETE = frozenset(("rubric",))
+"""Those that are older than the format's present version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What parsing a grader may need. ``folder``: what relative paths in the file start from; ``notices``: takes lines for the
+    person; ``including``: the files that are being included, the outermost first, and ``eval_folder`` then that of the eval file."""
+
+    folder: Path
+    notices: Notices
+    including: tuple[Path, ...] = ()
+    eval_folder: Path | None = None
+
+    @property
+    def home(self) -> Path:
+        """The eval file's folder."""
+        return self.folder if self.eval_folder is None else self.eval_folder
+
+
+class Parse(Protocol):
+    """Makes a grader of an entry whose keys are spelled as declared. ``name`` and ``type`` are always there; ``weight``, ``required`` and
+    ``negate`` never, as they are applied to whatever it finds. Raises UserError that names the place."""
+
+    def __call__(self, entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GraderKind:
+    """A kind of grader. ``entry``: the class of its keys; None: a plug-in that checks its keys itself."""
+
+    name: str
+    parse: Parse
+    entry: type[Entry] | None
+
+
+def kind_of(spelled: Any, place: Place, notices: Notices, folder: Path | None = None) -> str:
+    """The kind that a word stands for. ``folder``: the eval file's, for kinds by convention. Raises UserError, with the nearest one, if
+    there is none."""
+    if not isinstance(spelled, str):
+        raise place.error(f"must be the name of a kind of grader, not {shown(spelled)}")
+    word = snake(spelled)
+    name = ALIASES.get(word, word)
+    if word in OBSOLETE:
+        notices(f"{place.file}: {spelled!r} is an obsolete name of {name!r}")
+    if name in BUILTIN:
+        return name
+    for plugged in (spelled, name):
+        if plugged in _plugged():
+            return plugged
+    conventional = _conventions().names_in(folder) if folder is not None else []
+    for stem in conventional:
+        if snake(stem) == word:
+            return str(stem)
+    known = [*BUILTIN, *ALIASES, *_plugged(), *conventional]
+    raise place.error(f"unknown kind of grader {shown(spelled)}{suggestion(word, known)}")
+
+
+def spellings_of(name: str) -> list[str]:
+    """What a kind may be called: its own name and others, with underscores or hyphens."""
+    names = [name, *(alias for alias, kind in ALIASES.items() if kind == name)]
+    return list(dict.fromkeys(spelled for each in names for spelled in (each, each.replace("_", "-"))))
+
+
+def load_kind(name: str, place: Place) -> GraderKind:
+    """A kind by its own name. Raises UserError if it is a plug-in that can't be used."""
+    if name in BUILTIN:
+        return _builtin(name)
+    return _plugin(name, place) if name in _plugged() else _kind(name, _conventions())
+
+
+@cache
+def _builtin(name: str) -> GraderKind:
+    return _kind(name, import_module(BUILTIN[name]))
+
+
+def _plugin(name: str, place: Place) -> GraderKind:
+    found = _plugged()[name]
+    try:
+        return _kind(name, found.load())
+    except Exception as error:
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        raise place.error(f"the grader plug-in {name!r} ({found.value}) can't be used: {line[:300]}") from error
+
+
+def _conventions() -> Any:
+    """Imported where it is needed, as the other kinds are."""
+    return import_module("manyhands.graders.conventions")
+
+
+def _kind(name: str, source: Any) -> GraderKind:
+    entries: Mapping[str, type[Entry]] = getattr(source, "ENTRIES", {})
+    return GraderKind(name, source.parse, entries.get(name, getattr(source, "ENTRY", None)))
+
+
+@cache
+def _plugged() -> Mapping[str, Any]:
+    return {found.name: found for found in entry_points(group=PLUGINS)}

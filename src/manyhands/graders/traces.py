@@ -1,0 +1,126 @@
+"""What messages say about the work behind them: tool calls, and the summary that graders and results get.
+
+The summary's fields are those of the behaviour specification of evals, section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from manyhands.core.jsonio import Json
+from manyhands.graders.protocol import MessageJson, ToolUse
+
+LARGEST = 1e300
+"""Numbers beyond it are no measurements, and don't survive being added up."""
+
+
+def tool_uses_of(messages: Sequence[MessageJson]) -> tuple[ToolUse, ...]:
+    """All tool calls of all messages, in order. Calls that name no tool are left out."""
+    calls = [call for message in messages if "tool_calls" in message for call in _calls(message)]
+    return tuple([_use(call) for call in calls if tool_name(call) is not None])
+
+
+def tool_name(call: Mapping[str, Any]) -> str | None:
+    """The tool that a call names: as ``tool``, or in other dialects as ``name``, or as ``function.name``."""
+    function = call.get("function")
+    inner = function.get("name") if isinstance(function, Mapping) else None
+    return next((name for name in (call.get("tool"), call.get("name"), inner) if isinstance(name, str) and name), None)
+
+
+def trace_of(
+    messages: Sequence[MessageJson],
+    *,
+    uses: Sequence[ToolUse] | None = None,
+    errors: int = 0,
+    token_usage: Mapping[str, float] | None = None,
+    cost_usd: float | None = None,
+    duration_ms: float | None = None,
+) -> dict[str, Any]:
+    """The summary of a conversation. Times are RFC 3339 in UTC with milliseconds; durations are milliseconds. ``uses``: its tool calls,
+    where they are known already; ``errors``: those of them that failed."""
+    uses = tool_uses_of(messages) if uses is None else uses
+    summary: dict[str, Any] = {
+        "event_count": len(uses),
+        "tool_names": sorted({use.tool for use in uses}),
+        "tool_calls_by_name": dict(Counter(use.tool for use in uses)) if uses else {},
+        "error_count": errors,
+        "llm_call_count": [message.get("role") for message in messages].count("assistant"),
+        **_span(messages),
+    }
+    durations: dict[str, list[float]] = {}
+    for use in uses:
+        if use.duration_ms is not None:
+            durations.setdefault(use.tool, []).append(use.duration_ms)
+    known = {
+        "tool_durations": durations or None,
+        "token_usage": None if token_usage is None else dict(token_usage),
+        "cost_usd": cost_usd,
+        "duration_ms": duration_ms,
+    }
+    return {**summary, **{name: value for name, value in known.items() if value is not None}}
+
+
+def moment(value: Json) -> datetime | None:
+    """A time as a record gives it (ISO 8601; UTC where it names no zone), or None."""
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value.strip())
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def milliseconds(value: Json) -> float | None:
+    """A duration as a record gives it: a number of milliseconds that is not negative, or None."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and is_figure(value) else None
+
+
+def is_figure(number: float) -> bool:
+    """Whether a count, a sum of money or a duration can be this number."""
+    return 0 <= number <= LARGEST
+
+
+def _use(call: Mapping[str, Any]) -> ToolUse:
+    function = call.get("function") if isinstance(call.get("function"), Mapping) else {}
+    given = next((part["arguments"] for part in (call, function) if part and "arguments" in part), None)
+    return ToolUse(
+        tool_name(call) or "",
+        call.get("input", given),
+        call.get("output"),
+        _duration(call),
+    )
+
+
+def _duration(call: Mapping[str, Any]) -> float | None:
+    given = milliseconds(call.get("duration_ms"))
+    start, end = moment(call.get("start_time")), moment(call.get("end_time"))
+    if given is not None or start is None or end is None:
+        return given
+    return milliseconds((end - start).total_seconds() * 1000)
+
+
+def _span(messages: Sequence[MessageJson]) -> dict[str, str]:
+    everything = (part for message in messages for part in (message, *_calls(message)))
+    parts = [part for part in everything if "start_time" in part or "end_time" in part]
+    if not parts:
+        return {}
+    starts = [found for part in parts if (found := moment(part.get("start_time"))) is not None]
+    ends = [found for part in parts if (found := moment(part.get("end_time"))) is not None]
+    return {
+        **({"start_time": _written(min(starts))} if starts else {}),
+        **({"end_time": _written(max(ends))} if ends else {}),
+    }
+
+
+def _written(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _calls(message: MessageJson) -> Iterator[Mapping[str, Any]]:
+    calls = message.get("tool_calls")
+    if isinstance(calls, (list, tuple)):
+        yield from (call for call in calls if isinstance(call, Mapping))

@@ -1,0 +1,156 @@
+"""What graders' programs, functions and judges say, read: an object with a score (specification of evals, section 4.2).
+
+=============  =========================================================================================================
+``score``      a number, clamped to 0 … 1; may be absent where there are assertions: then the share of those that passed
+``hits``       texts; what is no text or blank is left out
+``misses``     the like
+``reasoning``  a text
+``details``    an object, kept as it is
+``assertions`` objects with ``text``, ``passed`` and perhaps ``evidence``; they become hits and misses where there are none
+=============  =========================================================================================================
+
+Anything else in these places is a grader that broke, never a zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from manyhands.core.errors import GraderError
+from manyhands.core.jsonio import Json, loads
+from manyhands.core.settings import shown
+from manyhands.core.usage import ZERO, Usage
+from manyhands.graders.protocol import Grading, Score, verdict_of
+
+LARGEST = 1 << 20
+"""Characters of an object at most; it is looked for in so many at the end."""
+_MOST_FAILURES = 500
+"""Lines that look like an object and are none, after which the search is given up."""
+_SHOWN = 300
+
+
+def last_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is, or else the last one in it that begins a line; None if there is none of up to ``LARGEST``."""
+    text = text.strip().removeprefix("\ufeff")
+    window = text if len(text) <= LARGEST else text[-LARGEST:].partition("\n")[2]
+    whole = _object(text) if window is text else None
+    if whole is not None or len(window) < 2:
+        return whole
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    found, place, failures = None, _line_with_brace(window, 0), 0
+    while place >= 0 and failures < _MOST_FAILURES:
+        try:
+            value, place = decoder.raw_decode(window, place)
+            found = value
+        except (ValueError, RecursionError):
+            failures += 1
+            place += 1
+        place = _line_with_brace(window, place)
+    return found if failures < _MOST_FAILURES else _object(window.rpartition("\n")[2])
+
+
+def _line_with_brace(text: str, start: int) -> int:
+    """The next opening brace with nothing but white space before it in its line, or -1."""
+    place = text.find("{", start)
+    while place >= 0:
+        if not text[text.rfind("\n", 0, place) + 1 : place].strip():
+            return place
+        end = text.find("\n", place)
+        place = -1 if end < 0 else text.find("{", end)
+    return -1
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    if text[:1] != "{":
+        return None
+    try:
+        value: Json = loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def said(value: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """What was said about a score, checked, with only what is of use. ``who``: for messages. Raises GraderError."""
+    found: dict[str, Any] = {}
+    assertions = _assertions(value.get("assertions"), who)
+    for name, passed in (("hits", True), ("misses", False)):
+        found[name] = _texts(value.get(name), name, who)
+        if value.get(name) is None:
+            found[name] = [each["text"] for each in assertions if each["passed"] is passed]
+    score = value.get("score")
+    if score is None and assertions:
+        score = sum(each["passed"] for each in assertions) / len(assertions)
+    found["score"] = _score(score, value, who)
+    reasoning, details = value.get("reasoning"), value.get("details")
+    _check(reasoning, str, "reasoning must be a text", who)
+    _check(details, dict, "details must be an object", who)
+    if reasoning:
+        found["reasoning"] = reasoning
+    if details or assertions:
+        found["details"] = {**(details or {}), **({"assertions": assertions} if assertions else {})}
+    return found
+
+
+def score_of(grader: Any, value: Mapping[str, Any], grading: Grading, *, usage: Usage = ZERO) -> Score:
+    """The score of what ``said`` gave. ``grader``: anything with ``name`` and ``type``."""
+    return Score(
+        grader.name,
+        grader.type,
+        value["score"],
+        verdict_of(value["score"], grading.pass_limit),
+        hits=tuple(value["hits"]),
+        misses=tuple(value["misses"]),
+        reasoning=value.get("reasoning"),
+        details=value.get("details"),
+        usage=usage,
+    )
+
+
+def _score(score: Any, value: Mapping[str, Any], who: str) -> float:
+    if score is None:
+        raise GraderError(f"{who} gave no score: {shown(dict(value), _SHOWN)}")
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise GraderError(f"{who} gave a score that is no number: {shown(score)}")
+    try:
+        number = float(score)
+    except OverflowError:
+        number = float("inf")
+    if not isfinite(number):
+        raise GraderError(f"{who} gave a score that is no number from 0 to 1: {shown(score)}")
+    return min(max(number, 0.0), 1.0)
+
+
+def _texts(value: Any, name: str, who: str) -> list[str]:
+    _check(value, list, f"{name} must be a list of texts", who)
+    return [text for text in value or () if isinstance(text, str) and text.strip()]
+
+
+def _assertions(value: Any, who: str) -> list[dict[str, Any]]:
+    _check(value, list, "assertions must be a list", who)
+    found: list[dict[str, Any]] = []
+    for each in value or ():
+        if not isinstance(each, dict) or not isinstance(each.get("passed"), bool):
+            raise GraderError(f"{who}: an assertion must have a text and passed, true or false: {shown(each, _SHOWN)}")
+        _check(each.get("text"), str, "an assertion's text must be a text", who)
+        evidence = each.get("evidence")
+        found.append(
+            {
+                "text": each.get("text") or "assertion",
+                "passed": each["passed"],
+                **({} if evidence is None else {"evidence": evidence}),
+            }
+        )
+    return found
+
+
+def _check(value: Any, kind: type, wanted: str, who: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise GraderError(f"{who}: {wanted}, not {shown(value)}")
+
+
+def _refuse(name: str) -> Json:
+    raise ValueError(f"{name} is not JSON")
