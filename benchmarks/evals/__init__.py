@@ -1,0 +1,1 @@
+"""What evaluations cost: the benchmark ``evals`` and the children that it measures."""

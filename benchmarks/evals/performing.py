@@ -1,0 +1,38 @@
+"""A child: an evaluation, made and performed in this process.
+
+Argument: ``suite`` (an eval file beside its ``targets.yaml``). Reports what making and performing it took, the
+most memory that was resident, and the scores.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.children import Meter, arguments, peak_memory, report
+from manyhands.core.jsonio import loads
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.run import perform_run
+from manyhands.evals.session import open_eval
+from manyhands.evals.spec import EvalSpec
+
+
+def main() -> None:
+    suite = Path(arguments()["suite"])
+    folder = suite.parent
+    given = {"targets": str(folder / "targets.yaml"), "data_dir": str(folder), "run_name": "run"}
+    making = Meter()
+    options = EvalSpec.make({"eval_files": [str(suite)], **given})
+    session = run_on_loop(open_eval(options, resume=False, notice=lambda text: None, environ=os.environ))
+    made, performing = making.read(), Meter()
+    result = run_on_loop(perform_run(session.folder, session.workload))
+    performed = performing.read()
+    summary = loads((session.folder / "eval_summary.json").read_bytes())
+    scores = {"passed": summary["tests"]["passed"], "mean": summary["mean_score"]["value"]}
+    memory = peak_memory()
+    report(make=asdict(made), perform=asdict(performed), memory=memory, completed=result.ledger["completed"], **scores)
+
+
+if __name__ == "__main__":
+    main()

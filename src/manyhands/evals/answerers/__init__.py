@@ -1,0 +1,1 @@
+"""The kinds of targets, ready to be questioned: one module a kind."""

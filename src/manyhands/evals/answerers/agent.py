@@ -1,0 +1,110 @@
+"""The built-in agent, or a model without tools, as a target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from manyhands.agents.asking import chat_settings, seeded
+from manyhands.agents.loop import run_agent
+from manyhands.agents.moments import moment
+from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
+from manyhands.agents.toolbox import Toolbox
+from manyhands.agents.world import World
+from manyhands.core.messages import Message
+from manyhands.engine.context import Context
+from manyhands.evals.model import Test
+from manyhands.evals.records import Answer, read_record
+from manyhands.evals.target_blocks import AgentTargetOptions
+from manyhands.evals.workspaces import TestWorkspace, keep_folder
+from manyhands.graders.conversation import figures_of, output_of
+from manyhands.models.protocol import ChatModel
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits, SandboxRequest
+from manyhands.tools.protocol import Tool, ToolEnvironment
+
+
+class AgentAnswerer:
+    """See ``answering.Answerer``. Every model call and tool call is a step. Without tools it is a plain model.
+
+    A test's workspace is that of the sandbox: what is in it is there before the first tool call.
+    """
+
+    def __init__(
+        self,
+        options: AgentTargetOptions,
+        tools: Sequence[Tool],
+        *,
+        model: ChatModel,
+        backend: SandboxBackend,
+        mark: str,
+    ) -> None:
+        self._options = options
+        self._toolbox = Toolbox(tools)
+        self._model = model
+        self._backend = backend
+        self._mark = mark
+        self._settings = AgentSettings(
+            chat_settings(options),
+            max_turns=options.max_turns,
+            sequential_tools=options.sequential_tools,
+            summary=False,
+        )
+
+    @property
+    def simulated(self) -> bool:
+        return self._model.simulated
+
+    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+        if workspace is not None:
+            await workspace.begin()
+        began = await moment(context)
+        result = await self._converse(context, test)
+        ended = await moment(context)
+        if workspace is not None:
+            await workspace.end()
+        if self._options.keep_workspaces and Path(context.workspace).is_dir():
+            await asyncio.to_thread(keep_folder, Path(context.workspace))
+        return read_record(_record(result, ended - began))
+
+    async def _converse(self, context: Context, test: Test) -> AgentResult:
+        async with World(context, self._backend, lambda: self._request(context)) as world:
+            environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
+            return await run_agent(
+                context,
+                self._task(test),
+                model=self._model,
+                tools=self._toolbox,
+                environment=environment,
+                settings=seeded(self._settings, self._options, context),
+                world=world,
+            )
+
+    def _request(self, context: Context) -> SandboxRequest:
+        limits = SandboxLimits(network=self._options.network)
+        return SandboxRequest(Path(context.workspace), self._mark, limits=limits)
+
+    def _task(self, test: Test) -> AgentTask:
+        """The test's conversation: what comes before its last message is told, the last one is asked."""
+        chat = test.chat()
+        *before, last = chat or [{"role": "user", "content": test.prompt()}]
+        own = self._options.system_prompt
+        return AgentTask(
+            last["content"],
+            system=None if own is None and self._toolbox.names else [own] if own else (),
+            ephemeral=self._options.ephemeral_system_prompt,
+            prefill=[*(self._options.prefill_messages or ()), *cast(Sequence[Message], before)],  # type: ignore[list-item]
+        )
+
+
+def _record(result: AgentResult, seconds: float) -> dict[str, Any]:
+    """A conversation as a record of section 3.3 of the behaviour specification."""
+    figures = figures_of(result.usage, 1000 * seconds)
+    record: dict[str, Any] = {
+        "output": list(output_of(result.messages)),
+        **{name: value for name, value in figures.items() if value is not None},
+    }
+    if not result.completed:
+        record["error"] = f"the conversation ended without an answer: {result.stop_reason}"
+    return record

@@ -1,0 +1,112 @@
+"""A target whose command answers all tests in one invocation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from manyhands.core.jsonio import dumps
+from manyhands.engine.context import Context
+from manyhands.evals.batch_command import BatchCommand, BatchReport, Fault
+from manyhands.evals.invocation_workspaces import InvocationWorkspaces
+from manyhands.evals.model import Test
+from manyhands.evals.paid import note_cost
+from manyhands.evals.records import Answer, read_text
+from manyhands.evals.workspaces import Seen, TestWorkspace
+
+_TIMED = (b'"latency"', b'"execution_metrics"')
+"""Graders that look at durations."""
+
+
+class BatchAnswerer:
+    """See ``answering.Answerer``. The command's output is kept in the run folder and is read again on a resume, so that taking a record
+    from it is no step."""
+
+    simulated = False
+
+    def __init__(
+        self,
+        batch: BatchCommand,
+        tests: int,
+        *,
+        ran: bool = True,
+        rerun_missing: bool = False,
+        workspaces: InvocationWorkspaces | None = None,
+    ) -> None:
+        """``batch``: started, for so many tests; ``ran``: whether a command wrote the output in this run, so that its duration is known;
+        ``rerun_missing``: once, it is invoked again for the tests that have no record when it has ended;
+        ``workspaces``: where it works."""
+        self._batch = batch
+        self._workspaces = workspaces
+        self._tests = tests
+        self._ran = ran
+        self._end: asyncio.Task[BatchReport] | None = None
+        self._rerun: asyncio.Task[None] | None = None
+        self._rerun_missing = rerun_missing
+
+    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+        found = await self._batch.answer(test.id)
+        if isinstance(found, Fault) and self._rerun_missing:
+            await self._invoked_again()
+            found = await self._batch.answer(test.id)
+        if isinstance(found, Fault):
+            return read_text("", error=found.message)
+        if self._ran:
+            await note_cost(context, "target", found.cost_usd)
+        if self._ran and found.duration_ms is None and wants_duration(test):
+            return found.timed(self._share_ms(await self._ended()))
+        return found
+
+    async def seen(self, test_id: str) -> Seen | None:
+        """The workspace of the invocation that answered a test, once that has ended: what is in it may change until then."""
+        if self._workspaces is None:
+            return None
+        await self._ended()
+        folder = self._batch.invocation_folder(test_id)
+        return None if folder is None else await self._workspaces.seen(folder)
+
+    async def settle(self, test_id: str, record: dict[str, Any]) -> str | None:
+        """Enter the command's share as duration into what is recorded of a test, if its own record gives none. Returns how its answer is
+        contradicted by what the command wrote later, None if it is not. Waits for the command's end."""
+        report = await self._ended()
+        if self._ran and record.get("duration_ms") is None:
+            record["duration_ms"] = share = self._share_ms(report)
+            record["trace"] = {**(record.get("trace") or {}), "duration_ms": share}
+        if test_id not in report.retracted:
+            return None
+        found = await self._batch.answer(test_id)  # says which lines these are
+        return found.message if isinstance(found, Fault) else report.retracted[test_id]
+
+    async def _ended(self) -> BatchReport:
+        """The end of the last invocation that there will be."""
+        if self._end is None:  # a report takes long to make, and every test wants it
+            self._end = asyncio.create_task(self._find_end())
+        return self._end.result() if self._end.done() else await asyncio.shield(self._end)
+
+    async def _find_end(self) -> BatchReport:
+        report = await self._batch.wait()
+        if self._rerun_missing and report.missing:
+            await self._invoked_again()
+            return await self._batch.wait()
+        return report
+
+    def _share_ms(self, report: BatchReport) -> int:
+        """Section 3.4 of the behaviour specification: the command's time, divided by its tests."""
+        return round(1000 * report.seconds / max(1, self._tests))
+
+    async def _invoked_again(self) -> None:
+        """Whoever is the first to find something missing has the command invoked again; the others wait until it has begun."""
+        if self._rerun is None:
+            self._rerun = asyncio.create_task(self._begin_again())
+        await asyncio.shield(self._rerun)
+
+    async def _begin_again(self) -> None:
+        report = await self._batch.wait()
+        if report.missing:
+            await self._batch.rerun(report.missing)
+
+
+def wants_duration(test: Test) -> bool:
+    """Whether a grader of a test, at any depth, looks at how long the answer took."""
+    written = dumps(list(test.graders))
+    return any(kind in written for kind in _TIMED)

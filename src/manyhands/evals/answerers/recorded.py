@@ -1,0 +1,93 @@
+"""The answers of a run that has ended, to be graded again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import ItemError, RunError, UserError
+from manyhands.core.failures import Cause
+from manyhands.engine.context import Context
+from manyhands.engine.reader import JournalReader
+from manyhands.engine.workload import ItemRow
+from manyhands.evals.items import TestItem
+from manyhands.evals.model import Test
+from manyhands.evals.records import Answer, read_record, read_text
+from manyhands.evals.trial_order import NEEDLESS
+from manyhands.evals.workspaces import PLACE, Seen, TestWorkspace
+
+WORKLOAD = "evals"
+"""What journals of such runs say."""
+_FIGURES = ("token_usage", "cost_usd", "duration_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrial:
+    """What became of a trial in the other run. ``reason``: why it was left out, None if it was not; ``stops_early``: whether it would have
+    been the last if it passed."""
+
+    reason: str | None
+    stops_early: bool
+
+
+class RecordedAnswerer:
+    """See ``answering.Answerer``. Nobody is asked: an answer is what the other run's journal holds for the item of the same key."""
+
+    def __init__(self, reader: JournalReader, dataset: str, target: str, *, file: int) -> None:
+        """``reader``: of the other run, closed by whoever opened it."""
+        self._reader = reader
+        self._dataset = dataset
+        self._target = target
+        self._file = file
+        self.simulated = False
+        """Whether the latest answer was made up."""
+
+    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+        key = TestItem(self._file, self._dataset, test, self._target, trial).key
+        row = self._reader.item_by_key(key)
+        if row is None or not row.state.final:
+            run = self._reader.folder.name
+            raise ItemError(Cause.TARGET_ERROR, f"run {run} has no answer to test {test.id} by target {self._target}")
+        self.simulated = bool((row.record or {}).get("simulated"))
+        return _answer(row)
+
+    def seen(self, item: TestItem) -> Seen | None:
+        """The workspace in which the target worked, as far as it was kept."""
+        row = self._reader.item_by_key(item.key)
+        record = (row.record if row is not None else None) or {}
+        if PLACE not in record:
+            return None
+        path = (self._reader.folder / record[PLACE]).absolute()
+        return Seen(path if path.is_dir() else None, record.get("file_changes"))
+
+    def trial(self, item: TestItem) -> RecordedTrial | None:
+        """None if the other run has nothing of it."""
+        row = self._reader.item_by_key(item.key)
+        if row is None:
+            return None
+        return RecordedTrial(
+            row.reason if row.reason in NEEDLESS else None, bool((row.record or {}).get("stops_early"))
+        )
+
+
+def open_recorded(folder: Path) -> JournalReader:
+    """Raises UserError if there is no such run, or it is of another kind."""
+    try:
+        reader = JournalReader(folder)
+    except RunError as error:
+        raise UserError(f"--regrade: {error}") from error
+    if reader.meta("workload") != WORKLOAD:
+        reader.close()
+        raise UserError(f"--regrade: {folder} is no run of evaluations")
+    return reader
+
+
+def _answer(row: ItemRow) -> Answer:
+    record: Mapping[str, Any] = row.record or {}
+    if "answer" not in record or record.get("status") == "error":
+        return read_text("", error=record.get("error") or row.message or "the target gave no answer")
+    given = {"text": record["answer"], "output": record["output"]}
+    figures = {name: record[name] for name in _FIGURES if record.get(name) is not None}
+    return read_record({**{name: value for name, value in given.items() if value is not None}, **figures})

@@ -1,0 +1,187 @@
+"""What changed in a folder, as a unified diff in git's format.
+
+It is git's where git is installed, and is made with ``difflib`` where it is not. ``changed_files`` says what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import unified_diff
+from pathlib import Path
+
+from manyhands.agents.command import CommandRunner
+from manyhands.core.errors import ItemError
+from manyhands.core.jsonio import without_surrogates
+from manyhands.evals.changed_files import Change, changed
+from manyhands.sandboxes.trees import remove_tree
+
+MOST_CHARACTERS = 100_000
+"""Of a diff; what is beyond is left out, and the diff's last line says so."""
+MOST_FILES = 2_000
+"""Changed files that are compared line by line."""
+LARGEST = 4 << 20
+"""Bytes of a file that is compared line by line; of a larger one only that it changed is said."""
+MOST_LINES = 2_000
+"""Lines that ``difflib`` compares; its time grows with their square. Where more differ, all of them count as changed."""
+_TOO_MUCH = "too many files, or too large a file, to be compared line by line"
+_GIT_SECONDS = 60.0
+_GIT_OUTPUT = 16 * MOST_CHARACTERS
+_OLD, _NEW = "a", "b"
+
+
+async def file_changes(before: Path, after: Path, scratch: Path, runner: CommandRunner) -> str:
+    """The diff from one folder to the other; empty if nothing changed. ``scratch``: a folder that is made for it on the same file system,
+    and removed; ``runner``: starts git. Raises OSError."""
+    changes = await asyncio.to_thread(lambda: list(changed(before, after)))
+    if not changes:
+        return ""
+    compared = [each for each in changes[:MOST_FILES] if each.largest <= LARGEST]
+    text = await _with_git(compared, scratch, runner) if compared else ""
+    if text is None:
+        text = await asyncio.to_thread(lambda: "".join(plain_diff(each) for each in compared))
+    others = [each for number, each in enumerate(changes) if number >= MOST_FILES or each.largest > LARGEST]
+    named = [f"{_heading(each)}[{_TOO_MUCH}]\n" for each in others[:MOST_FILES]]
+    return cut(without_surrogates(text + "".join(named)))
+
+
+def plain_diff(change: Change) -> str:
+    """The diff of one file, without git. Raises OSError."""
+    old, new = (b"" if entry is None else entry.data() for entry in (change.old, change.new))
+    heading = _heading(change)
+    if old == new:
+        return heading
+    before = os.devnull if change.old is None else _quoted(f"{_OLD}/{change.name}")
+    after = os.devnull if change.new is None else _quoted(f"{_NEW}/{change.name}")
+    if b"\0" in old[:8000] or b"\0" in new[:8000]:  # as git tells
+        return f"{heading}Binary files {before} and {after} differ\n"
+    return f"{heading}--- {before}\n+++ {after}\n{''.join(_hunks(_lines(old), _lines(new)))}"
+
+
+def cut(text: str) -> str:
+    """A diff that is not too long: cut after a line, which it then says."""
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    kept = text[: text.rfind("\n", 0, MOST_CHARACTERS) + 1]
+    return f"{kept}[cut after {len(kept)} characters]\n"
+
+
+# --- With git
+
+
+async def _with_git(changes: Sequence[Change], scratch: Path, runner: CommandRunner) -> str | None:
+    """The diff that git makes of two folders in which there is only what changed; None if git can't."""
+    try:
+        await asyncio.to_thread(lambda: _linked(changes, scratch))
+        words = [
+            "git",
+            "-c",
+            "core.quotePath=false",
+            "diff",
+            "--no-index",
+            "--no-color",
+            "--no-ext-diff",
+            "--no-textconv",
+        ]
+        end = await runner.run(
+            [*words, "--no-renames", "--no-prefix", "--", _OLD, _NEW],
+            folder=scratch,
+            # No repository above the folder, and nobody's settings, may change what it says.
+            additions={
+                "GIT_DIR": str(scratch / "none"),
+                "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_CONFIG_GLOBAL": os.devnull,
+                "GIT_EXTERNAL_DIFF": "",
+                "LC_ALL": "C",
+            },
+            timeout=_GIT_SECONDS,
+            max_output=_GIT_OUTPUT,
+        )
+    except (ItemError, OSError):
+        return None
+    finally:
+        await asyncio.to_thread(lambda: remove_tree(scratch))
+    if end.exit_code != 1:  # 1: there are differences
+        return None
+    output = end.output[: _GIT_OUTPUT // 2] if end.omitted else end.output  # behind that it has a gap
+    return "\n".join(map(_both_sides, output.decode("utf-8", "replace").split("\n")))
+
+
+def _both_sides(line: str) -> str:
+    """A heading of git's for a file that is in one folder only, with that folder's name twice, as git writes it elsewhere."""
+    if not line.startswith("diff --git "):
+        return line
+    names = line.removeprefix("diff --git ")
+    one, other = names[: len(names) // 2], names[len(names) // 2 + 1 :]
+    if one != other:
+        return line
+    start = one.index("/")
+    return f"diff --git {one[: start - 1]}{_OLD}{one[start:]} {one[: start - 1]}{_NEW}{one[start:]}"
+
+
+def _linked(changes: Iterable[Change], scratch: Path) -> None:
+    remove_tree(scratch)
+    for prefix in (_OLD, _NEW):
+        (scratch / prefix).mkdir(parents=True)
+    for change in changes:
+        for prefix, entry in ((_OLD, change.old), (_NEW, change.new)):
+            if entry is not None:
+                place = scratch / prefix / change.name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                os.link(entry.path, place, follow_symlinks=False)
+
+
+# --- Without it
+
+
+def _heading(change: Change) -> str:
+    name = [_quoted(f"{prefix}/{change.name}") for prefix in (_OLD, _NEW)]
+    lines = [f"diff --git {name[0]} {name[1]}"]
+    if change.old is None and change.new is not None:
+        lines.append(f"new file mode {change.new.mode}")
+    elif change.new is None and change.old is not None:
+        lines.append(f"deleted file mode {change.old.mode}")
+    elif change.old is not None and change.new is not None and change.old.mode != change.new.mode:
+        lines += [f"old mode {change.old.mode}", f"new mode {change.new.mode}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
+    start, end = _alike(old, new), 0
+    if max(len(old), len(new)) - start > MOST_LINES:
+        end = _alike(old[start:][::-1], new[start:][::-1])
+    middle = max(len(old), len(new)) - start - end
+    found = _replaced(old, new, start, end) if middle > MOST_LINES else list(unified_diff(old, new, n=3))[2:]
+    for line in found:
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _replaced(old: list[str], new: list[str], start: int, end: int) -> list[str]:
+    """One hunk without context in which all lines between what both have at the start and at the end are exchanged."""
+    gone, come = old[start : len(old) - end], new[start : len(new) - end]
+    at = [start + 1 if lines else start for lines in (gone, come)]
+    head = f"@@ -{at[0]},{len(gone)} +{at[1]},{len(come)} @@\n"
+    return [head, *(f"-{line}" for line in gone), *(f"+{line}" for line in come)]
+
+
+def _alike(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many lines both have at the start."""
+    return next(
+        (count for count, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
+        min(len(old), len(new)),
+    )
+
+
+def _lines(data: bytes) -> list[str]:
+    text = data.decode("utf-8", "replace")
+    return [f"{line}\n" for line in text.split("\n")[:-1]] + ([last] if (last := text.rpartition("\n")[2]) else [])
+
+
+def _quoted(name: str) -> str:
+    """A name as git writes it: in quotation marks where it holds a character that a line can't."""
+    if not any(ord(mark) < 32 or mark in '"\\\x7f' for mark in name):
+        return name
+    plain = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    marks = (plain.get(mark) or (mark if 32 <= ord(mark) != 127 else f"\\{ord(mark):03o}") for mark in name)
+    return f'"{"".join(marks)}"'

@@ -1,0 +1,75 @@
+"""Items of a run: every test × target × trial, as the journal holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from manyhands.core.jsonio import Json
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.workload import PlannedItem
+from manyhands.evals.kept_tests import KeptTests
+from manyhands.evals.model import EvalFile, Test
+
+INVALID = "invalid"
+"""The reason of tests that were left out because they can't be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestItem:
+    """One item. ``file``: the index of the eval file among the run's; ``trial`` counts from 0, of ``trials`` in all."""
+
+    file: int
+    dataset: str
+    test: Test
+    target: str
+    trial: int
+    trials: int = 1
+
+    @property
+    def key(self) -> str:
+        return _key(self.dataset, self.test.id, self.target, self.trial)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """An item of its payload."""
+        test, trials = Test.from_json(value["test"]), value.get("trials", 1)
+        return cls(value["file"], value["dataset"], test, value["target"], value["trial"], trials)
+
+
+def plan_tests(
+    files: Sequence[EvalFile], targets: Sequence[Sequence[str]], trials: int | None
+) -> Iterator[PlannedItem]:
+    """The items in order of files and tests; of a test, by target, then by trial. ``targets``: of each file."""
+    for index, (file, names) in enumerate(zip(files, targets, strict=True)):
+        for test in file.tests.written() if isinstance(file.tests, KeptTests) else map(Test.to_json, file.tests):
+            own, of_file = test.get("trials"), 1 if file.trials is None else file.trials.count
+            count = trials or (of_file if own is None else own["count"])
+            for target in names if test.get("targets") is None else [name for name in names if name in test["targets"]]:
+                for trial in range(count):
+                    payload = _payload(index, file.dataset, test, target, trial, count)
+                    yield PlannedItem(_key(file.dataset, test["id"], target, trial), payload)
+        for number, invalid in enumerate(file.invalid):
+            key = f"{file.dataset}/{invalid.id or 'test'}!{number}"
+            payload = {"file": index, "dataset": file.dataset, "id": invalid.id, "place": str(invalid.place)}
+            outcome = Outcome(ItemState.DISCARDED, {"status": INVALID}, reason=INVALID, message=invalid.message)
+            yield PlannedItem(key, payload, outcome=outcome)
+
+
+def _key(dataset: str, test_id: str, target: str, trial: int) -> str:
+    return f"{dataset}/{test_id}@{target}" + (f"#{trial}" if trial else "")
+
+
+def _payload(file: int, dataset: str, test: Json, target: str, trial: int, trials: int) -> dict[str, Any]:
+    """``group``: tests that share one are not independent of each other (a conversation, or ``metadata.group``)."""
+    group = test.get("conversation_id") or test.get("metadata", {}).get("group")
+    return {
+        "file": file,
+        "dataset": dataset,
+        "test": test,
+        "target": target,
+        "trial": trial,
+        **({"trials": trials} if trials > 1 else {}),
+        "group": None if group is None else str(group),
+    }

@@ -1,0 +1,42 @@
+"""Which graders of a test ask a judge, and which one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manyhands.evals.grader_programs import aggregator_of
+from manyhands.graders.names import name_for
+
+_JUDGED = ("llm_judge", "rubrics", "agent_judge")
+_PROGRAMS = ("code_judge", "code_grader")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeNeed:
+    """``grader``: its name, behind those of the composites it is in; ``target``: the judge that it names, None for the test's own;
+    ``workspace``: whether it can't do without one; ``bare``: whether it has nothing but the test's criteria and expected output to hold an
+    answer against."""
+
+    grader: str
+    target: str | None = None
+    workspace: bool = False
+    bare: bool = False
+
+
+def judge_needs(graders: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[JudgeNeed]:
+    """What the graders of a test need. ``graders``: in normal form; ``within``: names of composites around them."""
+    for entry in graders:
+        kind, name = entry["type"], within + str(entry.get("name") or name_for(entry))
+        if kind in _JUDGED:
+            target = entry.get("target")
+            bare = kind != "rubrics" and entry.get("prompt") is None and entry.get("rubrics") is None
+            yield JudgeNeed(name, target, workspace=kind == "agent_judge" and target is None, bare=bare)
+        elif kind in _PROGRAMS and entry.get("target"):
+            yield JudgeNeed(name)
+        elif kind == "composite":
+            yield from judge_needs(entry["assert"], f"{name} > ")
+            aggregator = aggregator_of(entry)
+            if aggregator.type == "llm_judge":
+                yield JudgeNeed(f"{name} > aggregator", aggregator.target)

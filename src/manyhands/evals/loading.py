@@ -1,0 +1,201 @@
+"""Reads eval files: YAML, and JSON Lines with a sidecar (behaviour specification, sections 1.1 to 1.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from manyhands.core.places import Place
+from manyhands.core.settings import shown
+from manyhands.core.yaml_files import Source, read_source
+from manyhands.evals.blocks import EvalBlock
+from manyhands.evals.file_references import Surroundings
+from manyhands.evals.findings import Findings, told
+from manyhands.evals.kept_tests import KeptTests
+from manyhands.evals.model import EvalFile, InlineTargets, Invalid, Test
+from manyhands.evals.names import Read, read
+from manyhands.evals.raw_tests import JSONL_ENDING, SCHEME, YAML_ENDINGS, RawTest, RawTests
+from manyhands.evals.suite import Suite, targets_of, trials_of
+
+Notices = Callable[[str], None]
+_ABOUT = ("name", "version", "author", "license", "requires", "category", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was found in an eval file. ``problems``: what is wrong with the file as a whole; wrong tests are in ``file.invalid``. With
+    problems there may be no file."""
+
+    file: EvalFile | None
+    problems: tuple[str, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """Those of the file and those of its tests."""
+        invalid = self.file.invalid if self.file is not None else ()
+        return self.problems + tuple(line for test in invalid for line in test.problems)
+
+
+def load_evals(
+    paths: Sequence[Path],
+    *,
+    root: Path | None = None,
+    notices: Notices,
+    here: Path | None = None,
+    skip_invalid: bool = False,
+) -> list[EvalFile]:
+    """Eval files, checked. ``root``: where the search for files ends, without it the repository's; ``here``: the current folder;
+    ``skip_invalid``: leave tests out that can't be run; they are in ``EvalFile.invalid``. Every notice is told once.
+
+    Raises UserError with a line for every problem of all files (the first 50), each with file, line and field.
+    """
+    surroundings = Surroundings.of(here or Path.cwd(), root)
+    found = [examine(path, surroundings) for path in paths]
+    for notice in dict.fromkeys(notice for each in found for notice in each.notices):
+        notices(notice)
+    problems = [line for each in found for line in (each.problems if skip_invalid else each.all_problems)]
+    if problems:
+        raise told(list(dict.fromkeys(problems)))
+    return [_with_tests(each.file) for each in found if each.file is not None]
+
+
+def examine(path: Path, surroundings: Surroundings) -> Examined:
+    """An eval file with all that is wrong with it. Raises nothing for what is in it."""
+    findings = Findings()
+    file: EvalFile | None = None
+    with findings.catching():
+        file = _file(surroundings.here / path, surroundings, findings)
+    notices = tuple(findings.notices)
+    return Examined(None if file is None else replace(file, notices=notices), tuple(findings.problems), notices)
+
+
+def _with_tests(file: EvalFile) -> EvalFile:
+    if not file.tests:
+        raise file.place.error(f"none of its tests is valid: {file.invalid[0].message}")
+    return file
+
+
+def _file(path: Path, surroundings: Surroundings, findings: Findings) -> EvalFile | None:
+    place = Place(surroundings.shown(path))
+    if path.suffix not in (*YAML_ENDINGS, JSONL_ENDING):
+        raise place.error("an eval file is .yaml, .yml or .jsonl")
+    if not path.is_file():
+        raise place.error("there is no such file")
+    lines = path.suffix == JSONL_ENDING
+    source = _sidecar(path, surroundings) if lines else read_source(path, surroundings.shown(path))
+    _check_shape(source)
+    file = read(EvalBlock, source.value, source.place, findings)
+    if file is None:
+        return None
+    suite = Suite.of(file, path.parent, surroundings, findings)
+    reader = RawTests(path.parent, surroundings, findings)
+    if lines:
+        _check_sidecar(file, path)
+    raw = reader.lines(path) if lines else _own_tests(path, file, source, reader, findings)
+    tests, invalid = _sorted_out(suite, raw)
+    if not tests and not invalid and not findings.problems:
+        findings.problem(place, "holds no tests")
+    return _eval_file(file, suite, path, tests, invalid)
+
+
+def _check_shape(source: Source) -> None:
+    """Raises UserError that says more of files which are often given by mistake."""
+    if source.value is None:
+        raise source.place.error("the file is empty")
+    if isinstance(source.value, list):
+        raise source.place.error(
+            "must be a mapping with tests; a list of them is a file that tests of an eval file names"
+        )
+
+
+def _own_tests(
+    path: Path, file: Read[EvalBlock], source: Source, reader: RawTests, findings: Findings
+) -> Iterable[RawTest]:
+    if file.block.tests is None:
+        of = next((lines for lines in lines_of(path) if lines.is_file()), None)
+        hint = "" if of is None else f"; this seems to be the sidecar of {of.name}, which is the eval file"
+        findings.problem(file.place, f"tests is required{hint}")
+        return ()
+    return reader.listed(source, file.at("tests"))
+
+
+def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[KeptTests, tuple[Invalid, ...]]:
+    """Tests and invalid ones. Of tests with the same id the first is a test, the others are invalid."""
+    tests, invalid, known = KeptTests(), list[Invalid](), dict[str, int]()
+    for each in raw:
+        found = suite.test(each)
+        if isinstance(found, Invalid):
+            invalid.append(found)
+        elif found.id in known:
+            at, first = found.place.at("id"), tests[known[found.id]].place
+            where = f"line {first.at('id').line}" + ("" if at.file == first.file else f" of {first.file}")
+            problem = at.says(f"{shown(found.id)} is the id of another test too, in {where}")
+            invalid.append(Invalid(found.place, found.id, (problem,)))
+        else:
+            known[found.id] = len(tests)
+            tests.append(found)
+    return tests, tuple(invalid)
+
+
+def _eval_file(
+    file: Read[EvalBlock], suite: Suite, path: Path, tests: Sequence[Test], invalid: tuple[Invalid, ...]
+) -> EvalFile:
+    block, execution = file.block, suite.execution
+    if block.target is not None:
+        suite.findings.notice(f"{file.place.file}: 'target' is at an obsolete place; it belongs below 'execution'")
+    about = {name: value for name in _ABOUT if (value := getattr(block, name)) is not None}
+    return EvalFile(
+        path=path,
+        dataset=block.dataset or path.name.removesuffix(path.suffix),
+        tests=tests,
+        place=file.place,
+        description=block.description,
+        targets=None if block.targets is None else InlineTargets(block.targets, file.at("targets")),
+        target_names=targets_of(execution.target or block.target, execution.targets) or (),
+        trials=trials_of(execution.trials),
+        threshold=execution.threshold if block.threshold is None else block.threshold,
+        workers=execution.workers,
+        budget_usd=execution.budget_usd,
+        cache=execution.cache,
+        cache_path=None if execution.cache_path is None else path.parent / execution.cache_path,
+        fail_on_error=execution.fail_on_error,
+        tags=block.tags or (),
+        workspace=suite.workspace,
+        about=about,
+        invalid=invalid,
+    )
+
+
+# --- JSON Lines
+
+
+def sidecar_of(path: Path) -> Path | None:
+    """The file that says what holds for all tests of a JSON Lines file: ``BASE.eval.yaml`` beside it, else ``BASE.yaml``."""
+    names = (path.stem + end + ending for end in (".eval", "") for ending in YAML_ENDINGS)
+    return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
+
+
+def lines_of(path: Path) -> Iterator[Path]:
+    """The JSON Lines files of which a file may be the sidecar."""
+    stem = path.stem.removesuffix(".eval")
+    return (path.with_name(stem + end + JSONL_ENDING) for end in ("", ".eval"))
+
+
+def _sidecar(path: Path, surroundings: Surroundings) -> Source:
+    """What is in the sidecar; nothing without one."""
+    found = sidecar_of(path)
+    if found is None:
+        return Source({}, Place(surroundings.shown(path)))
+    source = read_source(found, surroundings.shown(found))
+    return source if source.value is not None else Source({}, source.place)
+
+
+def _check_sidecar(file: Read[EvalBlock], path: Path) -> None:
+    """A sidecar may name the file that it belongs to, but have no other tests."""
+    tests = file.block.tests
+    if tests is None:
+        return
+    if not isinstance(tests, str) or (path.parent / tests.removeprefix(SCHEME)).resolve() != path.resolve():
+        raise file.at("tests").error(f"this is the sidecar of {path.name}, and its tests are other ones")

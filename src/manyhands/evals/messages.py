@@ -1,0 +1,122 @@
+"""Inputs and expected outputs as messages (behaviour specification, section 1.3).
+
+A person may write less than messages: a text, an object, a list. What they wrote becomes the content of a message as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from manyhands.core.jsonio import Json
+from manyhands.core.places import Place
+from manyhands.core.settings import shown, suggestion
+from manyhands.evals.findings import Findings
+
+ROLES = ("system", "user", "assistant", "tool")
+FILE, TEXT = "file", "text"
+MessageJson = dict[str, Any]
+Messages = tuple[MessageJson, ...]
+
+
+def input_messages(value: Json, place: Place, findings: Findings) -> Messages:
+    """An input: a text or an object is what the user says; a list is messages."""
+    if isinstance(value, str) and not value.strip():
+        findings.problem(place, "must not be empty")
+        return ()
+    if isinstance(value, str) or (isinstance(value, Mapping) and not _is_message(value)):
+        return ({"role": "user", "content": value},)
+    if isinstance(value, Mapping):
+        return _checked([value], [place], findings)
+    if not isinstance(value, list) or not value:
+        findings.problem(place, f"must be a text, an object, or a list of messages, not {shown(value)}")
+        return ()
+    return _checked(value, [place.at(index) for index in range(len(value))], findings)
+
+
+def expected_messages(value: Json, place: Place, findings: Findings) -> Messages:
+    """An expected output: messages, if it has the shape of them; any other text, object or list is what the assistant says."""
+    if isinstance(value, Mapping) and _is_message(value):
+        return _checked([value], [place], findings)
+    if isinstance(value, list) and value and isinstance(value[0], Mapping) and _is_message(value[0]):
+        return _checked(value, [place.at(index) for index in range(len(value))], findings)
+    if isinstance(value, (str, Mapping, list)):
+        return ({"role": "assistant", "content": value},)
+    findings.problem(place, f"must be a text, an object or a list, not {shown(value)}")
+    return ()
+
+
+def parts(message: Mapping[str, Any]) -> Iterable[Json]:
+    """The parts of a message's content, which is one part unless it is a list."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return content
+    return () if content is None else (content,)
+
+
+def file_value(part: Json) -> str | None:
+    """The path that a part of a message names, if it is a file."""
+    return part.get("value") if isinstance(part, Mapping) and part.get("type") == FILE else None
+
+
+def _is_message(value: Mapping[str, Any]) -> bool:
+    """Whether an object is meant as a message: it has a role, and either one that exists or something to say. (A record may have
+    a field called role.)"""
+    return "role" in value and (value["role"] in ROLES or "content" in value or "tool_calls" in value)
+
+
+def _checked(values: Iterable[Json], places: Iterable[Place], findings: Findings) -> Messages:
+    found = []
+    for value, place in zip(values, places, strict=True):
+        before = len(findings.problems)
+        _check(value, place, findings)
+        if len(findings.problems) == before:
+            found.append(value)
+    return tuple(found)
+
+
+def _check(value: Json, place: Place, findings: Findings) -> None:
+    if not isinstance(value, Mapping):
+        findings.problem(place, f"must be a message with role and content, not {shown(value)}")
+        return
+    role = value.get("role")
+    if role not in ROLES:
+        _check_role(role, place.at("role"), findings)
+    calls = value.get("tool_calls")
+    if calls is not None:
+        _check_calls(calls, place.at("tool_calls"), findings)
+    content = value.get("content")
+    if isinstance(content, list):
+        for index, part in enumerate(content):
+            _check_part(part, place.at("content", index), findings)
+    elif content is None and not calls:
+        findings.problem(place, "content (or tool_calls) is required")
+    elif not isinstance(content, (str, Mapping, type(None))):
+        findings.problem(
+            place.at("content"), f"must be a text, an object or a list, not {shown(content)}; quote it if it is text"
+        )
+
+
+def _check_role(role: Json, place: Place, findings: Findings) -> None:
+    hint = suggestion(role, ROLES) if isinstance(role, str) else ""
+    findings.problem(place, f"must be one of {', '.join(ROLES)}, not {shown(role)}{hint}")
+
+
+def _check_calls(calls: Json, place: Place, findings: Findings) -> None:
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        findings.problem(place, f"must be a list of objects, not {shown(calls)}")
+
+
+def _check_part(part: Json, place: Place, findings: Findings) -> None:
+    if isinstance(part, str):
+        return
+    if not isinstance(part, Mapping):
+        findings.problem(place, f"must be a text or an object, not {shown(part)}")
+    elif part.get("type") == FILE and not _filled(part.get("value")):
+        findings.problem(place.at("value"), "the path of a file is required")
+    elif part.get("type") == TEXT and not isinstance(part.get("value", part.get("text")), str):
+        findings.problem(place.at("value"), "a text is required")
+
+
+def _filled(value: Json) -> bool:
+    return isinstance(value, str) and bool(value.strip())

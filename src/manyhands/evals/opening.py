@@ -1,0 +1,240 @@
+"""From targets as they are recorded to targets that can be questioned, and to judges that can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyhands.agents.asking import chat_settings, model_of
+from manyhands.agents.command import CommandRunner
+from manyhands.agents.functions import load_function
+from manyhands.agents.mcp_record import mcp_record
+from manyhands.agents.never_called import NeverCalled
+from manyhands.agents.offer import ToolOffer
+from manyhands.agents.setup import keep_files
+from manyhands.core.digests import digest
+from manyhands.core.errors import GraderError, UserError
+from manyhands.core.jsonio import Json
+from manyhands.evals.answer_cache import FOLDER, AnswerCache, content, named_files, source_file
+from manyhands.evals.answerers.agent import AgentAnswerer
+from manyhands.evals.answerers.batch import BatchAnswerer
+from manyhands.evals.answerers.cached import CachedAnswerer
+from manyhands.evals.answerers.command import CommandAnswerer
+from manyhands.evals.answerers.function import FunctionAnswerer
+from manyhands.evals.answerers.mock import MockAnswerer
+from manyhands.evals.answerers.recorded import RecordedAnswerer, open_recorded
+from manyhands.evals.answering import Answerer
+from manyhands.evals.asked import Asked, Told, asked
+from manyhands.evals.batch_command import BatchCommand
+from manyhands.evals.command_target import CommandTarget
+from manyhands.evals.dotenv_files import environment
+from manyhands.evals.file_references import Surroundings
+from manyhands.evals.hooks import Tell
+from manyhands.evals.interpolation import Interpolation
+from manyhands.evals.invocation_workspaces import InvocationWorkspaces
+from manyhands.evals.prepared import PreparedEval, regraded_folder
+from manyhands.evals.target_reports import TARGETS, write_report
+from manyhands.evals.target_settings import (
+    AgentSettings,
+    CliSettings,
+    MockSettings,
+    ModelSettings,
+    PythonSettings,
+    ReplaySettings,
+)
+from manyhands.evals.targets import Target
+from manyhands.evals.workspaces import WorkspaceTools, with_template
+from manyhands.graders.protocol import Judge
+from manyhands.models.protocol import ChatModel
+from manyhands.sandboxes.pace import PacedBackend
+from manyhands.sandboxes.protocol import SandboxBackend
+from manyhands.sandboxes.selection import choose_backend
+
+
+@dataclass(slots=True)
+class Openings:
+    """What targets and judges are opened with. One for a session; closed by its ``stack``. ``tell``: shows a line to the person."""
+
+    prepared: PreparedEval
+    run_folder: Path
+    environ: Mapping[str, str]
+    runner: CommandRunner | None
+    mark: str
+    stack: AsyncExitStack
+    workspaces: WorkspaceTools
+    tell: Tell
+
+    async def answerer(self, file: int, trial: int, *, target: Target) -> Answerer:
+        """A target of a file, started where that is due. ``trial``: of a command that answers all tests at once.
+
+        Raises UserError for what can't be used.
+        """
+        if self.prepared.options.regrade is not None:
+            return self._recorded(file, target)
+        environ = self._environ_of(target)
+        settings = target.resolved(environ).settings
+        match settings:
+            case CliSettings(batching=True):
+                return await self._batch(file, trial, target, settings, environ)
+            case ReplaySettings():
+                return await self._replayed(file, target, settings)
+            case MockSettings():
+                return MockAnswerer(settings)
+            case CliSettings():
+                files = await asyncio.to_thread(named_files, settings.command.template, settings.command.folder)
+                asked = CommandTarget(
+                    settings.command, self._needed_runner(), environ=environ, tell=self._teller(target, settings)
+                )
+                command = CommandAnswerer(asked, identity(target), keep_files=settings.command.keep_files)
+                if settings.command.template.uses("EVAL_FILE", "EVAL_DIR"):
+                    path = Path(self.prepared.files[file].path)
+                    files |= {str(path): await asyncio.to_thread(content, path)}
+                return self._cached(file, target, command, files)
+            case PythonSettings():
+                function = load_function(settings.function, settings.folder, target.place.at("function").error)
+                answerer = FunctionAnswerer(settings, function, identity(target))
+                return self._cached(file, target, answerer, source_file(function), told=("criteria", "metadata"))
+            case ModelSettings():
+                agent = await self._agent(settings)
+                return agent if (settings.options.temperature or 0) > 0 else self._cached(file, target, agent, {})
+        raise UserError(f"{target.place}: a target of kind {target.kind} can't be questioned")
+
+    def template(self, target: Target) -> Path | None:
+        """The folder that is copied for a target, if it names one itself. Raises UserError."""
+        if target.settings.get("workspace_template") is None:
+            return None
+        settings = target.resolved(self._environ_of(target)).settings
+        return settings.workspace_template if isinstance(settings, CliSettings) else None
+
+    def judge(self, target: Target) -> Judge:
+        """A model to judge with. Raises GraderError if the target is no model, or can't be used."""
+        try:
+            settings = target.resolved(self._environ_of(target)).settings
+            if not isinstance(settings, ModelSettings):
+                raise GraderError(f"target {target.name!r} can't judge: it is no model but of kind {target.kind}")
+            model = self._model(settings)
+        except UserError as error:
+            raise GraderError(f"the judge {target.name!r} can't be used: {error}") from error
+        return Judge(target.name, model, chat_settings(settings.options))
+
+    async def _batch(
+        self, file: int, trial: int, target: Target, settings: CliSettings, environ: Mapping[str, str]
+    ) -> BatchAnswerer:
+        wanted = await self._asked(file, trial, target)
+        told = Told(self.run_folder, file)
+        self.stack.callback(told.close)
+        workspace = with_template(wanted.workspace, settings.workspace_template)
+        of_file = self.prepared.files[file].path
+        room = None if workspace is None else InvocationWorkspaces(of_file, workspace, self.workspaces)
+        batch = await BatchCommand.opened(
+            self._folder(file, trial, target),
+            settings.command,
+            wanted.ids,
+            runner=self._needed_runner(),
+            known=wanted.known,
+            tests=told,
+            files=wanted.files,
+            environ=environ,
+            room=room,
+            tell=self._teller(target, settings),
+        )
+        self.stack.push_async_callback(self._close, batch, file, trial, target)
+        await batch.start()
+        again = self.prepared.options.rerun == "missing"
+        return BatchAnswerer(batch, len(wanted.ids), rerun_missing=again, workspaces=room)
+
+    async def _replayed(self, file: int, target: Target, settings: ReplaySettings) -> BatchAnswerer:
+        """Every trial gets the same answer: there is but one."""
+        wanted = await self._asked(file, 0, target)
+        folder = self._folder(file, 0, target)
+        batch = await BatchCommand.replayed(settings.path, folder, wanted.ids, known=wanted.known)
+        self.stack.push_async_callback(self._close, batch, file, 0, target)
+        return BatchAnswerer(batch, len(wanted.ids), ran=False)
+
+    async def _asked(self, file: int, trial: int, target: Target) -> Asked:
+        others = self.prepared.files[file].others
+        return await asyncio.to_thread(asked, self.run_folder, file, target.name, trial, others)
+
+    async def _close(self, batch: BatchCommand, file: int, trial: int, target: Target) -> None:
+        await batch.close()
+        dataset, folder = self.prepared.files[file].dataset, self._folder(file, trial, target)
+        write_report(folder, batch.report(), dataset=dataset, target=target.name, trial=trial)
+
+    def _recorded(self, file: int, target: Target) -> RecordedAnswerer:
+        reader = open_recorded(regraded_folder(self.prepared.options))
+        self.stack.callback(reader.close)
+        dataset = self.prepared.files[file].dataset
+        return RecordedAnswerer(reader, dataset, target.name, file=file)
+
+    def _cached(
+        self, file: int, target: Target, answerer: Answerer, files: Mapping[str, Json], told: tuple[str, ...] = ()
+    ) -> Answerer:
+        """With the answers of earlier runs, if that is wanted. ``files``: those that make the target another one if they change;
+        ``told``: what it is told of a test besides the prompt and the input."""
+        options, of_file = self.prepared.options, self.prepared.files[file]
+        if not (of_file.cache if options.cache is None else options.cache):
+            return answerer
+        named = options.cache_dir or of_file.cache_path
+        cache = AnswerCache(Path(options.data_dir) / FOLDER if named is None else Path(named))
+        who: Json = {"target": target.name, "is": identity(target), "files": dict(files)}
+        return CachedAnswerer(answerer, cache, {**who, "values": self._values_of(target)}, told)
+
+    def _values_of(self, target: Target) -> dict[str, Json]:
+        """A target's settings as they are here, without its key."""
+        interpolation, values = Interpolation(self._environ_of(target)), {}
+        for name, value in target.settings.items():
+            if name != "api_key":
+                with suppress(UserError):  # of a setting that need not be given
+                    values[name] = interpolation.value(value, target.at(name))
+        return values
+
+    async def _agent(self, settings: ModelSettings) -> AgentAnswerer:
+        options = settings.options
+        names = tuple(options.toolsets or ()) if isinstance(settings, AgentSettings) else ()
+        offer = await self.stack.enter_async_context(ToolOffer.opened(await mcp_record(options.mcp_config)))
+        tools = offer.tools(names)
+        backend: SandboxBackend = NeverCalled()
+        if any(tool.changes_world for tool in tools):
+            backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False))
+        return AgentAnswerer(options, tools, model=self._model(settings), backend=backend, mark=self.mark)
+
+    def _model(self, settings: ModelSettings) -> ChatModel:
+        key = None if settings.api_key is None else settings.api_key.get_secret_value()
+        options = settings.options
+        if options.prices is not None:
+            keep_files(options, self.run_folder)
+        elif self.prepared.options.prices is not None:
+            options = options.model_copy(update={"prices": self.prepared.options.prices})
+        tries = None if options.max_retries is None else options.max_retries + 1
+        model = model_of(options, key, self.run_folder, tries=tries)
+        self.stack.push_async_callback(model.close)
+        return model
+
+    def _environ_of(self, target: Target) -> dict[str, str]:
+        return environment(target.folder, Surroundings.of(Path(self.prepared.here)), self.environ)
+
+    def _folder(self, file: int, trial: int, target: Target) -> Path:
+        name = "".join(mark if mark.isalnum() or mark in "-_." else "_" for mark in target.name)[:60]
+        number = f"-trial-{trial + 1}" if trial else ""
+        return self.run_folder / TARGETS / f"{file}-{name}-{identity(target)[:8]}{number}"
+
+    def _teller(self, target: Target, settings: CliSettings) -> Tell | None:
+        """What is told of every command that a target runs, if that is wanted."""
+        if not (settings.verbose or self.prepared.options.verbose):
+            return None
+        return lambda command: self.tell(f"{target.name}: {command}")
+
+    def _needed_runner(self) -> CommandRunner:
+        if self.runner is None:
+            raise RuntimeError("no commands can be run here")
+        return self.runner
+
+
+def identity(target: Target) -> str:
+    """What makes a target another one: its kind and settings, as the person wrote them."""
+    settings: Json = json.loads(json.dumps(dict(target.settings), sort_keys=True, default=str))
+    return digest("target", {"kind": target.kind, "settings": settings}).hex()

@@ -1,0 +1,189 @@
+"""Which record of an output is whose: a few numbers a test, so that a hundred thousand records need no memory to speak of."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from manyhands.core.jsonio import without_surrogates
+from manyhands.evals.record_lines import BadLine, Event, Found
+from manyhands.tools.text import nearest
+
+MOST_NAMED = 50
+"""Lines and ids that are named in notices; the others are counted."""
+MOST_HINTS = 20
+"""Ids for which a similar one is looked for, on either side."""
+_COMPARED = 1000
+"""Ids that one is compared with."""
+_LONGEST_ID = 80
+
+
+Kind = TypeVar("Kind")
+
+
+class Entry(NamedTuple):
+    """Where a test's record is: offset and length in bytes, the line, and what it says (see ``Found``)."""
+
+    offset: int
+    length: int
+    line: int
+    meaning: int
+
+
+@dataclass(slots=True)
+class _Named(Generic[Kind]):
+    """The first few of many, and how many there were."""
+
+    named: list[Kind] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, thing: Kind) -> None:
+        self.count += 1
+        if self.count <= MOST_NAMED:
+            self.named.append(thing)
+
+    def others(self, what: str) -> Iterator[str]:
+        if self.count > MOST_NAMED:
+            yield f"… and {self.count - MOST_NAMED} more {what}"
+
+
+class RecordIndex:
+    """The records of one output, by the numbers of their tests."""
+
+    def __init__(self, places: Mapping[str, int], asked: Iterable[int], known: Collection[str] = ()) -> None:
+        """``places``: each test's number, from 0; ``asked``: those that the output is to answer; ``known``: ids that are no surprise,
+        though nobody asked for them."""
+        self._places = places
+        self._known = known
+        count = len(places)
+        self._asked = bytearray(count)
+        for place in asked:
+            self._asked[place] = 1
+        self._given = bytearray(count)
+        self._given_meaning = array("q", bytes(8 * count))
+        self._lengths = array("q", bytes(8 * count))
+        self._offsets, self._lines, self._meanings = (
+            array("q", self._lengths),
+            array("q", self._lengths),
+            array("q", self._lengths),
+        )
+        self._void()
+
+    def _void(self) -> None:
+        self.records = 0
+        self.surplus = 0
+        self.conflicts: dict[int, tuple[int, int]] = {}
+        self.broken: dict[int, BadLine] = {}
+        self.retracted: dict[int, str] = {}
+        self.bad = _Named[BadLine]()
+        self.unknown = _Named[Found]()
+        self.repeated = _Named[Found]()
+
+    def asks(self, place: int) -> bool:
+        """Whether this output is to answer that test."""
+        return bool(self._asked[place])
+
+    def entry(self, place: int) -> Entry | None:
+        """A test's record; None if there is none yet."""
+        if not self._lengths[place]:
+            return None
+        return Entry(self._offsets[place], self._lengths[place], self._lines[place], self._meanings[place])
+
+    def give(self, place: int) -> None:
+        """Note that somebody took a test's record, and goes by it."""
+        self._given[place] = 1
+        self._given_meaning[place] = self._meanings[place]
+
+    def forget(self) -> None:
+        """The file is another one now: what was found is void. What was given is remembered."""
+        self._lengths = array("q", bytes(8 * len(self._lengths)))
+        self._void()
+
+    def add(self, event: Event) -> int | None:
+        """Take note of a line; the test that can be answered now, if any."""
+        if isinstance(event, BadLine):
+            self._add_bad(event)
+            return None
+        self.records += 1
+        place = self._places.get(event.id)
+        if place is None:
+            self._add_stranger(event)
+        elif not self._asked[place]:
+            self.surplus += 1
+        elif self._lengths[place]:
+            self._add_again(place, event)
+        else:
+            self._offsets[place], self._lengths[place] = event.offset, event.length
+            self._lines[place], self._meanings[place] = event.line, event.meaning
+            if self._given[place] and self._given_meaning[place] != event.meaning:
+                self.retracted[place] = "the output was written anew, with another record for it"
+            return place
+        return None
+
+    def missing(self) -> Iterator[int]:
+        """The tests that were asked for and have no record."""
+        return (place for place, asked in enumerate(self._asked) if asked and not self._lengths[place])
+
+    def finish(self) -> None:
+        """Nothing more comes: what was given and is not there any more counts as taken back."""
+        for place, given in enumerate(self._given):
+            if given and not self._lengths[place]:
+                self.retracted[place] = "the output was written anew, without its record"
+
+    def hints(self, names: Sequence[str]) -> dict[int, str]:
+        """Unknown ids that are much like tests without a record."""
+        strangers = [found.id for found in self.unknown.named]
+        found = (
+            {place: nearest(names[place], strangers) for place in islice(self.missing(), MOST_HINTS)}
+            if strangers
+            else {}
+        )
+        return {place: name for place, name in found.items() if name is not None}
+
+    def notices(self, names: Sequence[str], unit: str, *, complete: bool) -> Iterator[str]:
+        """What a person should know of the output, a line each. ``names``: the tests' ids; ``unit``: what is counted; ``complete``:
+        nobody cut it off, so that an end in the middle of a line is worth a word."""
+        for bad in self.bad.named:
+            if complete or not bad.cut:
+                yield f"{unit} {bad.line} {bad.problem}"
+        yield from self.bad.others(f"{unit}s without a record")
+        candidates = [names[place] for place in islice(self.missing(), _COMPARED)] or names[:_COMPARED]
+        for number, found in enumerate(self.unknown.named):
+            near = nearest(found.id, candidates) if number < MOST_HINTS else None
+            hint = "" if near is None else f" (did you mean {shown(near)}?)"
+            yield f"unknown id {shown(found.id)} in {unit} {found.line}{hint}"
+        yield from self.unknown.others("records with an unknown id")
+        for found in self.repeated.named:
+            yield f"id {shown(found.id)} twice, identical records (again in {unit} {found.line})"
+        yield from self.repeated.others("identical records that came twice")
+        for place, (first, second) in islice(self.conflicts.items(), MOST_NAMED):
+            yield f"id {shown(names[place])} twice, different records ({unit}s {first} and {second})"
+
+    def _add_bad(self, bad: BadLine) -> None:
+        self.bad.add(bad)
+        place = None if bad.id is None else self._places.get(bad.id)
+        if place is not None:
+            self.broken.setdefault(place, bad)
+
+    def _add_stranger(self, found: Found) -> None:
+        if found.id in self._known:
+            self.surplus += 1
+        else:
+            self.unknown.add(found._replace(id=found.id[: 4 * _LONGEST_ID]))
+
+    def _add_again(self, place: int, found: Found) -> None:
+        if self._meanings[place] == found.meaning:
+            self.repeated.add(found)
+            return
+        self.conflicts.setdefault(place, (self._lines[place], found.line))
+        self.retracted[place] = "there are two different records for it"
+
+
+def shown(test_id: str) -> str:
+    """An id in a message: on one line, and not for ever."""
+    text = without_surrogates(test_id)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= _LONGEST_ID else text[:_LONGEST_ID] + "…"

@@ -1,0 +1,175 @@
+"""The results of a run of evaluations, written from its journal: as often as wanted, and never half."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import StorageError, UserError
+from manyhands.core.jsonio import compact_line, loads
+from manyhands.engine.files import bytes_written_aside, remove_asides, written_aside
+from manyhands.engine.reader import JOURNAL
+from manyhands.engine.run import SUMMARY as ENGINE_SUMMARY
+from manyhands.engine.store import LOCK
+from manyhands.engine.summary import timestamp
+from manyhands.engine.workload import RunReader
+from manyhands.evals.eval_summary import EvalFigures
+from manyhands.evals.prepared import PreparedEval
+from manyhands.evals.result_files import write_as
+from manyhands.evals.result_records import PENDING, Record, results
+from manyhands.evals.spec import EvalSpec
+from manyhands.evals.target_reports import target_reports
+from manyhands.evals.trace_file import write_trace
+from manyhands.evals.workspace_ends import with_workspaces
+
+RESULTS = "results.jsonl"
+SUMMARY = "eval_summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was written. ``figures``: as they are in ``eval_summary.json``."""
+
+    figures: dict[str, Any]
+    files: tuple[Path, ...]
+
+
+def write_results(reader: RunReader, prepared: PreparedEval, folder: Path) -> Summary:
+    """Write ``results.jsonl`` (every test that ended, in order) and ``eval_summary.json`` into the run folder, and what ``--out`` and
+    ``--output`` name. All are streamed, and each takes its place when it is whole.
+
+    Raises StorageError if one can't be written; the old one is then still there.
+    """
+    options = prepared.options
+    level = options.score_interval
+    figures = EvalFigures(level, options.bootstrap_seed)
+    with reader.snapshot(), bytes_written_aside(folder / RESULTS) as handle:
+        datasets = {file.path: file.dataset for file in prepared.files}
+        for record in with_workspaces(results(reader.items(), prepared.limits), folder, datasets):
+            figures.add(record)
+            if record["status"] != PENDING:
+                handle.write(compact_line(record))
+        about = _about(reader, prepared, folder)
+    summary = {**about, **figures.to_json(prepared.pass_limit)}
+    _write_json(folder / SUMMARY, summary)
+    named = named_outputs(options)
+    for path in named:
+        if options.trace_file is not None and path == Path(options.trace_file):
+            _write_trace(folder, path)
+        else:
+            is_out = options.out is not None and path == Path(options.out)
+            write_output(folder, summary, path, ending=f".{options.output_format}" if is_out else None)
+    return Summary(summary, (folder / RESULTS, folder / SUMMARY, *named))
+
+
+def named_outputs(options: EvalSpec) -> list[Path]:
+    """The files that the settings name."""
+    return [Path(path) for path in (options.out, *(options.output or ()), options.trace_file) if path]
+
+
+def write_output(folder: Path, summary: dict[str, Any], path: Path, *, ending: str | None = None) -> None:
+    """Write a run's results to another file, in the format that its ending names, or another ones ``ending``.
+
+    Raises UserError for a file that must not be replaced, StorageError if it can't be written.
+    """
+    target = _usable(path, folder)
+    with bytes_written_aside(target) as handle:
+        write_as(ending or path.suffix.lower(), handle, lambda: records_in(folder / RESULTS), summary)
+
+
+def _write_trace(folder: Path, path: Path) -> None:
+    with bytes_written_aside(_usable(path, folder)) as handle:
+        write_trace(handle, records_in(folder / RESULTS))
+
+
+def records_in(path: Path) -> Iterator[Record]:
+    """The records of a file of results, streamed. Raises UserError, naming the line, for what is none."""
+    try:
+        with path.open("rb") as handle:
+            yield from _records(handle, path)
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror or error})") from error
+
+
+def _records(handle: Iterable[bytes], path: Path) -> Iterator[Record]:
+    for number, text in enumerate(handle, 1):
+        if not text.strip():
+            continue
+        try:
+            record = loads(text)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number}: must be an object")
+        yield record
+
+
+def _about(reader: RunReader, prepared: PreparedEval, folder: Path) -> dict[str, Any]:
+    usage = reader.usage()
+    targets = {target.name: target.kind for file in prepared.files for target in file.targets}
+    return {
+        "run_name": folder.name,
+        "run_id": reader.meta("run_id"),
+        "version": reader.meta("version"),
+        "created_at": timestamp(reader.meta("created_at")),
+        "working_seconds": round(reader.working_seconds(), 3),
+        "eval_files": [{"path": file.path, "dataset": file.dataset} for file in prepared.files],
+        "target_kinds": targets,
+        "commands": [_brief(report) for report in target_reports(folder)],
+        "model_usage": {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)},
+    }
+
+
+def _brief(report: dict[str, Any]) -> dict[str, Any]:
+    """How a command for all tests went, without what may be long."""
+    wanted = (
+        "dataset",
+        "target",
+        "trial",
+        "invocations",
+        "exit_code",
+        "timed_out",
+        "seconds",
+        "failure",
+        "notices",
+        "records",
+    )
+    return {**{name: report[name] for name in wanted}, "missing": len(report["missing"])}
+
+
+def check_output(named: Path, folder: Path) -> Path:
+    """Where a file of results will be, symbolic links followed. Raises UserError if what is there is not to be replaced, or if nothing can
+    be written there."""
+    path = Path(os.path.realpath(named))
+    own = [JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK, RESULTS, SUMMARY, ENGINE_SUMMARY]
+    if path in {Path(os.path.realpath(folder)) / name for name in own}:
+        raise UserError(f"{named}: a file of the run itself, whose place no other may take")
+    if named.exists() and not named.is_file():
+        raise UserError(f"{named}: not a regular file, so that results can't take its place")
+    there = next(each for each in path.parents if each.exists())
+    if not there.is_dir():
+        raise UserError(f"{named}: can't be written, as {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{named}: can't be written, as nothing can be made in {there}")
+    return path
+
+
+def _usable(named: Path, folder: Path) -> Path:
+    """The like, its folder made."""
+    path = check_output(named, folder)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_asides(path.parent, path.name)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: the folder can't be written ({error.strerror or error})") from error
+    return path
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with written_aside(path) as handle:
+        json.dump(value, handle, indent=2, ensure_ascii=False)
+        handle.write("\n")

@@ -1,0 +1,125 @@
+"""Which targets answer the tests of an eval file, and which may judge the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from manyhands.core.places import Place
+from manyhands.evals.findings import Findings
+from manyhands.evals.model import EvalFile, Test
+from manyhands.evals.survey import Survey, Targets
+from manyhands.evals.targets import Target, TargetFile, naming
+
+_IDS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``usual``: the names of those that answer tests which name none; ``targets``: all that answer tests; ``given``: the names that
+    ``--target`` chose, and then tests are put to nothing else."""
+
+    usual: tuple[str, ...] = ()
+    targets: tuple[Target, ...] = ()
+    given: tuple[str, ...] = ()
+
+    def of(self, own: Targets) -> tuple[str, ...]:
+        """The names of the targets that a test is put to. ``own``: those that it names."""
+        if own is None:
+            return self.usual
+        return tuple(name for name in own if not self.given or name in self.given)
+
+    def changes(self, survey: Survey) -> bool:
+        """Whether tests are put to others than they say themselves, where none means all."""
+        everywhere = {target.name for target in self.targets}
+        named = ((group.targets, set(self.of(group.targets))) for group in survey.groups)
+        return any((own is None and names != everywhere) or not names for own, names in named)
+
+    def settled(self, test: Test) -> Test:
+        """The test, saying to which targets it is put."""
+        return replace(test, targets=self.of(test.targets))
+
+
+def choose_targets(
+    file: EvalFile, survey: Survey, available: TargetFile, given: Sequence[str], findings: Findings
+) -> Choice:
+    """The targets that answer a file's tests: those ``given`` (``--target``), else each test's own, else the file's. Tests whose own
+    targets are not among those given are not run, which is told. ``findings`` says what is wrong."""
+    choice = Choice(given=tuple(given))
+    if given or file.target_names or any(group.targets is None for group in survey.groups):
+        with findings.catching():
+            choice = replace(choice, usual=available.chosen(file, given))
+    for test in survey.own:
+        _check_own(test, available, findings)
+    names = dict.fromkeys(name for group in survey.groups for name in choice.of(group.targets))
+    _tell_left_out(file, survey, choice, findings)
+    return replace(choice, targets=_made(names or choice.usual, available, findings))
+
+
+def usual_judge(file: EvalFile, survey: Survey, available: TargetFile) -> str | None:
+    """The name of the judge that all targets name which would answer the file's tests; None if they name none, or not the same."""
+    targets = choose_targets(file, survey, available, (), Findings()).targets
+    named = {target.judge_target for target in targets}
+    return named.pop() if len(named) == 1 else None
+
+
+def choose_judges(
+    survey: Survey,
+    targets: Iterable[Target],
+    wanted: str | None,
+    available: TargetFile,
+    findings: Findings,
+    recorded: Sequence[Target] = (),
+) -> tuple[Target, ...]:
+    """Every target that may have to judge: those that the file's ``targets``, the person (``--judge_target``: ``wanted``) and graders
+    name, and those ``recorded`` in the run that is graded again."""
+    named = dict[str, None]()
+    for target in targets:
+        if target.judge_target is not None:
+            _check_name(target.judge_target, target.at("judge_target"), available, findings)
+            named[target.judge_target] = None
+    if wanted is not None:
+        with findings.catching():
+            if not available.knows(wanted):
+                findings.problems.append(f"--judge_target: {available.unknown(wanted)}")
+        named[wanted] = None
+    for group in survey.groups:
+        for need in group.needs:
+            if need.target is not None and need.target not in {*named, *(judge.name for judge in recorded)}:
+                place = group.tests[0].place.at("assert")
+                _check_name(need.target, place, available, findings, f"grader {need.grader!r}: ")
+                named[need.target] = None
+    kept = tuple(judge for judge in recorded if judge.name not in named)
+    return (*kept, *_made(named, available, findings))
+
+
+def _check_name(name: str, place: Place, available: TargetFile, findings: Findings, before: str = "") -> None:
+    with findings.catching():
+        if not available.knows(name):
+            findings.problem(place, before + available.unknown(name))
+
+
+def _check_own(test: Test, available: TargetFile, findings: Findings) -> None:
+    names = test.targets or ()
+    for name in names:
+        _check_name(name, naming(test.place, names, name), available, findings)
+
+
+def _tell_left_out(file: EvalFile, survey: Survey, choice: Choice, findings: Findings) -> None:
+    groups = [group for group in survey.groups if group.targets is not None and not choice.of(group.targets)]
+    count = sum(group.count for group in groups)
+    if choice.given and count:
+        ids = [test.id for group in groups for test in group.tests][:_IDS_SHOWN]
+        more = f" and {count - len(ids)} more" if count > len(ids) else ""
+        findings.notice(
+            f"{file.place.file}: not run, as --target chose none of the targets that they name: {', '.join(ids)}{more}"
+        )
+
+
+def _made(names: Iterable[str], available: TargetFile, findings: Findings) -> tuple[Target, ...]:
+    found = []
+    for name in names:
+        with findings.catching():
+            if available.knows(name):
+                found.append(available.resolve(name))
+    return tuple(found)

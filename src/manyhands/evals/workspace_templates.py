@@ -1,0 +1,190 @@
+"""Templates of workspaces as they are copied: a run's own copies, in which ``before_all`` has run.
+
+``workspace_templates/<digest>/`` in the run folder holds ``workspace/``, of which every workspace is a copy, and ``state.json``, which is
+there once ``before_all`` has ended well: then a resumed run takes what is there. When no test is left, ``after_all`` runs in it, and
+``workspace/`` is removed; tests that are tried again later have it made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from manyhands.core.digests import digest
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import dumps, loads
+from manyhands.engine.files import bytes_written_aside
+from manyhands.evals.changed_files import LEFT_OUT
+from manyhands.evals.hooks import AFTER_ALL, BEFORE_ALL, Hooks
+from manyhands.evals.model import Workspace
+from manyhands.sandboxes.trees import copy_data, remove_tree
+
+FOLDER = "workspace_templates"
+TREE = "workspace"
+"""The folder that is copied, in its own; and its copy, in the folder of whoever works in it."""
+STATE = "state.json"
+_WORKSPACE: TypeAdapter[Workspace] = TypeAdapter(Workspace)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateState:
+    """What is known of a template. ``eval_file``: whose tests use it; ``workspace``: its settings, as JSON; outputs: None of hooks that
+    there are not, or that did not run yet; ``ended``: ``after_all`` has had its turn; ``problem``: how that failed."""
+
+    eval_file: str
+    workspace: Mapping[str, Any]
+    before_all_output: str | None = None
+    after_all_output: str | None = None
+    ended: bool = False
+    problem: str | None = None
+
+
+class Templates:
+    """The templates of a run."""
+
+    def __init__(self, run_folder: Path, hooks: Hooks) -> None:
+        self._run_folder = run_folder.absolute()
+        self._hooks = hooks
+        self._making: dict[str, asyncio.Task[Path]] = {}
+
+    async def ready(self, eval_file: str, workspace: Workspace) -> Path:
+        """The folder to copy, for tests of an eval file; made when it is first asked for.
+
+        Raises UserError if ``before_all`` fails, or the template can't be copied: then no test of it may be put to anything.
+        """
+        name = template_name(eval_file, workspace)
+        task = self._making.get(name)
+        if task is None:
+            task = self._making[name] = asyncio.create_task(self._made(name, eval_file, workspace))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Stop what is still being made."""
+        for task in self._making.values():
+            task.cancel()
+        await asyncio.gather(*self._making.values(), return_exceptions=True)
+
+    async def finish(self, *, keep: bool) -> None:
+        """No test is left: run what is to run after all of them. ``keep``: the folders stay."""
+        for folder, state in template_states(self._run_folder):
+            if not state.ended:
+                await self._finished(folder, state)
+            if not keep:
+                await asyncio.to_thread(remove_tree, folder / TREE)
+
+    async def _made(self, name: str, eval_file: str, workspace: Workspace) -> Path:
+        folder = self._run_folder / FOLDER / name
+        tree, state = folder / TREE, read_state(folder)
+        if state is not None and not state.ended and tree.is_dir():
+            return tree
+        try:
+            await asyncio.to_thread(remove_tree, folder)
+            await asyncio.to_thread(copy_tree, workspace.template, tree, self._run_folder.parent)
+        except OSError as error:
+            raise UserError(
+                f"{eval_file}: the workspace's template {workspace.template} can't be copied: {error}"
+            ) from error
+        output = None
+        if workspace.before_all is not None:
+            end = await self._hooks.run(BEFORE_ALL, workspace.before_all, tree)
+            if end.problem is not None:
+                raise UserError(f"{eval_file}: {end.problem}")
+            if not tree.is_dir():
+                raise UserError(f"{eval_file}: {BEFORE_ALL}: its workspace is gone")
+            output = end.output
+        settings = _WORKSPACE.dump_python(workspace, mode="json")
+        await asyncio.to_thread(_write, folder, TemplateState(eval_file, settings, output))
+        return tree
+
+    async def _finished(self, folder: Path, state: TemplateState) -> None:
+        hook = _WORKSPACE.validate_python(state.workspace).after_all
+        found: dict[str, Any] = {}
+        if hook is not None:
+            end = await self._hooks.run(AFTER_ALL, hook, folder / TREE)
+            found = {"after_all_output": end.output, "problem": end.problem}
+        await asyncio.to_thread(_write, folder, TemplateState(**{**asdict(state), **found, "ended": True}))
+
+
+def template_name(eval_file: str, workspace: Workspace) -> str:
+    """What tells a template from others: the eval file, what is copied, and what runs before and after all."""
+    told = {
+        "eval_file": eval_file,
+        "template": None if workspace.template is None else str(workspace.template),
+        **{name: None if hook is None else [*hook.argv, str(hook.folder)] for name, hook in _of_all(workspace)},
+    }
+    return digest("workspace template", told).hex()[:16]
+
+
+def template_states(run_folder: Path) -> Iterator[tuple[Path, TemplateState]]:
+    """Those that were made in a run, each with its folder."""
+    root = run_folder / FOLDER
+    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+        state = read_state(folder)
+        if state is not None:
+            yield folder, state
+
+
+def read_state(folder: Path) -> TemplateState | None:
+    """None if there is none that can be read."""
+    try:
+        value = loads((folder / STATE).read_bytes())
+        return TemplateState(**{name: value[name] for name in (each.name for each in fields(TemplateState))})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def copy_tree(source: Path | None, target: Path, left_out: Path | None = None) -> None:
+    """Copy a folder without what is in ``.git``, sockets, pipes and devices; links stay links. ``source``: None for an empty folder;
+    ``left_out``: a folder of it that is not copied. Raises OSError."""
+    target.mkdir(parents=True)
+    if source is not None:
+        skipped = _inside(source, left_out)
+        _copy_entries(os.fspath(source), os.fspath(target), None if skipped is None else os.fspath(skipped))
+
+
+def _copy_entries(source: str, target: str, skipped: str | None) -> None:
+    with os.scandir(source) as entries:
+        for entry in entries:
+            place = f"{target}/{entry.name}"
+            if entry.name == LEFT_OUT or entry.path == skipped:
+                continue
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), place)
+            elif entry.is_dir():
+                os.mkdir(place)
+                _copy_entries(entry.path, place, skipped)
+                os.chmod(place, stat.S_IMODE(entry.stat().st_mode) | stat.S_IRWXU)
+            elif entry.is_file():
+                _copy_file(entry.path, place)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """A copy with the same mode and time."""
+    with open(source, "rb", buffering=0) as old, open(target, "xb", buffering=0) as new:
+        status = os.fstat(old.fileno())
+        copy_data(old.fileno(), new.fileno())
+        os.fchmod(new.fileno(), stat.S_IMODE(status.st_mode))
+        os.utime(new.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _inside(source: Path, folder: Path | None) -> Path | None:
+    """Where a folder is seen in another one; None if it is not in it."""
+    if folder is None or not folder.resolve().is_relative_to(source.resolve()):
+        return None
+    return source / folder.resolve().relative_to(source.resolve())
+
+
+def _of_all(workspace: Workspace) -> list[tuple[str, Any]]:
+    return [(BEFORE_ALL, workspace.before_all), (AFTER_ALL, workspace.after_all)]
+
+
+def _write(folder: Path, state: TemplateState) -> None:
+    with bytes_written_aside(folder / STATE) as file:
+        file.write(dumps(asdict(state)) + b"\n")

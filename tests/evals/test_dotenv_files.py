@@ -1,0 +1,84 @@
+"""``.env`` files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.core.errors import UserError
+from manyhands.evals.dotenv_files import environment, parse_dotenv, read_dotenv
+from manyhands.evals.file_references import Surroundings
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("A=1", {"A": "1"}),
+        ("A=1\nB = two words \r\n", {"A": "1", "B": "two words"}),
+        ("# comment\n\n  export A=x # behind\nB=#\n", {"A": "x", "B": ""}),
+        ("A=a#b\nB=a #b", {"A": "a#b", "B": "a"}),
+        ("A='it is # $X'\n", {"A": "it is # $X"}),
+        ('A="a\\nb\\"c\\\\d\\q" # c', {"A": 'a\nb"c\\d\\q'}),
+        ("A='two\nlines'\nB=`x\"'y`", {"A": "two\nlines", "B": "x\"'y"}),
+        ("A=it's\n", {"A": "it's"}),
+        ("A=\nB=\n", {"A": "", "B": ""}),
+        ("A=1\nA=2", {"A": "2"}),
+        ("a.b-c=1", {"a.b-c": "1"}),
+        ("A=x=y", {"A": "x=y"}),
+        ("", {}),
+    ],
+)
+def test_lines(text: str, values: dict[str, str]) -> None:
+    assert parse_dotenv(text, ".env") == values
+
+
+@pytest.mark.parametrize(("text", "line"), [("A=1\nnonsense\n", 2), ("A='x", 1), ("\n\n=1", 3), ("A='secret' x", 1)])
+def test_what_is_no_line_is_refused_without_showing_it(text: str, line: int) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_dotenv(text, ".env")
+
+    assert str(caught.value) == f".env, line {line}: expected NAME=value"
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text(st.characters(exclude_characters="'"))))
+def test_single_quotes_hold_anything(values: dict[str, str]) -> None:
+    text = "".join(f"{name}='{value}'\n" for name, value in values.items())
+
+    assert parse_dotenv(text, ".env") == values
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        found = parse_dotenv(text, ".env")
+    except UserError:
+        return
+    assert all(isinstance(value, str) for value in found.values())
+
+
+def test_the_nearest_file_wins_and_the_real_environment_over_all(tmp_path: Path) -> None:
+    near, here = tmp_path / "root/a/b", tmp_path / "here"
+    near.mkdir(parents=True)
+    here.mkdir()
+    for folder, text in (
+        (near, "NEAR=b\n"),
+        (near.parent, "NEAR=a\nMIDDLE=a\n"),
+        (tmp_path / "root", "NEAR=r\nMIDDLE=r\nTOP=r\nREAL=r\n"),
+        (here, "NEAR=h\nTOP=h\nHERE=h\n"),
+        (tmp_path, "ABOVE=x\n"),
+    ):
+        (folder / ".env").write_text(text)
+
+    found = environment(near, Surroundings.of(here, tmp_path / "root"), {"REAL": "real"})
+
+    assert found == {"NEAR": "b", "MIDDLE": "a", "TOP": "r", "HERE": "h", "REAL": "real"}
+
+
+def test_a_file_that_cant_be_read(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"A=\xff")
+
+    with pytest.raises(UserError, match="not UTF-8"):
+        read_dotenv(tmp_path / ".env")

@@ -1,0 +1,391 @@
+"""Runs of evaluations from eval files to results, with every kind of target, and what becomes of every kind of failure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from manyhands.core.errors import UserError
+from manyhands.evals.target_reports import said, target_reports
+from manyhands.testing.eval_runs import EvalRun, perform_eval
+
+SITUATIONS = Path(__file__).parents[3] / "shared" / "data" / "evals" / "batch_situations"
+BULK = """\
+    import json, os, sys
+    with open("calls.log", "a") as log:
+        log.write(" ".join(sys.argv[1:]) + "\\n")
+    ids = open(os.environ["MANYHANDS_TEST_IDS_FILE"]).read().split()
+    with open(sys.argv[1], "w") as out:
+        for each in ids:
+            if each not in sys.argv[2:]:
+                out.write(json.dumps({"id": each, "text": f"{each} of {len(ids)}"}) + "\\n")
+"""
+ONE = """\
+    import sys
+    from pathlib import Path
+    with open("calls.log", "a") as log:
+        log.write(sys.argv[1] + "\\n")
+    if sys.argv[1] == "bad":
+        sys.exit("no luck")
+    print("said", sys.argv[1], Path("suffix").read_text() if Path("suffix").exists() else "")
+"""
+
+
+def write(folder: Path, suite: str, **scripts: str) -> None:
+    (folder / "suite.yaml").write_text(dedent(suite))
+    for name, text in scripts.items():
+        (folder / f"{name}.py").write_text(dedent(text))
+
+
+def calls(folder: Path) -> list[str]:
+    log = folder / "calls.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def cli(script: str, rest: str, **more: Any) -> str:
+    """A target in flow style."""
+    return json.dumps({"provider": "cli", "command": f"{sys.executable} {script}.py {rest}", "name": "tool", **more})
+
+
+def suite(target: str, *tests: str, graders: str = "[{type: contains, value: said}]", more: str = "") -> str:
+    lines = [f"targets: [{target}]", more, f"assert: {graders}", "tests:"]
+    lines += [f"  - {{id: {each}, criteria: c, input: hi {each}}}" for each in tests]
+    return "\n".join(lines) + "\n"
+
+
+async def test_a_command_answers_each_test_and_its_failures_have_no_score(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("one", "{EVAL_ID} >{OUTPUT_FILE}"), "good", "bad"), one=ONE)
+    run = await perform_eval(tmp_path, max_attempts=1)
+    assert run.statuses() == {"good": "passed", "bad": "error"}
+    assert sorted(calls(tmp_path)) == ["bad", "good"]
+    bad = run.record("bad")
+    assert (bad["score"], bad["cause"]) == (None, "worker_error")
+    assert "no luck" in bad["error"]
+    assert bad.get("scores") is None  # the graders have not seen it
+    assert run.record("good")["score"] == 1.0
+    assert run.code == 3
+    assert run.summary["mean_score"]["value"] == 1.0
+
+
+async def test_all_kinds_of_targets_and_a_judge_are_put_to_the_same_tests(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        f"""\
+        targets:
+          - {{name: sim, provider: model, model: simulated}}
+          - {{name: agent, provider: agent, model: simulated, toolsets: [terminal], sandbox: local}}
+          - {{name: mock, provider: mock, response: "said nothing"}}
+          - {{name: function, provider: python, function: "own.py:answer"}}
+          - {cli("one", "{EVAL_ID} >{OUTPUT_FILE}")}
+        execution: {{targets: [sim, agent, mock, function, tool]}}
+        tests:
+          - id: a
+            criteria: Says something
+            input: "Count the files. [simulate: tools=1]"
+            assert:
+              - {{type: llm_judge, name: judge}}
+              - {{type: regex, value: "\\\\w"}}
+        """,
+        one=ONE,
+        own="def answer(asked):\n    return {'text': 'said ' + asked['id'], 'duration_ms': 5}\n",
+    )
+    run = await perform_eval(tmp_path, judge_target="sim")
+    by_target = {each["target"]: each for each in run.records()}
+    assert list(by_target) == ["sim", "agent", "mock", "function", "tool"]
+    assert all([score["type"] for score in each["scores"]] == ["llm_judge", "regex"] for each in by_target.values())
+    assert all(each["scores"][1]["score"] == 1.0 for each in by_target.values())
+    assert [name for name, each in by_target.items() if each.get("simulated")] == ["sim", "agent", "mock"]
+    assert by_target["agent"]["trace"]["event_count"] >= 1
+    assert by_target["function"]["answer"] == "said a"
+    assert by_target["function"]["duration_ms"] == 5
+    # What is paid for is a step, in the scope of who pays it.
+    assert ("grader-0", "model") in run.steps("suite/a@tool")
+    assert ("", "target") in run.steps("suite/a@tool")
+
+
+@pytest.mark.parametrize(
+    ("judge", "status"),
+    [
+        ("import sys\nsys.exit(1)\n", "grader_error"),
+        ("print('no JSON')\n", "grader_error"),
+        ("print('{\"score\": 0}')\n", "failed"),
+        ("import sys, json\nprint(json.dumps({'score': int('said' in json.load(sys.stdin)['answer'])}))\n", "passed"),
+    ],
+)
+async def test_a_judge_that_breaks_is_no_verdict(tmp_path: Path, judge: str, status: str) -> None:
+    graders = "[{type: code_judge, name: own, script: [python3, judge.py]}]"
+    write(tmp_path, suite('{name: m, provider: mock, response: "said it"}', "a", graders=graders), judge=judge)
+    run = await perform_eval(tmp_path)
+    record = run.record("a")
+    assert record["status"] == status
+    assert (record["score"] is None) == (status == "grader_error")
+    assert record["answer"] == "said it"
+    assert run.code == {"grader_error": 3, "failed": 1, "passed": 0}[status]
+
+
+# --- Commands for all tests
+
+
+BATCH = {"provider_batching": True}
+EACH = "[{type: contains, value: of}]"
+
+
+async def test_one_invocation_answers_all_tests(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=EACH), bulk=BULK)
+    run = await perform_eval(tmp_path)
+    assert run.statuses() == {"a": "passed", "b": "passed"}
+    assert len(calls(tmp_path)) == 1
+    assert all(each["duration_ms"] > 0 for each in run.records())
+    assert run.record("a")["duration_ms"] == run.record("b")["duration_ms"]
+    assert [report["failure"] for report in target_reports(run.folder)] == [None]
+    # Continued, nothing is left to do.
+    again = await perform_eval(tmp_path, resume=True, retry_errors=True)
+    assert again.statuses() == run.statuses()
+    assert len(calls(tmp_path)) == 1
+
+
+async def test_graders_that_look_at_durations_get_the_share(tmp_path: Path) -> None:
+    graders = "[{type: latency, threshold: 60000}]"
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=graders), bulk=BULK)
+    run = await perform_eval(tmp_path)
+    assert run.statuses() == {"a": "passed", "b": "passed"}
+
+
+async def test_each_trial_is_an_invocation(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=EACH), bulk=BULK)
+    run = await perform_eval(tmp_path, trials=3)
+    assert len(calls(tmp_path)) == 3
+    assert len({line.split()[0] for line in calls(tmp_path)}) == 3
+    assert run.statuses() == {"a": "passed", "b": "passed"}
+    assert sorted(report["trial"] for report in target_reports(run.folder)) == [0, 1, 2]
+
+
+async def test_records_of_tests_that_were_not_chosen_are_no_surprise(tmp_path: Path) -> None:
+    everything = BULK.replace("ids = open(", "ids = ['a', 'b', 'zz'] or open(")
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=EACH), bulk=everything)
+    run = await perform_eval(tmp_path, test_id="a")
+    assert run.statuses() == {"a": "passed"}
+    (report,) = target_reports(run.folder)
+    assert [line for line in said(report) if "zz" in line]
+    assert not [line for line in said(report) if "id b" in line]
+
+
+@pytest.mark.parametrize("rerun", [None, "missing"])
+async def test_what_is_missing_is_asked_for_again_only_if_that_is_wanted(tmp_path: Path, rerun: str | None) -> None:
+    left_out = BULK.replace("if each not in sys.argv[2:]", "if len(ids) == 1 or each != 'b'")
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", "b", "c", graders=EACH), bulk=left_out)
+    run = await perform_eval(tmp_path, rerun=rerun)
+    assert run.statuses() == {"a": "passed", "b": "passed" if rerun else "error", "c": "passed"}
+    assert len(calls(tmp_path)) == (2 if rerun else 1)
+    if rerun:
+        assert run.record("b")["answer"] == "b of 1"
+        assert run.code == 0
+    else:
+        assert "no record for test b" in run.record("b")["error"]
+
+
+async def test_what_is_missing_twice_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE} b", **BATCH), "a", "b", graders=EACH), bulk=BULK)
+    run = await perform_eval(tmp_path, rerun="missing")
+    assert run.statuses() == {"a": "passed", "b": "error"}
+    assert len(calls(tmp_path)) == 2
+
+
+async def test_an_answer_that_is_contradicted_later_is_an_error(tmp_path: Path) -> None:
+    late = """\
+        import json, sys, time
+        with open(sys.argv[1], "w", buffering=1) as out:
+            for each in "ab":
+                out.write(json.dumps({"id": each, "text": f"{each} of 2"}) + "\\n")
+            time.sleep(0.6)
+            out.write(json.dumps({"id": "a", "text": "another of 2"}) + "\\n")
+    """
+    write(tmp_path, suite(cli("late", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=EACH), late=late)
+    run = await perform_eval(tmp_path)
+    assert run.statuses() == {"a": "error", "b": "passed"}
+    assert run.record("a")["score"] is None
+    assert "different records" in run.record("a")["error"]
+
+
+async def test_a_command_is_not_cut_off_when_all_tests_are_errors(tmp_path: Path) -> None:
+    late = """\
+        import json, sys, time
+        with open(sys.argv[1], "w", buffering=1) as out:
+            for each in "ab":
+                out.write(json.dumps({"id": each, "error": "no such thing"}) + "\\n")
+            time.sleep(0.6)
+            out.write(json.dumps({"id": "a", "text": "a of 2"}) + "\\n")
+    """
+    write(tmp_path, suite(cli("late", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=EACH), late=late)
+    run = await perform_eval(tmp_path)
+    assert run.statuses() == {"a": "error", "b": "error"}
+    assert run.record("a")["error"] == "two different records for test a (lines 1 and 3)"
+    assert run.record("b")["error"] == "no such thing"
+    [report] = run.summary["commands"]
+    assert (report["exit_code"], report["records"]) == (0, 3)
+
+
+async def test_a_command_that_fails_after_its_records_fails_the_run(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", graders=EACH),
+        bulk=BULK + '\n    sys.exit("broken pipe somewhere")\n',
+    )
+    run = await perform_eval(tmp_path)
+    assert run.statuses() == {"a": "passed"}
+    assert run.code == 3
+    assert "broken pipe somewhere" in run.summary["commands"][0]["failure"]
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_nothing_runs_if_the_healthcheck_fails(tmp_path: Path, batching: bool) -> None:
+    check = {"healthcheck": {"command": "echo down; echo out of order >&2; exit 4"}, "provider_batching": batching}
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **check), "a", "b"), bulk=BULK)
+    with pytest.raises(UserError, match=r"target 'tool' can't be used: .*out of order"):
+        await perform_eval(tmp_path)
+    assert calls(tmp_path) == []
+    assert not (tmp_path / "data").exists()
+
+
+def situations() -> list[str]:
+    file = SITUATIONS / "intended.json"
+    return [name for name in json.loads(file.read_text()) if name != "_"] if file.is_file() else []
+
+
+def test_the_recorded_situations_are_here() -> None:
+    if not SITUATIONS.is_dir():
+        pytest.skip("the recorded situations are not here")
+    assert len(situations()) == 27
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", situations())
+async def test_a_recorded_situation_ends_as_intended_in_a_run(name: str, tmp_path: Path) -> None:
+    intended = json.loads((SITUATIONS / "intended.json").read_text())[name]
+    for file in ("eval.yaml", "judge.py", "runner.py"):
+        shutil.copy(SITUATIONS / file, tmp_path)
+    targets = (SITUATIONS / "targets.yaml").read_text().replace("MODE", name).replace("python3", sys.executable)
+    (tmp_path / "targets.yaml").write_text(targets)
+    run = await perform_eval(tmp_path, file="eval.yaml", targets=str(tmp_path / "targets.yaml"))
+    assert run.statuses() == {test_id: intended[test_id] for test_id in "abc"}
+    assert run.code == intended["exit"]
+    assert len(calls(tmp_path)) == intended["runs"]
+    assert bool(mentioned(run)) == ("notice" in intended and name != "stdoutbig")
+
+
+def mentioned(run: EvalRun) -> list[str]:
+    """Everything that the console says beyond scores."""
+    of_records = [line for each in run.records() for line in (each.get("error"), *(each.get("notices") or ())) if line]
+    return [*of_records, *(line for report in target_reports(run.folder) for line in said(report))]
+
+
+# --- Answers that are used again
+
+
+async def test_the_cache_asks_again_when_the_script_the_question_or_a_file_changes(tmp_path: Path) -> None:
+    target = cli("one", "{EVAL_ID} >{OUTPUT_FILE}")
+    write(tmp_path, suite(target, "a", "bad"), one=ONE)
+    await perform_eval(tmp_path, "first", cache=True, max_attempts=1)
+    assert sorted(calls(tmp_path)) == ["a", "bad"]
+    second = await perform_eval(tmp_path, "second", cache=True, max_attempts=1)
+    assert sorted(calls(tmp_path)) == ["a", "bad", "bad"]  # errors are not kept
+    assert second.statuses() == {"a": "passed", "bad": "error"}
+    assert second.record("a")["notices"] == ["answer of an earlier run (--cache)"]
+    await perform_eval(tmp_path, "third", max_attempts=1)
+    assert calls(tmp_path).count("a") == 2  # only where it is asked for
+    await perform_eval(tmp_path, "trials", cache=True, trials=2, max_attempts=1)
+    assert calls(tmp_path).count("a") == 4
+    write(tmp_path, suite(target, "a"), one=ONE + "\n    print('more')\n")
+    changed = await perform_eval(tmp_path, "changed", cache=True, max_attempts=1)
+    assert calls(tmp_path).count("a") == 5
+    assert "more" in changed.record("a")["answer"]
+    write(tmp_path, suite(target, "a").replace("hi a", "hello a"))
+    await perform_eval(tmp_path, "question", cache=True, max_attempts=1)
+    assert calls(tmp_path).count("a") == 6
+
+
+async def test_the_cache_asks_again_when_a_variable_or_what_a_function_is_told_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = cli("one", "{EVAL_ID} ${{ WHICH:-none }} >{OUTPUT_FILE}")
+    write(tmp_path, suite(shown, "a"), one=ONE)
+    for number, which in enumerate((None, None, "new", "new")):
+        if which is not None:
+            monkeypatch.setenv("WHICH", which)
+        await perform_eval(tmp_path, f"run{number}", cache=True)
+    assert calls(tmp_path) == ["a", "a"]
+    own = "def answer(asked):\n    open('calls.log', 'a').write(asked['criteria'])\n    return 'said'\n"
+    function = json.dumps({"name": "f", "provider": "python", "function": f"{tmp_path / 'own.py'}:answer"})
+    for number, criteria in enumerate(("c", "c", "d")):
+        write(
+            tmp_path,
+            suite(function, "a").replace("criteria: c", f"criteria: {criteria}"),
+            own=own.replace("'calls.log'", repr(str(tmp_path / "told.log"))),
+        )
+        await perform_eval(tmp_path, f"function{number}", cache=True)
+    assert (tmp_path / "told.log").read_text() == "cd"
+
+
+async def test_the_cache_asks_again_when_the_eval_file_changes_and_the_command_reads_it(tmp_path: Path) -> None:
+    target = cli("one", "{EVAL_ID} >{OUTPUT_FILE} <{EVAL_FILE}")
+    for number, more in enumerate(("", "", "description: another")):
+        write(tmp_path, suite(target, "a", more=more), one=ONE)
+        await perform_eval(tmp_path, f"run{number}", cache=True)
+    assert calls(tmp_path) == ["a", "a"]
+
+
+async def test_the_cache_has_no_answers_that_left_something_in_a_workspace(tmp_path: Path) -> None:
+    (tmp_path / "template").mkdir()
+    for name in ("first", "second"):
+        write(
+            tmp_path,
+            suite(cli("{EVAL_DIR}/one", "{EVAL_ID} >{OUTPUT_FILE}"), "a", more="workspace: {template: template}"),
+            one=ONE.replace('"calls.log"', repr(str(tmp_path / "calls.log"))),
+        )
+        await perform_eval(tmp_path, name, cache=True)
+    assert calls(tmp_path) == ["a", "a"]
+
+
+async def test_the_cache_is_not_for_commands_that_answer_all_tests(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", graders=EACH), bulk=BULK)
+    for name in ("first", "second"):
+        await perform_eval(tmp_path, name, cache=True, max_attempts=1)
+    assert len(calls(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_a_finished_run_is_graded_again_without_its_targets(tmp_path: Path, batching: bool) -> None:
+    script, rest = ("bulk", "{OUTPUT_FILE} bad") if batching else ("one", "{EVAL_ID} >{OUTPUT_FILE}")
+    target = cli(script, rest, provider_batching=batching)
+    write(tmp_path, suite(target, "a", "bad", graders="[{type: contains, value: never}]"), one=ONE, bulk=BULK)
+    first = await perform_eval(tmp_path, "first")
+    asked = calls(tmp_path)
+    assert first.statuses() == {"a": "failed", "bad": "error"}
+    for script_name in ("one", "bulk"):
+        (tmp_path / f"{script_name}.py").unlink()
+    write(tmp_path, suite(target, "a", "bad", "new", graders="[{type: contains, value: a}]"))
+    again = await perform_eval(tmp_path, "again", regrade="first")
+    assert calls(tmp_path) == asked
+    assert again.statuses() == {"a": "passed", "bad": "error", "new": "error"}
+    assert again.record("bad")["error"] == first.record("bad")["error"]
+    assert again.record("a")["answer"] == first.record("a")["answer"]
+    assert again.record("a")["duration_ms"] == first.record("a")["duration_ms"]
+    assert "run first has no answer to test new" in again.record("new")["error"]
+
+
+@pytest.mark.parametrize(("name", "message"), [("none", "not a run folder"), ("other", "has no dataset 'suite'")])
+async def test_what_can_not_be_graded_again_is_said_before_anything_is_made(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    write(tmp_path, suite("{name: m, provider: mock, response: said}", "a"))
+    shutil.copy(tmp_path / "suite.yaml", tmp_path / "others.yaml")
+    await perform_eval(tmp_path, "other", file="others.yaml")
+    with pytest.raises(UserError, match=message):
+        await perform_eval(tmp_path, "again", regrade=name)
+    assert not (tmp_path / "data" / "again").exists()

@@ -1,0 +1,154 @@
+"""Tests of an eval file are read, checked and planned one after another: nothing grows with their number but the set of their ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import dumps, loads
+from manyhands.core.places import Place
+from manyhands.evals.kept_tests import BLOCK, IN_MEMORY, KeptTests
+from manyhands.evals.loading import load_evals
+from manyhands.evals.model import Hook, Test, Trials, Workspace
+from manyhands.evals.session import open_eval
+from manyhands.evals.spec import EvalSpec
+
+TEXTS = st.text(max_size=12)
+NAMES = st.text(min_size=1, max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(NAMES, JSON, max_size=3)
+MESSAGES = st.lists(OBJECTS, max_size=3).map(tuple)
+WORDS = st.lists(NAMES, max_size=3).map(tuple)
+PATHS = st.from_regex(r"/[a-z]{1,5}(/[a-z. é]{1,5}x){0,2}", fullmatch=True).map(Path)
+HOOKS = st.builds(Hook, argv=WORDS, folder=PATHS, seconds=st.none() | st.floats(0.1, 1e6))
+WORKSPACES = st.builds(
+    Workspace,
+    template=st.none() | PATHS,
+    before_all=st.none() | HOOKS,
+    after_all=st.none() | HOOKS,
+    before_each=st.none() | HOOKS,
+    after_each=st.none() | HOOKS,
+)
+TRIALS = st.builds(
+    Trials,
+    count=st.integers(1, 99),
+    strategy=st.sampled_from(("pass_at_k", "mean")),
+    cost_limit_usd=st.none() | st.floats(0.1, 9),
+)
+LINES = st.integers(1, 10**6)
+FIELDS = st.lists(NAMES | st.integers(0, 9), max_size=3).map(tuple)
+PLACES = st.builds(lambda file, path, line: Place(file, path, {path: line}), TEXTS, FIELDS, LINES)
+FULL = st.builds(
+    Test,
+    id=NAMES,
+    input=MESSAGES,
+    place=PLACES,
+    criteria=TEXTS,
+    expected_output=MESSAGES,
+    graders=MESSAGES,
+    default_grader=st.none() | NAMES,
+    metadata=OBJECTS,
+    conversation_id=st.none() | NAMES,
+    tags=WORDS,
+    targets=st.none() | WORDS,
+    trials=st.none() | TRIALS,
+    threshold=st.none() | st.floats(0, 1),
+    references=st.dictionaries(NAMES, PATHS, max_size=2),
+    guideline_files=st.lists(PATHS, max_size=2).map(tuple),
+    guidelines=TEXTS,
+    workspace=st.none() | WORKSPACES,
+)
+
+
+def test_nothing_of_a_test_is_forgotten_here() -> None:
+    assert set(Test.__slots__) == {
+        *("id", "input", "place", "criteria", "expected_output", "graders", "default_grader", "metadata", "tags"),
+        *(
+            "conversation_id",
+            "targets",
+            "trials",
+            "threshold",
+            "references",
+            "guideline_files",
+            "guidelines",
+            "workspace",
+        ),
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(FULL)
+def test_every_test_survives_json(test: Test) -> None:
+    assert Test.from_json(loads(dumps(test.to_json()))) == test
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(FULL, max_size=6))
+def test_tests_are_kept_as_they_are(tests: Sequence[Test]) -> None:
+    kept = KeptTests(tests)
+    assert list(kept) == [kept[index] for index in range(len(kept))] == kept[:] == tests
+    assert [Test.from_json(value) for value in kept.written()] == tests
+    assert [(one.id, other.id) for one in kept for other in kept] == [
+        (one.id, other.id) for one in tests for other in tests
+    ]
+
+
+def test_more_than_memory_holds_goes_to_a_file() -> None:
+    long = "x" * (BLOCK // 3)
+    tests = [
+        Test(f"t{number}", ({"role": "user", "content": long},), Place("f", (), {(): number + 1}))
+        for number in range(60)
+    ]
+    kept = KeptTests()
+    for number, test in enumerate(tests):
+        kept.append(test)
+        assert kept[number // 2].id == f"t{number // 2}"  # what was added is there at once
+    assert sum(len(dumps(value)) for value in kept.written()) > IN_MEMORY
+    assert list(kept) == tests
+    assert kept[-1] == tests[-1]
+    with pytest.raises(IndexError):
+        kept[60]
+
+
+def test_lines_of_a_whole_file_are_kept_once(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("tests:\n  - id: a\n    criteria: c\n    input: i\n    tags: [x]\n")
+    (file,) = load_evals([tmp_path / "x.yaml"], here=tmp_path, notices=lambda _: None)
+    assert str(file.tests[0].place.at("tags")) == "x.yaml, line 5: tests[0].tags"
+
+
+def lines(folder: Path, count: int, changes: dict[int, str]) -> Path:
+    """An eval file with so many tests; ``changes``: what stands in other lines, by their numbers."""
+    made = (json.dumps({"id": f"t{number}", "input": "i"}) for number in range(1, count + 1))
+    path = folder / "suite.jsonl"
+    path.write_text("".join(f"{changes.get(number, text)}\n" for number, text in enumerate(made, 1)))
+    (folder / "suite.yaml").write_text("assert: [{type: contains, value: x}]\n")
+    (folder / "targets.yaml").write_text("targets: [{name: m, provider: mock, response: x}]\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"id": "new", "input": ', "suite.jsonl, line 900: not JSON"),
+        ('{"id": "t7", "input": "i"}', "suite.jsonl, line 900: id: 't7' is the id of another test too, in line 7"),
+        ('{"id": "new", "inptu": "i"}', "suite.jsonl, line 900: inptu: unknown key"),
+        ('{"id": "new", "input": "i", "execution": {"target": "none"}}', "suite.jsonl, line 900: "),
+    ],
+)
+async def test_a_fault_in_a_late_line_is_found_before_anything_is_made(tmp_path: Path, text: str, message: str) -> None:
+    path = lines(tmp_path, 1000, {900: text})
+    given = {"eval_files": [str(path)], "targets": str(tmp_path / "targets.yaml"), "data_dir": str(tmp_path / "data")}
+    with pytest.raises(UserError) as caught:
+        await open_eval(EvalSpec.make({**given, "run_name": "r"}), resume=False, notice=print, environ={})
+    assert message in str(caught.value)
+    assert not (tmp_path / "data").exists()
