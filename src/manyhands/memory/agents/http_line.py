@@ -1,0 +1,74 @@
+"""An agent that is a server: each message is posted to its address as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import loads
+
+TIME_HEADER = "X-Manyhands-Time"
+"""The header that holds the virtual time, as RFC 3339 in UTC."""
+KEY_VARIABLE = "MANYHANDS_AGENT_KEY"
+"""The environment variable that holds a key for servers that want one. Keys of models are not sent to agents."""
+MAX_ANSWER = 16 << 20
+"""Bytes of an answer at most."""
+_NOT_OFFERED = (404, 405, 501)
+
+
+class HttpLine:
+    """See ``outside.Line``. A server that does not know ``load``, ``exchange``, ``forward_time`` or ``reset`` (404, 405, 501) is taken to
+    go by what it remembers. ``seconds``: for one answer; ``key``: sent as a bearer token."""
+
+    def __init__(self, url: str, *, seconds: float, key: str | None = None) -> None:
+        self._url = url
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._timeout = aiohttp.ClientTimeout(total=seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        self._session = aiohttp.ClientSession(timeout=self._timeout, headers=self._headers)
+
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._session is None:
+            raise RuntimeError("the line is not open")
+        headers = {TIME_HEADER: datetime.fromtimestamp(float(message["now"]), UTC).isoformat()}
+        try:
+            async with self._session.post(self._url, json=dict(message), headers=headers) as response:
+                if response.status in _NOT_OFFERED and message["type"] != "message":
+                    return {"number": message["number"]} if message["type"] == "load" else {}
+                if response.status >= 400:
+                    text = (await response.text())[:300]
+                    cause = Cause.RATE_LIMIT if response.status == 429 else Cause.TARGET_ERROR
+                    raise ItemError(cause, f"the agent at {self._url} answered {response.status}: {text}")
+                found = loads(await _bounded(response))
+        except TimeoutError:
+            raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} gave no answer in time") from None
+        except (aiohttp.ClientError, ValueError) as error:
+            raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} can't be talked to: {error}") from error
+        if not isinstance(found, dict):
+            raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} answered with no JSON object")
+        if found.get("error"):
+            raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} says: {str(found['error'])[:500]}")
+        return found
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """The answer's body. Raises ValueError if it is too long."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > MAX_ANSWER:
+            raise ValueError(f"the answer has more than {MAX_ANSWER:,} bytes")
+    return bytes(body)

@@ -1,0 +1,187 @@
+"""From the agent that was chosen to one that can be talked to, for one session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.memory.agents.chat import ChatAgent
+from manyhands.memory.agents.class_line import ClassLine
+from manyhands.memory.agents.cost import CostEstimator
+from manyhands.memory.agents.embedding import EndpointEmbedder
+from manyhands.memory.agents.http_line import KEY_VARIABLE, HttpLine
+from manyhands.memory.agents.human import HumanLine
+from manyhands.memory.agents.model_steps import ModelCaller
+from manyhands.memory.agents.naming import AgentChoice
+from manyhands.memory.agents.outside import OutsideAgent, OwnClock
+from manyhands.memory.agents.program_line import ProgramLine, command_words
+from manyhands.memory.agents.protocol import MemoryAgent
+from manyhands.memory.agents.retrieval import EmbeddingIndex, RetrievalAgent, TextIndex
+from manyhands.memory.agents.scratchpad import ScratchpadAgent
+from manyhands.memory.agents.window import TokenLength
+
+NEEDED_LIMIT = 32_000
+"""Tokens of context of agents that need a limit where none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What agents of a session are made with. ``folder``: the agent's own, for what it keeps; ``session``: names the session;
+    ``mark``: what marks the run's processes; ``caller``: makes what asks a model; ``embedder`` likewise; ``limit``, ``reserve``: tokens
+    of the context, and of these for the reply; ``seconds``: for one reply; ``started_at``: virtual time; ``clock``: see ``outside``."""
+
+    session: str
+    folder: Path
+    mark: str
+    token_length: TokenLength
+    limit: int | None
+    reserve: int
+    max_message_size: int
+    seconds: float
+    started_at: float
+    clock: OwnClock | None
+    caller: Callable[[str], ModelCaller]
+    embedder: Callable[[], EndpointEmbedder]
+
+
+def make_agent(choice: AgentChoice, around: Surroundings) -> MemoryAgent:
+    """Raises UserError for one that can't be used."""
+    name, size = choice.name(around.limit), around.max_message_size
+    limit = around.limit or NEEDED_LIMIT
+    match choice.kind:
+        case "chat" | "timestamps":
+            return ChatAgent(
+                name,
+                around.caller(choice.model),
+                around.token_length,
+                limit=around.limit,
+                reserve=around.reserve,
+                timestamps=choice.kind == "timestamps",
+                max_message_size=size,
+            )
+        case "retrieval" | "embeddings":
+            index = TextIndex() if choice.kind == "retrieval" else EmbeddingIndex(around.embedder())
+            return RetrievalAgent(
+                name,
+                around.caller(choice.model),
+                index,
+                around.token_length,
+                limit=limit,
+                reserve=around.reserve,
+                max_message_size=size,
+            )
+        case "scratchpad":
+            return ScratchpadAgent(
+                name,
+                around.caller(choice.model),
+                around.token_length,
+                limit=limit,
+                reserve=around.reserve,
+                max_message_size=size,
+            )
+        case "cost":
+            return CostEstimator(
+                name,
+                around.token_length,
+                input_price=choice.prices[0],
+                output_price=choice.prices[1],
+                limit=around.limit,
+                reserve=around.reserve,
+                max_message_size=size,
+            )
+        case "command":
+            line = ProgramLine(
+                command_words(choice.target),
+                folder=Path.cwd(),
+                mark=around.mark,
+                seconds=around.seconds,
+                errors=around.folder / "stderr.txt",
+                started_at=around.started_at,
+            )
+            return OutsideAgent(name, line, session=around.session, max_message_size=size, clock=around.clock)
+        case "http":
+            server = HttpLine(choice.target, seconds=around.seconds, key=os.environ.get(KEY_VARIABLE))
+            return OutsideAgent(name, server, session=around.session, max_message_size=size, clock=around.clock)
+        case "python":
+            made = class_of(choice.target)
+            known = ClassLine(_maker(made, around), folder=around.folder, seconds=around.seconds)
+            own = getattr(made, "max_message_size", None)
+            return OutsideAgent(
+                name,
+                known,
+                session=around.session,
+                max_message_size=own if isinstance(own, int) else size,
+                clock=around.clock,
+            )
+        case "human":
+            return OutsideAgent(name, HumanLine(), session=around.session, max_message_size=1 << 30)
+        case _:
+            raise UserError(f"--agent_name: {choice.id} can't be made here")
+
+
+def check_agent(choice: AgentChoice) -> None:
+    """Raises UserError for an agent that is not there."""
+    if choice.kind == "python":
+        class_of(choice.target)
+    if choice.kind == "command":
+        program = command_words(choice.target)[0]
+        if which(program) is None:
+            raise UserError(f"--agent_name: there is no program {program}")
+
+
+def class_of(target: str) -> Callable[..., Any]:
+    """The class that ``MODULE:CLASS`` or ``FILE.py:CLASS`` names. Raises UserError."""
+    where, _, name = target.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            spec = spec_from_file_location(Path(where).stem, where)
+            if spec is None or spec.loader is None or not Path(where).is_file():
+                raise UserError(f"--agent_name: there is no file {where}")
+            module = module_from_spec(spec)
+            sys.modules.setdefault(spec.name, module)
+            spec.loader.exec_module(module)
+        else:
+            if os.getcwd() not in sys.path:
+                sys.path.insert(0, os.getcwd())
+            module = import_module(where)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"--agent_name: {where} can't be loaded: {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise UserError(f"--agent_name: {where} has no class {name}")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _maker(made: Callable[..., Any], around: Surroundings) -> Callable[[], Any]:
+    """Makes the object, giving it those of the usual arguments that it takes."""
+    offered: Mapping[str, Any] = {
+        "run_name": around.session,
+        "save_path": around.folder,
+        "max_prompt_size": around.limit,
+        "max_message_size": around.max_message_size,
+    }
+
+    def make() -> Any:
+        try:
+            wanted = signature(made).parameters
+        except (TypeError, ValueError):
+            wanted = {}  # type: ignore[assignment]
+        agent = made(**{name: value for name, value in offered.items() if name in wanted})
+        for name in ("run_name", "save_path"):
+            if not hasattr(agent, name):
+                setattr(agent, name, offered[name])
+        return agent
+
+    return make

@@ -1,0 +1,164 @@
+"""Agents that are not this program's: one exchange is one step, and what they remember is their own.
+
+After a crash such an agent is first asked what it has kept (``load``), and is then told again what was said since, with its own replies
+(``exchange``), so that one that keeps nothing can follow too. No message is put to it twice, but for one that was on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from manyhands.core.digests import digest
+from manyhands.core.jsonio import without_surrogates
+from manyhands.core.usage import Usage
+from manyhands.engine.context import Context, Effect
+from manyhands.memory.agents.protocol import DEFAULT_MESSAGE_SIZE, Answer, Incoming
+
+EXCHANGE = "exchange"
+"""The kind of a step in which an agent from outside was sent a message."""
+
+
+OwnClock = Callable[[float], AbstractContextManager[Any]]
+"""Lets this process's clock go on from a time, in seconds since 1970 UTC, for as long as something runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Something that an agent has been through. ``kind``: ``message``, ``forward_time`` or ``reset``."""
+
+    kind: str
+    number: int
+    now: float
+    text: str = ""
+    reply: str = ""
+
+
+class Line(Protocol):
+    """The way to an agent outside. What it is sent and answers are JSON objects (see docs/memory.md)."""
+
+    async def open(self) -> None:
+        """Make it ready. Raises ItemError."""
+        ...
+
+    async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Raises ItemError if no usable reply comes in time."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class OutsideAgent:
+    """See ``protocol.MemoryAgent``. ``session``: names this session to the agent; ``simulated`` says what the person told of it."""
+
+    simulated = False
+
+    def __init__(
+        self,
+        name: str,
+        line: Line,
+        *,
+        session: str,
+        max_message_size: int = DEFAULT_MESSAGE_SIZE,
+        clock: OwnClock | None = None,
+    ) -> None:
+        """``clock``: what this process's clock shows to the agent; None for what it is."""
+        self.name = name
+        self._clock: OwnClock = clock or (lambda now: nullcontext())
+        self.max_message_size = max_message_size
+        self._line = line
+        self._session = session
+        self._open = False
+        self._now = 0.0
+        self._past: list[Past] = []
+
+    async def reply(self, context: Context, incoming: Incoming) -> Answer:
+        request = {"number": incoming.number, "text": digest("text", incoming.text).hex()}
+        self._now = incoming.now
+
+        async def effect() -> Effect:
+            await self._ready()
+            expected = incoming.expected_reply
+            said = {"type": "message", "number": incoming.number, "text": incoming.text, "expected_reply": expected}
+            found = await self._sent(said, incoming.now)
+            usage = _usage(found)
+            text = without_surrogates(str(found.get("text", "")))  # what the journal gives back later
+            return Effect({"text": text, "usage": usage.to_json()}, usage)
+
+        recorded = context.replaying
+        output: dict[str, Any] = await context.step(EXCHANGE, request, effect)
+        if recorded:
+            self._past.append(Past("message", incoming.number, incoming.now, incoming.text, output["text"]))
+        return Answer(output["text"], Usage.from_json(output["usage"]))
+
+    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
+        self._now = incoming.now
+        self._past.append(Past("message", incoming.number, incoming.now, incoming.text, reply))
+
+    async def forward_time(self, context: Context, now: float) -> None:
+        await self._told(context, "forward_time", now)
+
+    async def reset(self, context: Context) -> None:
+        await self._told(context, "reset", self._now)
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    async def _told(self, context: Context, kind: str, now: float) -> None:
+        self._now = now
+
+        async def effect() -> Effect:
+            await self._ready()
+            await self._sent({"type": kind}, now)
+            return Effect({})
+
+        recorded = context.replaying
+        request = {"now": now} if kind == "forward_time" else {}
+        await context.step(kind, request, effect)
+        if recorded:
+            self._past.append(Past(kind, 0, now))
+
+    async def _ready(self) -> None:
+        """Open the line, once, and let the agent catch up with what it has been through."""
+        if self._open:
+            return
+        with self._clock(self._now):
+            await self._line.open()
+        self._open = True
+        past, self._past = self._past, []
+        if not past:
+            return
+        last = max((each.number for each in past), default=0)
+        kept = (await self._sent({"type": "load", "number": last}, past[-1].now)).get("number")
+        known = min(kept, last) if isinstance(kept, int) and not isinstance(kept, bool) else 0
+        behind = next((place + 1 for place, each in enumerate(past) if each.number == known), 0) if known else 0
+        for each in past[behind:]:
+            await self._again(each)
+
+    async def _again(self, past: Past) -> None:
+        if past.kind == "message":
+            told = {"type": "exchange", "number": past.number, "text": past.text, "reply": past.reply}
+            await self._sent(told, past.now)
+        else:
+            await self._sent({"type": past.kind}, past.now)
+
+    async def _sent(self, message: Mapping[str, Any], now: float) -> Mapping[str, Any]:
+        with self._clock(now):
+            return await self._line.send({**message, "session": self._session, "now": now})
+
+
+def _usage(found: Mapping[str, Any]) -> Usage:
+    """What the agent says that a reply took: ``cost_usd``, ``input_tokens``, ``output_tokens``."""
+    cost = found.get("cost_usd")
+    tokens = [found.get(name) for name in ("input_tokens", "output_tokens")]
+    used = [each if isinstance(each, int) and each >= 0 else 0 for each in tokens]
+    priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
+    return Usage(
+        calls=1,
+        input_tokens=used[0],
+        output_tokens=used[1],
+        cost=float(cost) if priced and cost is not None else 0.0,
+        unpriced_calls=0 if priced else 1,
+    )

@@ -1,0 +1,1 @@
+"""The kinds of tests. ``manyhands.memory.dataset_registry`` knows them all."""

@@ -1,0 +1,205 @@
+"""Texts with questions about them, written by a model or taken from our own: facts, instructions, a principle, changing information."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from manyhands.core.errors import UserError
+from manyhands.memory.datasets.base import BaseDataset, DatasetArguments
+from manyhands.memory.datasets.generated_texts import Text, conflicting, facts, instructions, principle
+from manyhands.memory.datasets.judge import ask_with_data, judged
+from manyhands.memory.model import Ask, Definition, Exchange, Scoring
+from manyhands.memory.tolerant_json import NotJson, tolerant_json
+from manyhands.models.draws import Draws
+
+CONTENT = "write a test"
+"""The purpose of asking a model for the text and questions of a test."""
+_LEAD_INS = (
+    "Back to the made-up world: ",
+    "Something about that invented world. ",
+    "Do you remember the world I described? ",
+    "",
+)
+
+_TASK = """Write the material for a test of memory. Reply with a JSON object and nothing else: {"content": [<texts>], "question": [<texts>],
+"answer": [<texts>]}, with as many answers as questions, in the same order. The user message says how much of what. Invent names and
+details; nothing may be answerable from general knowledge. Each answer must follow from the content alone and be one short sentence."""
+
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Written(BaseModel):
+    """What a model has to write."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    content: list[Said] = Field(min_length=1)
+    question: list[Said] = Field(min_length=1)
+    answer: list[Said] = Field(min_length=1)
+
+
+class GeneratedArguments(DatasetArguments):
+    """``generation``: ``builtin`` for our own texts, ``model`` for one that a model writes; ``auto``: the model if
+    ``generation_model`` names one. ``generation_file``: a JSON object with other instructions for ``content``, ``question`` and
+    ``answer``. ``max_attempts``: how often a model may try."""
+
+    generation: Literal["auto", "builtin", "model"] = "auto"
+    generation_model: str | None = None
+    generation_file: Path | None = None
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    max_attempts: int = Field(default=10, ge=1, le=100)
+
+
+class GeneratedDataset(BaseDataset):
+    """The base of these. ``wanted``: what is to be written (``content``, ``question``, ``answer``); ``items`` and ``asked``: how many."""
+
+    Arguments: ClassVar[type[DatasetArguments]] = GeneratedArguments
+    wanted: ClassVar[dict[str, str]]
+    items: ClassVar[int]
+    asked: ClassVar[int]
+
+    def builtin(self, draws: Draws) -> Text:
+        """A text of our own."""
+        raise NotImplementedError
+
+    def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
+        made: list[Definition] = []
+        for number in range(examples):
+            text = (yield from self._written()) if self._by_model() else self.builtin(draws)
+            made.append(self.test(number, text, draws))
+        return made
+
+    def test(self, number: int, text: Text, draws: Draws) -> Definition:
+        return self.scripted(number, ("\n".join(text.content),), text.questions, list(text.answers))
+
+    def evaluate(self, exchange: Exchange) -> Scoring:
+        return (yield from judged(exchange.questions, exchange.definition.expected_responses, exchange.answers))
+
+    def _by_model(self) -> bool:
+        kind = self.arguments.generation
+        return kind == "model" or (kind == "auto" and self.arguments.generation_model is not None)
+
+    def _written(self) -> Generator[Ask, str, Text]:
+        wanted, problem = self._instructions(), ""
+        for attempt in range(1, self.arguments.max_attempts + 1):
+            data = {**wanted, "attempt": attempt}
+            reply = yield ask_with_data(CONTENT, _TASK, data, temperature=self.arguments.temperature, max_tokens=2048)
+            try:
+                return self._checked(tolerant_json(reply))
+            except (NotJson, ValidationError, ValueError) as error:
+                problem = " ".join(str(error).split())[:200]
+        attempts = self.arguments.max_attempts
+        raise UserError(
+            f"dataset {self.id!r}: the model wrote nothing usable in {attempts} attempts; the last time: {problem}"
+        )
+
+    def _checked(self, value: Any) -> Text:
+        written = Written.model_validate(value)
+        questions, answers = written.question[: self.asked], written.answer[: self.asked]
+        if len(questions) != len(answers) or len(questions) < self.asked:
+            raise ValueError(
+                f"{len(written.question)} questions and {len(written.answer)} answers, not {self.asked} of both"
+            )
+        return Text(tuple(written.content[: self.items]), tuple(questions), tuple(answers))
+
+    def _instructions(self) -> dict[str, str]:
+        path = self.arguments.generation_file
+        if path is None:
+            return self.wanted
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            return {key: str(told[key]) for key in ("content", "question", "answer")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"dataset {self.id!r}: generation_file {path} must be a JSON object with content, question and answer: {error!r}"
+            ) from None
+
+
+class DelayedRecall(GeneratedDataset):
+    """Ten facts about a made-up world, ten questions; a point for each answer by the general judge."""
+
+    id = "delayed_recall"
+    default_name = "Delayed Recall"
+    about = "Tells facts about a made-up world, and asks for them much later."
+    items, asked = 10, 10
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "Ten facts about an invented world, one sentence each.",
+        "question": "Ten questions, one about each fact, that name what they are about.",
+        "answer": "The answer to each.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return facts(draws)
+
+    def test(self, number: int, text: Text, draws: Draws) -> Definition:
+        told = "Here are some facts about a made-up world. Keep them in mind.\n\n" + "\n".join(text.content)
+        questions = [draws.pick(_LEAD_INS) + question for question in text.questions]
+        return self.scripted(number, (told,), questions, list(text.answers))
+
+
+class InstructionRecall(GeneratedDataset):
+    """Ten steps of an instruction, five questions; a point for each answer by the general judge."""
+
+    id = "instruction_recall"
+    default_name = "Instruction Recall"
+    about = "Gives instructions for a device in steps, and asks about single steps."
+    items, asked = 10, 5
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "Ten numbered steps (Step 1: …) of instructions for using an invented device.",
+        "question": "Five questions about single steps, their order or their details.",
+        "answer": "The answer to each.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return instructions(draws)
+
+
+class HowToThink(GeneratedDataset):
+    """A principle to decide by, five dilemmas; a point for each decision that the principle demands, by the general judge."""
+
+    id = "how_to_think"
+    default_name = "How to Think"
+    about = "Gives a principle, and asks for decisions that follow from it."
+    items, asked = 3, 5
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "A principle that decides between two things of which common sense would often prefer the other, in one to "
+        "three sentences.",
+        "question": "Five dilemmas that the principle decides, each ending in a question for the decision. They don't mention "
+        "the principle.",
+        "answer": "The decision that the principle demands, with the reason.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return principle(draws)
+
+
+class ConflictingPersonalInformation(GeneratedDataset):
+    """Things that somebody says about themselves, of which later ones take back earlier ones; questions for what holds now. A point
+    for each answer by the general judge."""
+
+    id = "conflicting_personal_info"
+    default_name = "Conflicting Personal Information"
+    about = "Tells things about a person and takes some back later, and asks what holds now."
+    items, asked = 10, 3
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "Ten statements of somebody about their own life. Three of the later ones take back or change earlier ones, "
+        "without saying so.",
+        "question": "Three questions, in the first person, for what is true now of what has changed.",
+        "answer": "What is true now.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return conflicting(draws)
+
+
+GENERATED: Sequence[type[GeneratedDataset]] = (
+    DelayedRecall,
+    InstructionRecall,
+    HowToThink,
+    ConflictingPersonalInformation,
+)

@@ -1,0 +1,107 @@
+"""Something to be done later, in the middle of something else: a quotation to be added to a certain reply."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Generator, Sequence
+from typing import ClassVar
+
+from manyhands.memory.datasets.base import ACKNOWLEDGED, BaseDataset, all_or_nothing, between, shuffled
+from manyhands.memory.model import Ask, Definition, Evaluation, Exchange, Message, Scoring, Verdict
+from manyhands.models.draws import Draws
+
+QUOTES = (
+    ("Brevity is the soul of wit", "William Shakespeare"),
+    ("Reading maketh a full man, conference a ready man, and writing an exact man", "Francis Bacon"),
+    ("The mass of men lead lives of quiet desperation", "Henry David Thoreau"),
+    ("A foolish consistency is the hobgoblin of little minds", "Ralph Waldo Emerson"),
+    ("It was the best of times, it was the worst of times", "Charles Dickens"),
+    ("A thing of beauty is a joy for ever", "John Keats"),
+    ("A little learning is a dangerous thing", "Alexander Pope"),
+    ("Hope is the thing with feathers that perches in the soul", "Emily Dickinson"),
+    ("Water, water, every where, nor any drop to drink", "Samuel Taylor Coleridge"),
+    ("They also serve who only stand and wait", "John Milton"),
+    ("Theirs not to reason why, theirs but to do and die", "Alfred Tennyson"),
+    ("The heart has its reasons, of which reason knows nothing", "Blaise Pascal"),
+)
+"""From Hamlet; Essays (Of Studies); Walden; Self-Reliance; A Tale of Two Cities; Endymion; An Essay on Criticism; the poem of that
+line; The Rime of the Ancient Mariner; When I Consider How My Light Is Spent; The Charge of the Light Brigade; Pensées. All are in
+the public domain."""
+
+EARLIEST, LATEST = 2, 8
+"""Which reply the quotation belongs to; the reply to the instruction is the first."""
+_TOLD = "{quote!r} - {author}"
+_ASKED = (
+    "Go on answering whatever I write, it will be about other things; but add the quotation from {author} to the end of your reply number "
+    "{place}, and to no other. Your reply to this message is number 1."
+)
+_ASCII = str.maketrans("", "", string.punctuation)
+
+
+class ProspectiveMemory(BaseDataset):
+    """One point if the quotation is in the reply it belongs to and in no other one up to the moment of checking. Punctuation and capitals
+    don't matter.
+
+    Mended: the first reply may repeat the quotation to confirm it (as published, that gives nothing); the provisional score is 0 (as
+    published, 1); what counts begins with this test's own instruction (as published, with the first message of the same text, which may be
+    of an earlier test).
+    """
+
+    id = "prospective_memory"
+    default_name = "Prospective Memory"
+    about = "Demands that a quotation be added to a later reply, and goes on with other things."
+    callback_based: ClassVar[bool] = True
+
+    def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
+        yield from ()
+        left: list[tuple[str, str]] = []
+        made: list[Definition] = []
+        for number in range(examples):
+            left = left or shuffled(draws, QUOTES)
+            (quote, author), place = left.pop(), between(draws, EARLIEST, LATEST)
+            asked = self.question or _ASKED.format(author=author, place=place)
+            told = (_TOLD.format(quote=quote, author=author),)
+            made.append(self.scripted(number, told, (asked,), [[quote, author, place]]))
+        return made
+
+    def callback(self, definition: Definition, conversation: Sequence[Message]) -> Verdict:
+        if not isinstance(definition.expected_responses[0], list):
+            return Verdict(Evaluation(0.0, 1.0, ("this test says in words what it expects",)), True)
+        quote, _, place = definition.expected_responses[0]
+        replies = replies_to(definition.script[-1], conversation)
+        if len(replies) < place:
+            return Verdict(Evaluation(float(not self.mended), 1.0, ("it is not yet time for the quotation",)), False)
+        said = [_plain(quote) in _plain(reply) for reply in replies]
+        elsewhere = said[1 if self.mended else 0 : place - 1] + said[place:]
+        if any(elsewhere):
+            return Verdict(all_or_nothing(False, "the quotation is in another reply"), True)
+        reason = f"the quotation {'is' if said[place - 1] else 'is not'} in reply number {place}"
+        return Verdict(all_or_nothing(said[place - 1], reason), True)
+
+    def evaluate(self, exchange: Exchange) -> Scoring:
+        """What the callback found is the score; without it there is nothing to score by."""
+        yield from ()
+        return self.callback(exchange.definition, exchange.messages).evaluation
+
+    def right_answer(self, definition: Definition, number: int) -> str:
+        return ACKNOWLEDGED
+
+    def ideal_addition(self, definition: Definition, conversation: Sequence[Message]) -> str:
+        quote, author, place = definition.expected_responses[0]
+        asked = [each.test_id == definition.unique_id and each.is_question for each in conversation]
+        if True not in asked:
+            return ""
+        replies = len(conversation) - asked.index(True)
+        return f'"{quote}" - {author}' if replies == place - 1 else ""
+
+
+def replies_to(instruction: str, conversation: Sequence[Message]) -> list[str]:
+    """The replies from the first message on that holds the instruction."""
+    for place, message in enumerate(conversation):
+        if instruction in message.text:
+            return [each.reply for each in conversation[place:]]
+    return []
+
+
+def _plain(text: str) -> str:
+    return text.lower().translate(_ASCII)

@@ -1,0 +1,185 @@
+"""What the results of an agent come to, by the published formulas and by ours.
+
+The published ones are those of behaviour specification, section 7: they reproduce the figures of published reports. Ours say how sure they
+are, and are of all tests that have a score.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.core.statistics import Mean, mean
+from manyhands.core.yaml_files import read_yaml
+from manyhands.memory.places import CONFIGURATION, DEFINITIONS, MASTER_LOG, RUNSTATS, SESSION
+from manyhands.memory.runstats import RunStats, read_runstats
+
+_LARGEST = 1e15
+"""What no number of a result reaches: it is no number then, or not that of a test."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestFigures:
+    """The result of a test. ``score``: from 0 to 1, None for a test without one; ``tokens``, ``characters``: from its first message to its
+    evaluation; ``result``: the whole file."""
+
+    __test__ = False  # it is no test of pytest's
+
+    dataset: str
+    example: str
+    score: float | None
+    tokens: int
+    characters: int
+    needles: int
+    result: Mapping[str, Any] = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFigures:
+    """``score``: the sum of the datasets' means, ``score_deviation`` of their population standard deviations, ``most``: how many there are;
+    ``accuracy``: percent; ``ltm_score``: the mean of ``tokens`` of tests with full marks; ``speed``: tokens of replies a second."""
+
+    score: float
+    score_deviation: float
+    most: int
+    accuracy: float
+    ltm_score: float
+    speed: float
+    verbosity: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFigures:
+    """An agent's results in a run. ``datasets``: of each, the mean of its scores; ``accuracy``: the mean of all scores, where tests of one
+    dataset are taken to depend on each other; ``about``: what ``session.json`` says, empty for the original's folders."""
+
+    run: str
+    agent: str
+    folder: Path
+    memory_span: int | None
+    tests: tuple[TestFigures, ...]
+    stats: RunStats | None
+    published: PublishedFigures
+    datasets: Mapping[str, Mean]
+    accuracy: Mean
+    about: Mapping[str, Any]
+
+    @property
+    def unscored(self) -> int:
+        return sum(test.score is None for test in self.tests)
+
+
+def agents_in(folder: Path) -> list[Path]:
+    """The folders of results of a run, or the folder itself if it is one. Raises UserError if it is neither."""
+    if (folder / MASTER_LOG).is_file() or (folder / RUNSTATS).is_file():
+        return [folder]
+    results = folder / "results"
+    found = sorted(each for each in results.iterdir() if each.is_dir()) if results.is_dir() else []
+    if not found:
+        raise UserError(f"{folder}: neither a run with results nor an agent's folder below results")
+    return found
+
+
+def figures_of(folder: Path, level: float = 0.95) -> AgentFigures:
+    """The figures of one agent. Raises UserError naming what can't be read."""
+    run = folder.absolute().parent.parent
+    tests = tuple(_tests(folder))
+    stats = read_runstats(folder / RUNSTATS) if (folder / RUNSTATS).is_file() else None
+    scores: dict[str, list[float]] = {}
+    for test in tests:
+        if test.score is not None:
+            scores.setdefault(test.dataset, []).append(test.score)
+    scored = [test for test in tests if test.score is not None]
+    return AgentFigures(
+        run.name,
+        folder.absolute().name,
+        folder,
+        _memory_span(run),
+        tests,
+        stats,
+        _published(tests, scores, stats),
+        {name: mean(values, level=level) for name, values in sorted(scores.items())},
+        mean([test.score or 0.0 for test in scored], [test.dataset for test in scored], level),
+        _about(folder),
+    )
+
+
+def _published(
+    tests: Sequence[TestFigures], scores: Mapping[str, Sequence[float]], stats: RunStats | None
+) -> PublishedFigures:
+    score = sum(map(fmean, scores.values()))
+    full = [test.tokens for test in tests if test.score is not None and test.score >= 1]
+    tokens = 0 if stats is None else stats.agent_tokens or 0
+    return PublishedFigures(
+        score,
+        sum(map(pstdev, scores.values())),
+        len(scores),
+        100 * score / len(scores) if scores else 0.0,
+        fmean(full) if full else 0.0,
+        tokens / stats.duration if stats is not None and stats.duration else 0.0,
+        tokens,
+        0.0 if stats is None else stats.agent_costs_usd,
+    )
+
+
+def _tests(folder: Path) -> Iterator[TestFigures]:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder")
+    for dataset in sorted(each for each in folder.iterdir() if each.is_dir()):
+        for path in sorted(dataset.glob("*.json"), key=lambda path: (len(path.name), path.name)):
+            yield _test(dataset.name, path)
+
+
+def _test(dataset: str, path: Path) -> TestFigures:
+    found = _object(path)
+    score, most = found.get("score"), found.get("max_score", 1)
+    share = None if score is None else _number(score, path, "score") / (_number(most, path, "max_score") or 1)
+    return TestFigures(
+        dataset,
+        path.stem.rpartition("_")[0],
+        share,
+        int(_number(found.get("tokens", 0), path, "tokens")),
+        int(_number(found.get("characters", 0), path, "characters")),
+        int(_number(found.get("needles", 0), path, "needles")),
+        found,
+    )
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: must be an object")
+    return found
+
+
+def _number(value: Any, path: Path, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _LARGEST:
+        raise UserError(f"{path}: {name}: must be a number")
+    return float(value)
+
+
+def _memory_span(run: Path) -> int | None:
+    """As the configuration has it, of any version; None if it has none."""
+    path = run / DEFINITIONS / CONFIGURATION
+    if not path.is_file():
+        return None
+    content, _ = read_yaml(path)
+    datasets = content.get("datasets") if isinstance(content, dict) else None
+    arguments = datasets.get("args") if isinstance(datasets, dict) else None
+    span = arguments.get("memory_span") if isinstance(arguments, dict) else None
+    return span if isinstance(span, int) else None
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    return _object(folder / SESSION) if (folder / SESSION).is_file() else {}

@@ -1,0 +1,57 @@
+"""Filler as a log shows it, with the generator drawn along, so that its state can be compared with the saved one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from manyhands.memory.events import Event, EventType
+from manyhands.memory.filler import FactFiller, Filler
+from manyhands.memory.model import Json
+
+
+class LoggedFiller:
+    """Filler texts are taken from the log. For each one, facts are drawn as the original draws them; where they are not those of the text,
+    the text is accepted, and ``others`` counts it.
+
+    ``by_size``: whether tokens of any text can be counted, so that a text must also be as long as the original would have made it.
+    """
+
+    def __init__(
+        self, facts: FactFiller, preamble: str, upcoming: Callable[[], Event | None], *, by_size: bool = False
+    ) -> None:
+        self._facts = facts
+        self._preamble = preamble
+        self._upcoming = upcoming
+        self._by_size = by_size
+        self.others: list[str] = []
+
+    @property
+    def state(self) -> Json:
+        return self._facts.state
+
+    def restore(self, state: Json) -> None:
+        self._facts.restore(state)
+
+    def write(self, limit: int) -> Filler:
+        event = self._upcoming()
+        if event is None or event.type is not EventType.SEND_FILL:
+            return self._facts.write(limit)
+        if self._by_size:
+            before = self._facts.state
+            made = self._facts.write(limit)
+            if made.message == event.message:
+                return made
+            self._facts.restore(before)
+        if not self._follows(event.message) or self._by_size:
+            self.others.append(event.message)
+        return Filler(event.message, "")
+
+    def _follows(self, text: str) -> bool:
+        """Draw as many facts as the text has; whether they are the same."""
+        at = len(self._preamble)
+        is_same = text.startswith(self._preamble)
+        while at < len(text) and is_same:
+            _, line = self._facts.draw()
+            is_same = text.startswith(line, at)
+            at += len(line)
+        return is_same

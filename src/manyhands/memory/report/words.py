@@ -1,0 +1,61 @@
+"""Figures as a page writes them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from manyhands.core.statistics import Interval, Mean, Paired
+
+NOTHING = "–"
+
+
+def share(value: float | None) -> str:
+    """A score from 0 to 1."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def interval(found: Interval | None, scale: float = 1, places: int = 3) -> str:
+    """An interval in brackets; nothing if there is none."""
+    return "" if found is None else f"[{scale * found.low:.{places}f} … {scale * found.high:.{places}f}]"
+
+
+def estimate(found: Mean) -> str:
+    """A mean score with its interval."""
+    return f"{share(found.value)} {interval(found.interval)}".rstrip()
+
+
+def percent(found: Mean) -> str:
+    """A mean score in percent, with its interval."""
+    if found.value is None:
+        return NOTHING
+    return f"{100 * found.value:.1f} % {interval(found.interval, 100, 1)}".rstrip()
+
+
+def difference(found: Paired | None) -> str:
+    """A mean difference of scores, with its interval."""
+    if found is None or found.difference.value is None:
+        return NOTHING
+    return f"{found.difference.value:+.3f} {interval(found.difference.interval)}".rstrip()
+
+
+def p_value(found: Paired | None) -> str:
+    """How likely as large a difference is by chance alone."""
+    if found is None or found.p_value is None:
+        return NOTHING
+    return "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
+
+
+def whole(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def money(value: float | None) -> str:
+    """US dollars; small sums to a hundredth of a cent."""
+    if value is None:
+        return NOTHING
+    return f"${value:,.4f}" if 0 < abs(value) < 1 else f"${value:,.2f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as days, hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))

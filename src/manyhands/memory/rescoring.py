@@ -1,0 +1,262 @@
+"""Published results scored again, from what their folders hold: definitions, results and, where it is there, the master log.
+
+Nothing is asked of a model unless one is given: what it said during a test is in the log, and what else it would have to be asked makes a
+test one that "needs LLM".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.memory.configured import Configured, configured_datasets
+from manyhands.memory.dataset_registry import class_named, made_of
+from manyhands.memory.datasets.base import BaseDataset, Rules
+from manyhands.memory.datasets.prospective import ProspectiveMemory
+from manyhands.memory.datasets.restaurant import Restaurant
+from manyhands.memory.datasets.spy_meeting import SpyMeeting
+from manyhands.memory.definition_files import read_definitions
+from manyhands.memory.model import Ask, Definition, Evaluation, Exchange, Message
+from manyhands.memory.places import SESSION
+from manyhands.memory.published_logs import Conversation, conversation_of_lines, conversation_of_log
+
+EQUAL = "equals published"
+EDITED = "equals auto_score (published score edited by hand)"
+NEEDS_MODEL = "needs LLM"
+DEVIATES = "script deviates"
+DIFFERS = "differs"
+UNSCORED = "no rule"
+NEW = "not scored before"
+
+SAME = 1e-6
+"""How far apart two equal scores may be."""
+
+Answer = Callable[[Ask], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """A result scored again. ``published``, ``auto``: what its file says, from 0 to 1; None if it says nothing (``auto``: the score before
+    it was edited by hand, which most files don't have); ``score``: by the rules, None if they can't be applied; ``verdict``: how these
+    compare, one of the constants of this module; ``reasons``: of the new score."""
+
+    run: str
+    agent: str
+    dataset: str
+    example: str
+    published: float | None
+    auto: float | None
+    score: float | None
+    verdict: str
+    reasons: tuple[str, ...]
+
+
+def rescore(
+    folder: Path,
+    scoring: Rules = "published",
+    answer: Answer | None = None,
+    datasets: Mapping[str, BaseDataset] | None = None,
+) -> list[Rescored]:
+    """All results of a run, or of one agent of it. ``folder``: the run's, with ``definitions`` and ``results``, or the agent's
+    below ``results``; ``answer``: a model, None for none; ``datasets``: by name, instead of those of the run's configuration.
+    Raises UserError that names what can't be read."""
+    run = folder if (folder / "definitions").is_dir() else folder.parent.parent
+    if not (run / "definitions").is_dir():
+        raise UserError(f"{folder}: neither a run with definitions and results nor an agent's folder below results")
+    agents = [folder] if run != folder else _folders(run / "results")
+    definitions = {each.unique_id: each for each in read_definitions(run / "definitions")}
+    configured = configured_datasets(run)
+    return [
+        result
+        for agent in agents
+        for result in _Agent(run, agent, definitions, scoring, answer, datasets or {}, configured).results()
+    ]
+
+
+def recorded_scoring(folder: Path) -> Rules:
+    """The rules by which results of ours were scored; ``published`` for the original's, which say nothing."""
+    for path in (folder / SESSION, *sorted(folder.glob(f"results/*/{SESSION}"))):
+        with suppress(OSError, ValueError, AttributeError):
+            if json.loads(path.read_bytes()).get("scoring") == "mended":
+                return "mended"
+    return "published"
+
+
+class _NeedsModel(Exception):
+    pass
+
+
+@dataclass
+class _Agent:
+    """The results of one agent."""
+
+    run: Path
+    folder: Path
+    definitions: Mapping[str, Definition]
+    scoring: Rules
+    answer: Answer | None
+    datasets: Mapping[str, BaseDataset]
+    configured: Configured
+
+    def results(self) -> Iterator[Rescored]:
+        for dataset in _folders(self.folder):
+            for path in sorted(dataset.glob("*.json")):
+                yield self._result(dataset.name, path)
+
+    @cached_property
+    def log(self) -> Conversation | None:
+        """What was said, from the master log; None if there is none."""
+        path = self.folder / "master_log.jsonl"
+        return conversation_of_log(path) if path.is_file() else None
+
+    def _result(self, dataset: str, path: Path) -> Rescored:
+        found = _read(path)
+        example = path.stem.rpartition("_")[0]
+        definition = self.definitions.get(f"{dataset} - {example}") or _definition_in(dataset, example, found)
+        published, auto = _share(found, "score", "max_score"), _share(found, "auto_score", "max_score")
+        evaluation, obstacle = self._evaluated(definition, found)
+        score = None if evaluation is None else evaluation.share
+        verdict = obstacle if score is None else compared(score, published, auto, obstacle)
+        reasons = () if evaluation is None else evaluation.reasons
+        return Rescored(
+            self.run.name, self.folder.name, dataset, example, published, auto, score, verdict or UNSCORED, reasons
+        )
+
+    def _evaluated(self, definition: Definition, found: Mapping[str, Any]) -> tuple[Evaluation | None, str | None]:
+        """The new score, and what is odd about it; or None, and why there is none."""
+        try:
+            dataset = self._dataset(definition.dataset)
+            if isinstance(dataset, Restaurant):
+                return self._restaurant(dataset, definition, found)
+            if isinstance(dataset, ProspectiveMemory):
+                return self._prospective(dataset, definition, found)
+            return self._ran(dataset.evaluate(_exchange(definition, found))), None
+        except _NeedsModel:
+            return None, NEEDS_MODEL
+        except UserError:
+            return None, UNSCORED
+        except (TypeError, ValueError, KeyError, IndexError):
+            return None, UNSCORED
+
+    def _dataset(self, name: str) -> BaseDataset:
+        if name in self.datasets:
+            return self.datasets[name]
+        kind, arguments = self.configured.get(name) or (class_named(name), {})
+        if issubclass(kind, SpyMeeting):
+            return kind(kind.Arguments(**arguments), self.scoring, codes=self._codes(name))
+        return made_of(kind, arguments, self.scoring)
+
+    def _codes(self, name: str) -> list[Sequence[str]]:
+        """The word lists of the run's tests, if they are not ours."""
+        ours = {tuple(code) for code in SpyMeeting.word_lists()}
+        lists = [
+            tuple(words)
+            for each in self.definitions.values()
+            if each.dataset == name
+            for words in each.expected_responses
+        ]
+        return [words for words in dict.fromkeys(lists) if words not in ours]
+
+    def _conversation(self, found: Mapping[str, Any], own: str = "full_log") -> Conversation:
+        """From the master log, or else from the result. ``own``: which of its logs has the messages."""
+        if self.log is not None:
+            return self.log
+        full = conversation_of_lines(found.get("full_log") or [])
+        return full if own == "full_log" else replace(conversation_of_lines(found.get(own) or []), marks=full.marks)
+
+    def _prospective(
+        self, dataset: ProspectiveMemory, definition: Definition, found: Mapping[str, Any]
+    ) -> tuple[Evaluation | None, str | None]:
+        if not definition.expected_responses or not isinstance(definition.expected_responses[0], list):
+            raise _NeedsModel  # an older version, which says in words what it expects
+        said = self._conversation(found).until_callback_ended(definition.unique_id)
+        first = 0 if self.scoring == "published" else _last_with(said, definition.script[-1])
+        return dataset.callback(definition, said[first:]).evaluation, None
+
+    def _restaurant(
+        self, dataset: Restaurant, definition: Definition, found: Mapping[str, Any]
+    ) -> tuple[Evaluation | None, str | None]:
+        said = self._conversation(found, "task_log")
+        messages, calls = said.of_test(definition.unique_id), said.calls(definition.unique_id)
+        if not calls:
+            raise _NeedsModel
+        evaluation = dataset.from_log([message.text for message in messages], calls)
+        asked = sum(message.is_question for message in messages)
+        expected = min(int(evaluation.score) + 1, int(evaluation.maximum))
+        return evaluation, None if not asked or asked == expected else DEVIATES
+
+    def _ran(self, scoring: Generator[Ask, str, Evaluation]) -> Evaluation:
+        reply = ""
+        try:
+            ask = next(scoring)
+            while True:
+                if self.answer is None:
+                    raise _NeedsModel
+                reply = self.answer(ask)
+                ask = scoring.send(reply)
+        except StopIteration as end:
+            evaluation: Evaluation = end.value
+            return evaluation
+
+
+def compared(score: float, published: float | None, auto: float | None, oddity: str | None = None) -> str:
+    """How a new score compares with those of the file. ``oddity``: what may explain a difference."""
+    if published is None:
+        return NEW
+    if abs(score - published) <= SAME:
+        return EQUAL
+    if auto is not None and abs(score - auto) <= SAME:
+        return EDITED
+    return oddity or DIFFERS
+
+
+def _exchange(definition: Definition, found: Mapping[str, Any]) -> Exchange:
+    """The questions of a test with the answers that its result holds."""
+    asked = [line for line, is_question in zip(definition.script, definition.is_question, strict=False) if is_question]
+    if definition.is_temporal:
+        asked.append("")
+    answers = [str(answer) for answer in found.get("actual_responses") or []]
+    questions = (asked + [""] * len(answers))[: len(answers)]
+    pairs = zip(questions, answers, strict=True)
+    return Exchange(
+        definition, tuple(Message(definition.unique_id, asked, reply, True, 0.0, 0.0) for asked, reply in pairs)
+    )
+
+
+def _definition_in(dataset: str, example: str, found: Mapping[str, Any]) -> Definition:
+    """What a result tells of a test whose definition is missing."""
+    return Definition(dataset, example, expected_responses=found.get("expected_responses") or [])
+
+
+def _last_with(said: Sequence[Message], text: str) -> int:
+    return max((place for place, message in enumerate(said) if text in message.text), default=0)
+
+
+def _share(found: Mapping[str, Any], name: str, of: str) -> float | None:
+    """A score of a result, from 0 to 1. The format's second version has points."""
+    score, most = found.get(name), found.get(of)
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        return None
+    return float(score) / float(most) if isinstance(most, (int, float)) and most else 0.0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: not a JSON object")
+    return found
+
+
+def _folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder")
+    return sorted(each for each in folder.iterdir() if each.is_dir())
