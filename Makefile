@@ -1,12 +1,15 @@
 # make demo        30 prompts become trajectories, with a simulated model (no key, no cost)
 # make test        format, lint, types, import contract, all tests
+# make slow-test   the tests that make test leaves out because they take longer
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
 # make bench       what the engine costs, as ratios measured in one run
 VENV ?= .venv
 BIN := $(VENV)/bin
 N ?= 100
+# Tests start many processes: what they compile is kept, whatever is usual on this machine.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint tests crash-test bench format clean
+.PHONY: demo test lint tests slow-test crash-test bench format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -24,6 +27,10 @@ lint:
 tests:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+slow-test:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
 
 crash-test:
 	@VENV=$(VENV) tools/setup dev

@@ -10,8 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from benchmarks.csv_jobs.jobs import jobs
+from benchmarks.evals.evals import evals
 from benchmarks.journal import journal
 from benchmarks.memory import memory
+from benchmarks.memory_schedule import memory_schedule
+from benchmarks.memory_sessions import memory_sessions
 from benchmarks.overhead import overhead
 from benchmarks.resume import resume
 from benchmarks.rows import HEADINGS, Row, cells, failed
@@ -26,6 +30,10 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "resume": resume,
     "journal": journal,
     "sandbox": sandbox,
+    "jobs": jobs,
+    "evals": evals,
+    "memory_schedule": memory_schedule,
+    "memory_sessions": memory_sessions,
     "memory": memory,
 }
 """By name, in the order of performing; the one that takes minutes comes last."""

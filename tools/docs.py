@@ -17,12 +17,21 @@ from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
 
+from eval_tables import EvalTables
+
+from manyhands.cli.jobs import COMMANDS as JOBS_COMMANDS
+from manyhands.cli.jobs_spawn import SpawnOptions
 from manyhands.cli.main import COMMANDS
-from manyhands.cli.options import Option, options_of
+from manyhands.cli.mcp import McpSettings
+from manyhands.cli.memory import COMMANDS as MEMORY_COMMANDS
+from manyhands.cli.options import Option, default_text, options_of, value_text
 from manyhands.cli.simulate import SimulateSettings
 from manyhands.core import failures
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.settings import Settings
+from manyhands.csv_jobs.tool_declarations import DECLARATIONS
+from manyhands.evals.spec import EvalSpec
+from manyhands.memory.spec import MemorySpec
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.sandboxes.protocol import SandboxLimits
 from manyhands.tools.declared import DECLARED
@@ -54,16 +63,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _options(settings: type[Settings], *, fixed: bool) -> str:
     groups: dict[str, list[Sequence[str]]] = {}
     for option in options_of(settings).values():
-        row = [f"`--{option.name}`{_value(option)}", _default(option), option.help]
+        row = [f"`--{option.name}`{value_text(option)}", _default(option), option.help]
         if fixed:
             row.append("yes" if settings.about(option.name).identity else "")
         groups.setdefault(option.group, []).append(row)
     headings = ["option", "default", "what it does", *(["fixed"] if fixed else [])]
     return "\n\n".join(f"**{group}**\n\n{table(headings, rows)}" for group, rows in groups.items())
-
-
-def _value(option: Option) -> str:
-    return "" if option.is_switch else f" {option.value}"
 
 
 def _default(option: Option) -> str:
@@ -73,7 +78,7 @@ def _default(option: Option) -> str:
         return str(bool(option.default)).lower()
     if option.default is None:
         return ""
-    return f"`{option.default:g}`" if isinstance(option.default, float) else f"`{option.default}`"
+    return f"`{default_text(option)}`"
 
 
 def batch_options() -> str:
@@ -84,8 +89,49 @@ def simulate_options() -> str:
     return _options(SimulateSettings, fixed=False)
 
 
+def jobs_spawn_options() -> str:
+    return _options(SpawnOptions, fixed=True)
+
+
+def eval_options() -> str:
+    return _options(EvalSpec, fixed=True)
+
+
+def memory_options() -> str:
+    return _options(MemorySpec, fixed=True)
+
+
+def memory_commands() -> str:
+    return table(["command", "does"], ([f"`{name}`", what] for name, (_, what) in MEMORY_COMMANDS.items()))
+
+
+def mcp_options() -> str:
+    return _options(McpSettings, fixed=False)
+
+
+def job_tools() -> str:
+    """Each tool of the MCP server with its arguments and the keys of its result."""
+    return "\n\n".join(_job_tool(name) for name in DECLARATIONS)
+
+
+def _job_tool(name: str) -> str:
+    tool = DECLARATIONS[name]
+    required = tool.parameters["required"]
+    rows = [
+        [f"`{argument}`", schema["type"] + (", required" if argument in required else ""), schema["description"]]
+        for argument, schema in tool.parameters["properties"].items()
+    ]
+    keys = ", ".join(f"`{key}`" for key in tool.result["properties"])
+    return f"### {name}\n\n{tool.description}\n\n{table(['argument', 'type', 'meaning'], rows)}\n\nIt answers: {keys}."
+
+
 def commands() -> str:
     return table(["command", "does"], ([f"`manyhands {name}`", what] for name, (_, what) in COMMANDS.items()))
+
+
+def jobs_commands() -> str:
+    rows = ([f"`manyhands jobs {name}`", what] for name, (_, what) in JOBS_COMMANDS.items())
+    return table(["command", "does"], rows)
 
 
 def failure_table() -> str:
@@ -187,10 +233,24 @@ def sandbox_limits() -> str:
     return table(["limit", "value"], ([name.replace("_", " "), value] for name, value in shown.items()))
 
 
+_EVALS = EvalTables(table)
 TABLES: dict[str, Callable[[], str]] = {
+    "eval-options": eval_options,
+    "eval-keys": _EVALS.keys,
+    "eval-older-names": _EVALS.older_names,
+    "eval-placeholders": _EVALS.placeholders,
+    "eval-target-kinds": _EVALS.kinds,
+    "eval-target-keys": _EVALS.target_keys,
+    "eval-graders": _EVALS.graders,
     "batch-options": batch_options,
     "simulate-options": simulate_options,
+    "jobs-spawn-options": jobs_spawn_options,
+    "mcp-options": mcp_options,
+    "memory-options": memory_options,
+    "memory-commands": memory_commands,
+    "job-tools": job_tools,
     "commands": commands,
+    "jobs-commands": jobs_commands,
     "failures": failure_table,
     "key-variables": key_variables,
     "tools": tools,

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from manyhands.cli.main import COMMANDS
 from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread
+from manyhands.testing.forked import ForkedProcess
 from manyhands.testing.scripted_server import ScriptedResponse, chat_response
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,13 @@ SCRIPT = (sys.executable, str(ROOT / "batch_runner.py"))
 MODULE = (sys.executable, "-m", "manyhands", "batch")
 USUAL = ("--dataset_file=d.jsonl", "--batch_size=2", "--run_name=r", "--sandbox=local", "--distribution=terminal_only")
 REFUSED = ScriptedResponse({"error": {"message": "no"}}, status=400)
+
+
+def manyhands(folder: Path, *words: str, **environment: str) -> Ran:
+    with TemporaryFile() as out, TemporaryFile() as err:
+        code = ForkedProcess(words, folder, {**ENVIRONMENT, **environment}, out.fileno(), err.fileno()).wait(60)
+        said = [os.pread(file.fileno(), 1 << 20, 0).decode() for file in (out, err)]
+    return Ran(code, *said)
 
 
 def run(command: tuple[str, ...], folder: Path, *words: str, **environment: str) -> Ran:
@@ -61,7 +70,7 @@ def test_keys_come_from_the_environment_of_their_provider_only(folder: BatchFold
     with ServerThread() as server:
         words = (*USUAL, f"--base_url={server.base_url}", "--executor=local", "--quiet")
         keys = {"MANYHANDS_API_KEY": "own-key-99", "OPENROUTER_API_KEY": "or-key-99", "OPENAI_API_KEY": "oa-key-99"}
-        assert run(MODULE, folder.path, *words, **keys).code == 0
+        assert manyhands(folder.path, "batch", *words, **keys).code == 0
         assert {request.headers["Authorization"] for request in server.requests} == {"Bearer own-key-99"}
     for file in folder.run().rglob("*"):
         assert not file.is_file() or b"-key-99" not in file.read_bytes()
@@ -119,7 +128,7 @@ def test_all_problems_are_said_at_once(folder: BatchFolder) -> None:
 
 
 def test_required_options(tmp_path: Path) -> None:
-    ran = run(MODULE, tmp_path)
+    ran = manyhands(tmp_path, "batch")
     assert ran.code == 2
     for name in ("--dataset_file", "--batch_size", "--run_name"):
         assert f"{name} is required" in ran.err
@@ -172,7 +181,7 @@ def test_ctrl_c_finishes_what_is_in_flight_and_prints_the_way_on(folder: BatchFo
         assert 0 < done == len(server.requests) < 10
         command = re.search(r"To go on: +\S*manyhands (resume .*)$", out, re.MULTILINE)
         assert command is not None
-        ran = run((sys.executable, "-m", "manyhands"), folder.path, *command[1].split(), "--quiet")
+        ran = manyhands(folder.path, *command[1].split(), "--quiet")
         assert ran.code == 0, ran
         assert (len(server.requests), len(folder.lines())) == (10, 10)
 
@@ -188,7 +197,7 @@ def test_a_read_only_data_folder_is_one_line(folder: BatchFolder) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, tmp_path: Path) -> None:
-    ran = run((sys.executable, "-m", "manyhands"), tmp_path, name, "--help")
+    ran = manyhands(tmp_path, name, "--help")
     assert (ran.code, ran.err) == (0, "")
     assert f"manyhands {name}" in ran.out
     assert list(tmp_path.iterdir()) == []
@@ -202,7 +211,7 @@ def test_help_of_the_batch_names_every_option_of_the_seed_with_its_default(tmp_p
         "--run_name NAME",
         "(default: anthropic/claude-sonnet-4.6)",
         "(default: https://openrouter.ai/api/v1)",
-        "--max_turns N Model calls per prompt at most. (default: 10)",
+        "--max_turns N Model calls per conversation at most. (default: 10)",
         "--num_workers N Worker processes. (default: 4)",
         "(default: default)",
         "--log_prefix_chars N",

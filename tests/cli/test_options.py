@@ -255,6 +255,54 @@ def test_read_prints_help_or_gives_settings(capsys: pytest.CaptureFixture[str]) 
     assert made.run_name == "x"
 
 
+# --- A word without a name, and a name without a value
+
+
+class Positional(Settings):
+    """Of a command that takes one word, and an option whose value may be left out."""
+
+    file: Text = setting(..., "A file.", value="FILE")
+    first: Annotated[int | None, optional_whole(0)] = setting(None, "Only a few.", value="N", bare="3")
+    dry: Flag = setting(False, "A switch.")
+
+
+def positional(*argv: str) -> dict[str, str | bool]:
+    return parse(Positional, argv, "prog", positional="file").values
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["a.csv"], {"file": "a.csv"}),
+        (["--file=a.csv"], {"file": "a.csv"}),
+        (["--dry", "a.csv"], {"file": "a.csv", "dry": True}),
+        (["--dry", "no", "a.csv"], {"file": "a.csv", "dry": False}),
+        (["--first", "a.csv"], {"first": "3", "file": "a.csv"}),
+        (["--first", "7", "a.csv"], {"first": "7", "file": "a.csv"}),
+        (["--first=7", "5"], {"first": "7", "file": "5"}),
+        (["a.csv", "--first"], {"first": "3", "file": "a.csv"}),
+        (["a.csv", "--first="], {"first": "", "file": "a.csv"}),
+        (["-"], {"file": "-"}),
+    ],
+)
+def test_a_word_without_a_name(words: list[str], values: dict[str, str | bool]) -> None:
+    assert positional(*words) == values
+
+
+@pytest.mark.parametrize("words", [["a.csv", "b.csv"], ["--first", "x", "y"], ["--", "x"], ["--"]])
+def test_more_than_one_word_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="unexpected"):
+        positional(*words)
+
+
+def test_help_names_the_word() -> None:
+    text = help_text(Positional, "prog FILE", "Does something.", width=80, positional="file")
+    assert text.startswith("prog FILE [OPTIONS]\n")
+    assert "  FILE  (or --file FILE)\n      A file. (required)" in text
+    assert "  --first [N]\n" in text
+    assert "(required)" not in help_text(Positional, "prog FILE", "", recorded=True, positional="file")
+
+
 # --- The batch's own options
 
 
@@ -267,6 +315,7 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
         "reasoning_effort": "low",
         "override": "model",
         "top_p": "1",
+        "min_score": "1",
     }
     for name, option in options_of(BatchSpec).items():
         assert f"\n  {spell(name)}" in text

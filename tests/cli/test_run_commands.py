@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread, prompt_of, run_command
+from manyhands.testing.commands import run
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 
 LATE = "the credit is used up"
@@ -196,18 +194,9 @@ def test_status_of_a_run_while_it_goes_on(tmp_path: Path) -> None:
 
     def look(request: RecordedRequest) -> Reply:
         if prompt_of(request) == "prompt 3" and not seen:
-            command = [sys.executable, "-m", "manyhands", "status", "r", "--json"]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-            seen.append(json.loads(done.stdout))
-            done = subprocess.run(
-                [sys.executable, "-m", "manyhands", "resume", "r"],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                env=environment,
-            )
-            seen.append({"code": done.returncode, "err": done.stderr})
+            seen.append(json.loads(run("status", "r", "--json", folder=tmp_path).out))
+            ended = run("resume", "r", folder=tmp_path)
+            seen.append({"code": ended.code, "err": ended.err})
         return REASONED
 
     with ServerThread(look) as server:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from manyhands.agents.options import EFFORTS
 from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
-from manyhands.trajectories.spec import EFFORTS, BatchSpec
+from manyhands.trajectories.spec import BatchSpec
 
 Check = Callable[[BatchFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -575,6 +576,64 @@ def _prices(folder: BatchFolder) -> None:
     (folder.path / "prices.yaml").write_text("own/model:\n  input: much\n  output: 2\n")
     assert "prices.yaml:2" in refused(folder, "--prices=prices.yaml")
     assert "no such file" in refused(folder, "--prices=elsewhere.yaml")
+
+
+# --- Grading
+
+
+def _by_length(request: RecordedRequest) -> Reply:
+    """The answer to each prompt is the prompt."""
+    return chat_response(f"About {prompt_of(request)}.", reasoning="Indeed.")
+
+
+@option("grade")
+def _grade(folder: BatchFolder) -> None:
+    (folder.path / "checks.yaml").write_text("- {type: contains, value: two, name: says_two}\n")
+    asked(folder, "--grade=checks.yaml", responses=_by_length)
+    scores = [(line["metadata"]["score"], line["metadata"]["verdict"]) for line in folder.lines()]
+    assert scores == [(0.0, "fail"), (1.0, "pass"), (0.0, "fail")]
+    assert folder.lines()[1]["metadata"]["scores"]["says_two"]["score"] == 1.0
+    asked(folder, "--run_name=without")
+    assert "score" not in folder.lines(name="without")[0]["metadata"]
+    (folder.path / "checks.yaml").write_text("- type: contians\n  value: two\n")
+    said = refused(folder, "--grade=checks.yaml")
+    assert "checks.yaml, line 1" in said
+    assert "contains" in said
+    assert "nowhere.yaml" in refused(folder, "--grade=nowhere.yaml")
+
+
+@option("min_score")
+def _min_score(folder: BatchFolder) -> None:
+    (folder.path / "checks.yaml").write_text("- {type: contains, value: two}\n")
+    asked(folder, "--grade=checks.yaml", "--min_score=0.5", responses=_by_length)
+    assert [line["prompt_index"] for line in folder.lines()] == [1]
+    assert [(line["prompt"], line["cause"]) for line in folder.lines("failures.jsonl")] == [
+        ("one", "low_score"),
+        ("three", "low_score"),
+    ]
+    assert folder.json("summary.json")["ledger"]["by_cause"]["discarded"] == {"low_score": 2}
+    assert "--min_score" in refused(folder, "--grade=checks.yaml", "--min_score=1.5")
+    assert "--grade" in refused(folder, "--min_score=0.5")
+
+
+@option("best_of")
+def _best_of(folder: BatchFolder) -> None:
+    asks: dict[str, int] = {}
+
+    def reply(request: RecordedRequest) -> Reply:
+        prompt = prompt_of(request)
+        asks[prompt] = asks.get(prompt, 0) + 1
+        return chat_response("Good." if asks[prompt] == 2 else "Bad.", reasoning="Well.")
+
+    (folder.path / "checks.yaml").write_text("- {type: contains, value: Good}\n")
+    asked(folder, "--grade=checks.yaml", "--samples=3", "--best_of", responses=reply)
+    assert [(line["prompt_index"], line["metadata"]["score"]) for line in folder.lines()] == [
+        (prompt, 1.0) for prompt in range(3)
+    ]
+    assert {line["cause"] for line in folder.lines("failures.jsonl")} == {"not_best"}
+    assert len(folder.lines("failures.jsonl")) == 6
+    assert "--samples" in refused(folder, "--grade=checks.yaml", "--best_of")
+    assert "--grade" in refused(folder, "--samples=2", "--best_of")
 
 
 # --- Samples and resume

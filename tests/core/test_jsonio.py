@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.core.jsonio import canonical, dumps, line, loads, without_surrogates
+from manyhands.core.jsonio import canonical, compact_line, dumps, line, loads, without_surrogates
 
 TEXT = st.text(st.characters(exclude_categories=()))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -48,6 +48,14 @@ def test_a_line_is_one_line_of_valid_utf8(value: Any) -> None:
     assert "\n" not in text
     assert "\r" not in text
     loads(text.encode())
+
+
+@given(VALUES)
+def test_a_compact_line_says_the_same(value: Any) -> None:
+    found = compact_line(value)
+    assert found.endswith(b"\n")
+    assert b"\n" not in found[:-1]
+    assert loads(found) == loads(line(value))
 
 
 @given(TEXT)

@@ -3,6 +3,9 @@
 A batch of prompts is performed against the simulated model over HTTP. Its owner, or a worker process, is killed with SIGKILL at a random
 instant (while it works, while the run is made, while the last files are written); the run is resumed and killed again, until it is done.
 Then everything is compared with an undisturbed run, and the server's log is searched for requests that should not have been made.
+
+In turn with batches, jobs over tables are killed: their runner, their workers (the built-in agent, a command that prints or reports over
+MCP, a Python function), the terminal that waits, the MCP server; while they are planned, performed, and exported.
 """
 
 from __future__ import annotations
@@ -13,30 +16,96 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import cycle
+from dataclasses import dataclass
+from itertools import cycle, zip_longest
 from pathlib import Path
+from typing import Protocol
 
+from tests.crash.job_planning import PlanningRound
+from tests.crash.job_rounds import JobRound, JobVictim, ServerRound
+from tests.crash.job_site import JobSite, Kind
 from tests.crash.rounds import Report, Round, Site, Victim, Work, slow_server
+
+
+class Performer(Protocol):
+    """A round that is about to begin."""
+
+    def perform(self, kills: int) -> Report: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Where batches and jobs are performed."""
+
+    batches: Site
+    jobs: JobSite
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Who is killed, the executor, the work, and the kills of one round at most."""
+
+    victim: Victim
+    executor: str
+    work: Work
+    most: int
+
+    def round(self, sites: Sites, instants: random.Random) -> Performer:
+        return Round(sites.batches, self.work, self.victim, self.executor, instants)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """Who is killed (``itself``: the runner, by its workers), the kind of worker, how many rows, and the kills of one round at most."""
+
+    victim: JobVictim
+    kind: Kind
+    rows: int
+    most: int
+
+    def round(self, sites: Sites, instants: random.Random) -> Performer:
+        if self.victim == "planning":
+            return PlanningRound(sites.jobs, self.rows, instants)
+        if self.victim == "server":
+            return ServerRound(sites.jobs, self.kind, self.rows, instants)
+        return JobRound(sites.jobs, self.kind, self.victim, self.rows, instants)
+
 
 MANY = Work(54)
 SAMPLED = Work(24, samples=2)
-ROUNDS: tuple[tuple[Victim, str, Work, int], ...] = (
-    ("owner", "processes", MANY, 4),
-    ("owner", "local", MANY, 4),
-    ("worker", "processes", MANY, 3),
-    ("start", "processes", SAMPLED, 3),
-    ("owner", "processes", SAMPLED, 5),
-    ("export", "local", SAMPLED, 3),
-    ("owner", "local", SAMPLED, 5),
-    ("worker", "processes", SAMPLED, 4),
-    ("start", "local", MANY, 3),
-    ("export", "processes", MANY, 3),
+BATCHES = (
+    BatchPlan("owner", "processes", MANY, 4),
+    BatchPlan("owner", "local", MANY, 4),
+    BatchPlan("worker", "processes", MANY, 3),
+    BatchPlan("start", "processes", SAMPLED, 3),
+    BatchPlan("owner", "processes", SAMPLED, 5),
+    BatchPlan("export", "local", SAMPLED, 3),
+    BatchPlan("owner", "local", SAMPLED, 5),
+    BatchPlan("worker", "processes", SAMPLED, 4),
+    BatchPlan("start", "local", MANY, 3),
+    BatchPlan("export", "processes", MANY, 3),
 )
-"""Who is killed, the executor, the work, and the kills of one round at most."""
-ROW = "{:<5} {:<26} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>9} {:>7}  {}"
+JOBS = (
+    JobPlan("runner", "agent", 60, 5),
+    JobPlan("runner", "reporting", 15, 5),
+    JobPlan("itself", "killing", 6, 6),
+    JobPlan("itself", "striking", 16, 6),
+    JobPlan("worker", "printing", 30, 5),
+    JobPlan("server", "agent", 40, 4),
+    JobPlan("runner", "function", 80, 6),
+    JobPlan("worker", "reporting", 12, 5),
+    JobPlan("planning", "function", 40_000, 6),
+    JobPlan("runner", "printing", 40, 6),
+    JobPlan("terminal", "printing", 12, 2),
+    JobPlan("worker", "function", 50, 4),
+    JobPlan("export", "function", 200, 3),
+    JobPlan("server", "reporting", 8, 3),
+    JobPlan("runner", "tools", 25, 4),
+)
+ROW = "{:<5} {:<28} {:>8} {:>5} {:>8} {:>5} {:>7} {:>5} {:>9} {:>7}  {}"
 HEAD = (
     "round",
-    "killed, executor, items",
+    "killed, performed by, items",
     "sessions",
     "kills",
     "requests",
@@ -49,12 +118,19 @@ HEAD = (
 )
 
 
-def campaign(kills: int, seed: int, folder: Path) -> list[Report]:
+def plans(only: str | None = None) -> list[BatchPlan | JobPlan]:
+    """The rounds of a campaign: batches and jobs in turn, or those of one kind."""
+    if only is not None:
+        return list(JOBS if only == "jobs" else BATCHES)
+    return [plan for pair in zip_longest(BATCHES, JOBS) for plan in pair if plan is not None]
+
+
+def campaign(kills: int, seed: int, folder: Path, only: str | None = None) -> list[Report]:
     """Perform rounds until there were so many kills, and print a line for each."""
     reports: list[Report] = []
     print(ROW.format(*HEAD), flush=True)
     with slow_server(folder) as server:
-        for report in _rounds(Site(folder, server), kills, seed):
+        for report in _rounds(Sites(Site(folder, server), JobSite(folder, server)), kills, seed, plans(only)):
             reports.append(report)
             print(_row(len(reports), report), flush=True)
             for violation in report.violations:
@@ -62,15 +138,15 @@ def campaign(kills: int, seed: int, folder: Path) -> list[Report]:
     return reports
 
 
-def _rounds(site: Site, kills: int, seed: int) -> Iterator[Report]:
+def _rounds(sites: Sites, kills: int, seed: int, rounds: Sequence[BatchPlan | JobPlan]) -> Iterator[Report]:
     done = idle = 0
-    for number, (victim, executor, work, most) in enumerate(cycle(ROUNDS)):
+    for number, plan in enumerate(cycle(rounds)):
         instants = random.Random(f"{seed}/{number}")
-        report = Round(site, work, victim, executor, instants).perform(min(most, kills - done))
+        report = plan.round(sites, instants).perform(min(plan.most, kills - done))
         done += report.kills
         idle = 0 if report.kills else idle + 1
         yield report
-        if done >= kills or idle > len(ROUNDS):
+        if done >= kills or idle > len(rounds):
             return
 
 
@@ -88,8 +164,9 @@ def summary(reports: Sequence[Report]) -> str:
     }
     violations = sum(len(report.violations) for report in reports)
     return (
-        "{kills} kills in {rounds} rounds and {sessions} sessions; {requests} requests, {extra} of them extra (at most {allowed} in flight "
-        "when killed); {fresh} fresh attempts; {lingering} processes ended by the next opening only; {violations} violations"
+        "{kills} kills in {rounds} rounds and {sessions} sessions; {requests} requests and launches, {extra} of them extra (at most "
+        "{allowed} in flight when killed); {fresh} fresh attempts; {lingering} processes ended by the next opening only; "
+        "{violations} violations"
     ).format(rounds=len(reports), violations=violations, **totals)
 
 
@@ -101,13 +178,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seed", type=int, default=None, help="makes the choices of a campaign repeatable (default: drawn)"
     )
     parser.add_argument("--folder", type=Path, default=None, help="where to keep the runs (default: nowhere)")
+    parser.add_argument("--only", choices=("batches", "jobs"), help="what to kill (default: both in turn)")
     options = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     print(f"seed {seed}")
     with ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="manyhands-crash-")))
         folder.mkdir(parents=True, exist_ok=True)
-        reports = campaign(options.kills, seed, folder)
+        reports = campaign(options.kills, seed, folder, options.only)
     print(summary(reports))
     return 1 if any(report.violations for report in reports) else 0
 

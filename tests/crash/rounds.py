@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from manyhands.core.digests import derive_seed
 from manyhands.core.jsonio import Json, line, loads
+from manyhands.engine.folders import is_made
 from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import is_made
 from manyhands.testing.commands import (
+    PROGRAM,
     Command,
     Ended,
     SimulatedProcess,
@@ -199,7 +200,8 @@ class Round:
         words = ["resume", str(self._folder), "--quiet"]
         if not self._resuming:
             words = self._site.words(self._work, self._name, self._executor)
-        with Command(*words) as command:
+        program = PROGRAM if self._victim == "start" else ()  # whose imports can be struck as well
+        with Command(*words, program=program) as command:
             killed = self._strike(command, kills) if self.report.kills < kills else False
             ended = command.wait(RUN_SECONDS)
         if killed:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from manyhands.core.outcomes import StopReason
+from manyhands.csv_jobs.export_columns import OUR_COLUMNS
+from manyhands.csv_jobs.tool_declarations import STATES
+from manyhands.evals.result_records import STATUSES
 from manyhands.sandboxes.checkpoint import MOST_BYTES, MOST_ENTRIES
+from manyhands.testing.forked import ForkedProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -27,6 +33,8 @@ DOCUMENTS = [
 SNIPPET = re.compile(r"<!-- (run|file)(?:: ([^>]*?))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 IN_CODE = re.compile(r"`((?:src|tests|docs|examples|tools|benchmarks)/[\w./-]+)`")
+QUOTED = re.compile(r"""'[^']*'|"[^"$`\\!]*\"""")
+FOR_A_SHELL = re.compile(r"[^\w\s./=,:%@+-]")
 LONGEST = 60.0
 
 
@@ -76,6 +84,21 @@ def run(command: list[str], folder: Path, *more: Path) -> tuple[int, str]:
     return (128 - code if code < 0 else code), done.stdout  # as a shell says it
 
 
+def run_line(command: str, folder: Path) -> tuple[int, str]:
+    """Perform a line of a console. Without anything that only a shell understands, ``manyhands`` is forked, which is quicker."""
+    if not command.startswith("manyhands ") or FOR_A_SHELL.search(QUOTED.sub("", command)):
+        return run(["bash", "-c", command], folder)
+    with TemporaryFile() as printed:
+        words = shlex.split(command)[1:]
+        process = ForkedProcess(words, folder, environment(), printed.fileno(), printed.fileno())
+        try:
+            code = process.wait(LONGEST)
+        finally:
+            process.kill()
+        printed.seek(0)
+        return code, printed.read().decode()
+
+
 def commands(snippet: Snippet) -> Iterator[tuple[str, list[str], int]]:
     """The commands of a console snippet, each with the lines printed under it and its exit code."""
     codes = [int(code) for code in snippet.note.removeprefix("exit ").split(",")] if snippet.note else []
@@ -107,7 +130,7 @@ def test_snippets_run_as_printed(path: Path, folder: Path) -> None:
             assert code == 0, output
             continue
         for command, printed, expected in commands(snippet):
-            code, output = run(["bash", "-c", command], folder)
+            code, output = run_line(command, folder)
             assert code == expected, f"{command}\n{output}"
             for line in printed:
                 assert_printed(line, output)
@@ -158,7 +181,7 @@ def test_every_field_of_the_outputs_is_described(folder: Path) -> None:
     options = (
         "--dataset_file=rows.jsonl --batch_size=5 --run_name=fields --model=simulated --distribution=terminal_only"
     )
-    code, output = run(["manyhands", "batch", *options.split()], folder)
+    code, output = run_line(f"manyhands batch {options}", folder)
     assert code == 0, output
     results = folder / "data/fields"
     page = (ROOT / "docs/trajectories.md").read_text(encoding="utf-8")
@@ -183,6 +206,36 @@ def test_stop_reasons_and_bounds_are_those_of_the_code() -> None:
     promises = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
     assert f"{MOST_ENTRIES:,} files" in promises
     assert f"{MOST_BYTES >> 20} MB" in promises
+
+
+def test_states_and_columns_of_jobs_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/csv-jobs.md").read_text(encoding="utf-8")
+    assert [column for column in OUR_COLUMNS if f"`{column}`" not in page] == []
+    for name in ("csv-jobs.md", "mcp.md", "command-line.md"):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert [state for state in STATES if f"| `{state}` |" not in text] == [], name
+
+
+def test_every_field_of_an_evaluations_results_is_described(folder: Path) -> None:
+    """Runs trials of a test that passes, and one whose target fails, and looks for each key in the page."""
+    page = (ROOT / "docs/evaluations.md").read_text(encoding="utf-8")
+    assert [status for status in STATUSES if f"| `{status}` |" not in page] == []
+    (folder / "evals.yaml").write_text(
+        "targets: {m: {provider: mock, response: '1'}, broken: {provider: cli, command: 'exit 1'}}\n"
+        "execution: {target: m}\n"
+        "assert: [{type: is_json, required: true}]\n"
+        "tests:\n"
+        "  - {id: a, input: x, execution: {target: m, trials: {count: 2, strategy: mean}}}\n"
+        "  - {id: b, input: x, criteria: good, conversation_id: c, tags: [t], execution: {target: broken}}\n"
+    )
+    code, output = run_line("manyhands eval evals.yaml --run_name=fields", folder)
+    assert code == 3, output
+    results = folder / "data/fields"
+    records = [json.loads(line) for line in (results / "results.jsonl").read_text().splitlines()]
+    summary = json.loads((results / "eval_summary.json").read_text())
+    assert [record["status"] for record in records] == ["passed", "error"]
+    keys = {key for found in (*records, summary, *summary["targets"], *records[0]["scores"]) for key in found}
+    assert [key for key in sorted(keys - {"target"}) if f"`{key}`" not in page] == []
 
 
 def test_an_installed_package_brings_its_tools(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import sqlite3
 import threading
@@ -17,8 +18,9 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError
 from manyhands.engine.blobs import pack
 from manyhands.engine.database import file_system, file_system_of, queries
+from manyhands.engine.folders import find_runs, open_reader
 from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.run import create_run, find_runs, open_reader
+from manyhands.engine.run import create_run
 from manyhands.engine.store import RunLock, Store, is_owned
 from manyhands.engine.summary import summarise
 from manyhands.testing.engine_runs import make_steps_run, perform_steps_run, start_steps_run
@@ -212,7 +214,8 @@ def test_every_query_is_valid_sql(tmp_path: Path) -> None:
 def _explains(connection: sqlite3.Connection, text: str, columns: int) -> bool:
     sql = text.replace(":rows", "(" + ",".join("?" * columns) + ")")
     try:
-        connection.execute("EXPLAIN " + sql, [None] * sql.count("?"))
+        numbered = set(re.findall(r"\?\d+", sql))
+        connection.execute("EXPLAIN " + sql, [None] * (len(numbered) or sql.count("?")))
     except sqlite3.OperationalError:
         return False
     return True

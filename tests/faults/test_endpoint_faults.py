@@ -49,9 +49,10 @@ def test_a_dead_endpoint_stops_the_run_and_a_living_one_finishes_it(tmp_path: Pa
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == 30
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
 @pytest.mark.parametrize(
-    ("status", "message"), [(402, "Insufficient credits"), (401, "No auth credentials found")], ids=["402", "401"]
+    ("executor", "status", "message"),
+    [("processes", 402, "Insufficient credits"), ("local", 401, "No auth credentials found")],
+    ids=["processes-402", "local-401"],
 )
 def test_no_money_and_a_wrong_key_stop_the_run_in_the_middle(
     tmp_path: Path, executor: str, status: int, message: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,9 @@ def only_notes(errors: str) -> bool:
     return all(line.endswith("output lines were written again from the journal") for line in errors.splitlines())
 
 
-@pytest.mark.parametrize("free", [8_000, 100_000, 250_000, 600_000, 1_400_000])
+@pytest.mark.parametrize(
+    "free", [8_000, 250_000, 1_400_000, *(pytest.param(free, marks=pytest.mark.slow) for free in (100_000, 600_000))]
+)
 def test_a_full_disk(tmp_path: Path, free: int) -> None:
     """At any stage: while the run is made, at the first step, in the middle, when the last files are written."""
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(ITEMS)))
@@ -131,12 +134,13 @@ def test_a_read_only_run_folder(tmp_path: Path, finished: bool) -> None:
 def test_a_second_owner(tmp_path: Path, executor: str) -> None:
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(12)))
     folder = tmp_path / "r"
-    with SimulatedProcess(tmp_path, latency=0.3) as server:
+    with SimulatedProcess(tmp_path, latency=0.6) as server:
         words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=2)
         with Command(*words) as first:
             assert first.wait_until(lambda: server.count() >= 2)
-            seconds = [run("resume", str(folder), "--quiet"), run(*words, "--resume")]
-            third = run(*words)
+            others = [("resume", str(folder), "--quiet"), (*words, "--resume"), tuple(words)]
+            with ThreadPoolExecutor(len(others)) as threads:
+                *seconds, third = threads.map(lambda other: run(*other), others)
             assert first.running, "the first ended too early to mean anything"
             ended = first.wait()
         counts = server.stats()

@@ -374,7 +374,7 @@ def test_the_limiter_key_names_the_endpoint_and_not_the_key() -> None:
 
 async def test_every_fault_of_the_simulated_server_is_survived() -> None:
     options = ServerOptions(
-        rate_429=0.1, retry_after=0.01, rate_500=0.05, rate_truncated=0.02, rate_hang=0.01, hang_seconds=5
+        rate_429=0.1, retry_after=0.01, rate_500=0.05, rate_truncated=0.02, rate_hang=0.01, hang_seconds=20
     )
     async with SimulatedServer(options) as server:
         model = OpenAIChatModel(server.base_url, retry_delay=0.005, tries=6)
@@ -382,7 +382,7 @@ async def test_every_fault_of_the_simulated_server_is_survived() -> None:
 
         async def one(number: int) -> Completion:
             messages: list[Message] = [{"role": "user", "content": f"prompt {number}"}]
-            settings = ChatSettings("simulated", call_timeout=0.3)
+            settings = ChatSettings("simulated", call_timeout=3)
             return await model.complete(ChatRequest(settings, messages), limits, CLOCK)
 
         completions = await asyncio.gather(*(one(number) for number in range(300)))

@@ -142,7 +142,7 @@ async def test_a_hang_ends_when_the_client_leaves() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(post(server, request()), 0.2)
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
 
 
 async def test_a_limit_on_requests_per_second() -> None:
@@ -157,7 +157,7 @@ async def test_latency_and_its_jitter() -> None:
     async with SimulatedServer(ServerOptions(latency=0.1, latency_jitter=0.05)) as server:
         began = time.monotonic()
         await post(server, request())
-        assert 0.05 <= time.monotonic() - began < 2
+        assert 0.05 <= time.monotonic() - began < 15
 
 
 async def test_the_log_has_a_line_for_each_request_at_once(tmp_path: Path) -> None:

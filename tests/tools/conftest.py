@@ -56,13 +56,15 @@ async def opened(
     folder: Path,
     variables: Mapping[str, str] | None = None,
     cwd: str | None = None,
+    project: Path | None = None,
     **environment: Any,
 ) -> AsyncIterator[Bench]:
     """A bench over a fresh sandbox; the test is left out where the machine has no such sandbox."""
     backend = BACKENDS[kind]
     if (reason := backend.unavailable()) is not None:
         pytest.skip(reason)
-    sandbox = await backend.create(SandboxRequest(folder=folder, run_id="test", environment=variables, cwd=cwd))
+    request = SandboxRequest(folder=folder, run_id="test", environment=variables, cwd=cwd, project=project)
+    sandbox = await backend.create(request)
 
     async def same() -> Sandbox:
         return sandbox

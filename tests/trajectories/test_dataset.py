@@ -20,7 +20,6 @@ from pyarrow import parquet
 
 from manyhands.core.errors import UserError
 from manyhands.trajectories.dataset import BadRow, Row, item_key, iterate_items, read_rows, scan
-from manyhands.trajectories.digest_table import DigestTable
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "one", "id": "a", "label": 1},
@@ -449,17 +448,6 @@ def test_occurrences_can_be_counted_elsewhere(tmp_path: Path) -> None:
     items = list(iterate_items(write(tmp_path, jsonl([{"prompt": "a"}] * 3)), count_occurrence=count))
     assert [item.key[-2:] for item in items] == ["#0", "#1", "#2"]
     assert all(len(digest) == 16 for digest in seen)
-
-
-@given(st.lists(st.tuples(st.binary(min_size=16, max_size=16) | st.just(b"0" * 16), st.integers(1, 1 << 40))))
-def test_digest_table_counts_and_remembers(entries: list[tuple[bytes, int]]) -> None:
-    counts: dict[bytes, int] = {}
-    firsts: dict[bytes, int] = {}
-    with DigestTable() as counter, DigestTable() as places:
-        for digest, number in entries:
-            assert counter.count(digest) == counts.get(digest, 0)
-            counts[digest] = counts.get(digest, 0) + 1
-            assert places.first(digest, number) == firsts.setdefault(digest, number)
 
 
 def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyhands.agents.options import EFFORTS, load_prefill, resume_spec
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import changed_settings
-from manyhands.trajectories.spec import EFFORTS, BatchSpec, load_prefill, resume_spec
+from manyhands.trajectories.spec import BatchSpec
 
 NEEDED = {"dataset_file": "d.jsonl", "batch_size": 2, "run_name": "r"}
 
@@ -27,10 +28,9 @@ def refused(**values: Any) -> str:
     return str(caught.value)
 
 
-def test_names_order_and_defaults_are_the_originals() -> None:
+def test_names_and_defaults_are_the_originals() -> None:
     spec = make()
-    names = list(BatchSpec.model_fields)[:23]
-    assert {name: getattr(spec, name) for name in names} == {
+    originals = {
         "dataset_file": "d.jsonl",
         "batch_size": 2,
         "run_name": "r",
@@ -55,7 +55,7 @@ def test_names_order_and_defaults_are_the_originals() -> None:
         "prefill_messages_file": None,
         "max_samples": None,
     }
-    assert names[3] == "distribution"
+    assert {name: getattr(spec, name) for name in originals} == originals
     assert (spec.concurrency, spec.samples, spec.seed, spec.sandbox, spec.data_dir) == (1, 1, None, "auto", "data")
     assert (spec.item_timeout, spec.call_timeout, spec.tool_timeout) == (3600, 600, 180)
     assert (spec.executor, spec.on_divergence, spec.network) == ("processes", "fresh", False)
@@ -65,6 +65,14 @@ def test_every_setting_has_help_and_a_heading() -> None:
     for name, field in BatchSpec.model_fields.items():
         assert (field.description or "").endswith("."), name
         assert BatchSpec.about(name).group != "Options" or not BatchSpec.about(name).typed, name
+
+
+def test_every_setting_has_its_place_in_the_help_its_own_before_inherited_ones() -> None:
+    names = BatchSpec.in_order()
+    assert sorted(names) == sorted(BatchSpec.model_fields)
+    assert names[:4] == ["dataset_file", "batch_size", "run_name", "distribution"]
+    groups = list(dict.fromkeys(BatchSpec.about(name).group for name in names if BatchSpec.about(name).typed))
+    assert groups == list(BatchSpec.headings)
 
 
 def test_settings_cannot_be_changed() -> None:

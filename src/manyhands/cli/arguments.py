@@ -30,4 +30,15 @@ def positive(text: str) -> int:
 def add_run(result: argparse.ArgumentParser) -> None:
     """The arguments that name a run."""
     result.add_argument("run", metavar="RUN", help="the run's folder, or its name under the data folder")
+    add_data_dir(result)
+
+
+def add_job(result: argparse.ArgumentParser) -> None:
+    """The arguments that name a job."""
+    result.add_argument("job", metavar="JOB", help="the job's id (or its first 8 characters or more), name or folder")
+    add_data_dir(result)
+
+
+def add_data_dir(result: argparse.ArgumentParser) -> None:
+    """The data folder."""
     result.add_argument("--data_dir", "--data-dir", default="data", help="where run folders are (default: data)")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from manyhands.cli.console import err, notice, out, resume_command, shown_path
+from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.performing import perform
+from manyhands.cli.plain import shown_path
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.verbose import ItemLog
 from manyhands.core.jsonio import loads
@@ -19,6 +20,7 @@ from manyhands.tools.distributions import format_distributions
 from manyhands.tools.mcp_config import load_mcp_config
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, with_groups
+from manyhands.trajectories.best import NOT_BEST
 from manyhands.trajectories.exports import FAILURES, STATISTICS, TRAJECTORIES
 from manyhands.trajectories.prepared import tables
 from manyhands.trajectories.session import Session, open_batch
@@ -131,6 +133,12 @@ def _print_statistics(path: Path) -> None:
             f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)",
             markup=False,
         )
+    if scores := statistics.get("scores"):
+        verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())
+        mean = "none" if scores["mean"] is None else f"{scores['mean']:.3f}"
+        console.print(f"Scores: mean {mean} of {scores['graded']} graded trajectories ({verdicts})", markup=False)
+    if others := statistics.get(NOT_BEST):
+        console.print(f"Left out as not the best of their rows: {others} (they are in the batch files)", markup=False)
     if discarded := statistics["discarded_no_reasoning"]:
         how = "to keep them, at no further cost: --resume --keep_unreasoned --override=keep_unreasoned"
         console.print(f"Samples discarded (zero reasoning): {discarded} ({how})", markup=False)

@@ -10,6 +10,8 @@ from typing import TextIO
 
 from rich.console import Console
 
+from manyhands.cli.plain import shown_path
+
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
 _errors: Console | None = None
@@ -26,12 +28,6 @@ def err() -> Console:
     if _errors is None or _errors.file is not sys.stderr:
         _errors = _console(sys.stderr)
     return _errors
-
-
-def shown_path(path: Path) -> str:
-    """A path as a person at this terminal would type it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def program() -> str:

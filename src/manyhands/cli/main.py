@@ -7,6 +7,7 @@ imported when it is called. Here is also the one place where exceptions become a
 0     everything that was asked for was done
 1     items failed, or storage or the program itself failed
 2     bad usage or input
+3     ``eval``: tests ended in errors, so that they have no score
 130   interrupted; the run can be resumed
 141   whoever read the output went away
 ====  ==========================================================================================================
@@ -16,16 +17,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("manyhands.cli.batch", "turn a dataset of prompts into agent trajectories"),
+    "eval": ("manyhands.cli.eval", "put tests to targets and score the answers; compare runs; check eval files"),
     "resume": ("manyhands.cli.resume", "continue a run, from its folder alone"),
     "runs": ("manyhands.cli.runs", "list runs"),
     "show": ("manyhands.cli.show", "look at a run, or at one item's steps"),
     "status": ("manyhands.cli.status", "how far a run is, also while it is going on"),
     "check": ("manyhands.cli.check", "perform recorded items again from the journal, and name what differs"),
+    "jobs": ("manyhands.cli.jobs", "an agent for each row of a table: make jobs, follow and steer them"),
+    "memory": ("manyhands.cli.memory", "test what agents remember, in one long conversation"),
+    "mcp": ("manyhands.cli.mcp", "offer the tools for jobs to agents, over MCP"),
     "simulate": ("manyhands.cli.simulate", "serve the simulated model over HTTP"),
 }
 """Commands by name: the module whose ``run(argv) -> int`` performs it, and what it does."""
@@ -60,7 +65,7 @@ def _dispatch(words: list[str]) -> int:
     if command == "--version":
         return _print(f"{PROGRAM} {_version()}")
     if command not in COMMANDS:
-        raise _unknown(command)
+        raise unknown_command(command, COMMANDS, PROGRAM)
     run: Callable[[list[str]], int] = import_module(COMMANDS[command][0]).run
     return run(rest)
 
@@ -97,18 +102,19 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _unknown(command: str) -> Exception:
+def unknown_command(command: str, known: Iterable[str], program: str) -> Exception:
+    """What to raise for a word that is no command of ``program``."""
     from difflib import get_close_matches
 
     from manyhands.core.errors import UserError
 
     if not command:
-        return UserError(f"no command given; choose from {', '.join(COMMANDS)} (see {PROGRAM} --help)")
+        return UserError(f"no command given; choose from {', '.join(known)} (see {program} --help)")
     if command.startswith("-"):
-        return UserError(f"unknown option {command} before a command (see {PROGRAM} --help)")
-    near = get_close_matches(command, COMMANDS, n=1)
+        return UserError(f"unknown option {command} before a command (see {program} --help)")
+    near = get_close_matches(command, list(known), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return UserError(f"unknown command {command!r}{hint} (see {PROGRAM} --help)")
+    return UserError(f"unknown command {command!r}{hint} (see {program} --help)")
 
 
 # --- Exceptions
@@ -187,7 +193,7 @@ def _without_keys(text: str, argv: Sequence[str]) -> str:
     """The text without a key that was typed on the command line."""
     for place, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        if name.replace("-", "_") == "__api_key":
+        if name.replace("-", "_") in ("__api_key", "__token"):
             key = value if equals else "".join(argv[place + 1 : place + 2])
             text = text.replace(key, "***") if key else text
     return text

@@ -1,8 +1,9 @@
 """The command line of a settings class.
 
 Every field is an option, written ``--max_turns 5``, ``--max-turns=5`` and so on; a switch (a yes-or-no field) is written
-``--resume``, ``--resume=true``, ``--resume false``, ``--no-resume``. If an option is given twice the last one counts. Nothing is
-abbreviated, no value is taken for anything but what its field says, and an unknown option is refused before anything is done.
+``--resume``, ``--resume=true``, ``--resume false``, ``--no-resume``. If an option is given twice the last one counts, unless the
+command lets it be repeated. Nothing is abbreviated, no value is taken for anything but what its field says, and an unknown option is
+refused before anything is done. A command may take words without a name (files, a job), which stand for the field that the command says.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -33,7 +35,8 @@ class UsageError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. ``value`` is what the help calls its value, or None for a switch."""
+    """One option. ``value`` is what the help calls its value, or None for a switch; ``bare``: the value it has when its name stands
+    alone, if it may."""
 
     name: str
     group: str
@@ -41,6 +44,7 @@ class Option:
     value: str | None
     default: Any
     required: bool
+    bare: str | None = None
 
     @property
     def is_switch(self) -> bool:
@@ -49,10 +53,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What was typed: the values by the names of their fields (text, or a bool for a switch), and whether help was asked for."""
+    """What was typed: the values by the names of their fields (text, or a bool for a switch), and whether help was asked for.
+    ``lists``: all values of what may be repeated."""
 
     values: dict[str, str | bool]
     help: bool = False
+    lists: dict[str, list[str]] = dataclass_field(default_factory=dict)
 
 
 def spell(name: str) -> str:
@@ -61,22 +67,31 @@ def spell(name: str) -> str:
 
 
 def options_of(settings: type[Settings]) -> dict[str, Option]:
-    """The options of a settings class, by field name, in order."""
-    fields = settings.model_fields.items()
-    return {name: _option(name, field, settings.about(name)) for name, field in fields if settings.about(name).typed}
+    """The options of a settings class, by field name, in the order of the help."""
+    about = {name: settings.about(name) for name in settings.in_order()}
+    return {name: _option(name, settings.model_fields[name], about[name]) for name in about if about[name].typed}
 
 
-def parse(settings: type[Settings], argv: Sequence[str], program: str) -> CommandLine:
-    """Read a command line. ``program`` is the command as typed, as in ``manyhands batch``.
+def parse(
+    settings: type[Settings],
+    argv: Sequence[str],
+    program: str,
+    *,
+    positional: str | None = None,
+    repeated: Collection[str] = (),
+) -> CommandLine:
+    """Read a command line. ``program`` is the command as typed, as in ``manyhands batch``; ``positional``: the field that one word
+    without a name is for; ``repeated``: fields that may be given several times, and then all count (the positional one may be among
+    them).
 
     Raises UsageError for unknown options, missing values and stray words (not for values out of range: see ``make``). If
     help is asked for, nothing else matters.
     """
-    parser = _Parser(options_of(settings), argv)
+    parser = _Parser(options_of(settings), argv, positional, repeated)
     parser.run()
     if parser.problems and not parser.help:
         raise _usage_error(parser.problems, program)
-    return CommandLine(parser.values, parser.help)
+    return CommandLine(parser.values, parser.help, parser.lists)
 
 
 def make(settings: type[SettingsType], values: Mapping[str, Any], program: str) -> SettingsType:
@@ -103,11 +118,15 @@ def _usage_error(problems: Sequence[str], program: str) -> UsageError:
 class _Parser:
     """Goes through the words of a command line once."""
 
-    def __init__(self, options: Mapping[str, Option], argv: Sequence[str]) -> None:
+    def __init__(
+        self, options: Mapping[str, Option], argv: Sequence[str], positional: str | None, repeated: Collection[str]
+    ) -> None:
         self._options = options
         self._words = list(argv)
+        self._positional = positional
         self._place = 0
         self.values: dict[str, str | bool] = {}
+        self.lists: dict[str, list[str]] = {name: [] for name in repeated}
         self.problems: list[str] = []
         self.help = False
 
@@ -122,8 +141,20 @@ class _Parser:
             elif word.startswith("-") and len(word) > 1 and word != "--":
                 self.problems.append(f"unknown option {word.partition('=')[0]}; option names begin with two dashes")
                 self._skip_value(word)
+            elif self._positional is not None and word != "--":
+                self._take_word(self._positional, word)
             else:
                 self.problems.append(f"unexpected {word!r}; options are written --name=value")
+
+    def _take_word(self, name: str, word: str) -> None:
+        if name not in self.lists:
+            self._positional = None
+        self._set(name, word)
+
+    def _set(self, name: str, text: str) -> None:
+        self.values[name] = text
+        if name in self.lists:
+            self.lists[name].append(text)
 
     def _take(self, word: str) -> None:
         typed, equals, text = word.partition("=")
@@ -134,13 +165,15 @@ class _Parser:
         elif option.is_switch:
             self._take_switch(option, text if equals else self._next_switch_word())
         elif equals:
-            self.values[name] = text
+            self._set(name, text)
+        elif option.bare is not None:
+            self.values[name] = self._next_number() or option.bare
         else:
             self._take_next(option)
 
     def _take_next(self, option: Option) -> None:
         if self._place < len(self._words) and not _is_option(self._words[self._place]):
-            self.values[option.name] = self._words[self._place]
+            self._set(option.name, self._words[self._place])
             self._place += 1
             return
         hint = ""
@@ -169,6 +202,12 @@ class _Parser:
             )
         else:
             self.values[negated.name] = False
+
+    def _next_number(self) -> str | None:
+        if self._place < len(self._words) and self._words[self._place].isdecimal():
+            self._place += 1
+            return self._words[self._place - 1]
+        return None
 
     def _next_switch_word(self) -> str | None:
         if self._place < len(self._words) and self._words[self._place].lower() in _SWITCH_WORDS:
@@ -206,7 +245,7 @@ def _is_option(word: str) -> bool:
 def _option(name: str, field: FieldInfo, about: About) -> Option:
     kind = _bare(field.annotation)
     value = None if kind is bool else about.value or _value_name(kind)
-    return Option(name, about.group, field.description or "", value, field.default, field.is_required())
+    return Option(name, about.group, field.description or "", value, field.default, field.is_required(), about.bare)
 
 
 def _bare(annotation: Any) -> Any:
@@ -235,23 +274,27 @@ def help_text(
     *,
     without: Collection[str] = (),
     recorded: bool = False,
+    positional: str | None = None,
 ) -> str:
     """The help: how options are written, then every option under its heading, with its default.
 
     ``without``: fields to leave out. ``recorded``: what is not given is as it was recorded, so nothing is required.
+    ``positional``: the field whose word ``program`` ends with.
     """
     columns = width or min(100, shutil.get_terminal_size().columns)
     options = [option for option in options_of(settings).values() if option.name not in without]
     if recorded:
-        options = [_as_recorded(option) for option in options]
-    required = " ".join(f"{spell(option.name)} {option.value}" for option in options if option.required)
+        options = [option if option.name == positional else _as_recorded(option) for option in options]
+    named = (option for option in options if option.required and option.name != positional)
+    required = " ".join(f"{spell(option.name)} {option.value}" for option in named)
     lines = [f"{program} {required} [OPTIONS]".replace("  ", " "), "", *textwrap.wrap(description, columns)]
     lines += ["", *textwrap.wrap(_HOW_TO, columns)]
     for group in dict.fromkeys(option.group for option in options):
         lines += ["", f"{group}:"]
         for option in options:
             if option.group == group:
-                lines += _option_help(option, columns, "" if recorded else _default(option))
+                word = program.split()[-1] if option.name == positional else None
+                lines += _option_help(option, columns, "" if recorded else _default(option), word)
     return "\n".join(lines)
 
 
@@ -259,10 +302,18 @@ def _as_recorded(option: Option) -> Option:
     return replace(option, required=False, group="Input") if option.required else option
 
 
-def _option_help(option: Option, columns: int, default: str) -> Iterator[str]:
-    yield f"  {spell(option.name)}" + ("" if option.is_switch else f" {option.value}")
+def _option_help(option: Option, columns: int, default: str, word: str | None) -> Iterator[str]:
+    named = f"{spell(option.name)}{value_text(option)}"
+    yield f"  {named}" if word is None else f"  {word}  (or {named})"
     text = f"{option.help} {default}".strip()
     yield from textwrap.wrap(text, columns, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+def value_text(option: Option) -> str:
+    """What stands behind the name of an option where it is explained."""
+    if option.is_switch:
+        return ""
+    return f" {option.value}" if option.bare is None else f" [{option.value}]"
 
 
 def _default(option: Option) -> str:
@@ -270,6 +321,13 @@ def _default(option: Option) -> str:
         return "(required)"
     if option.is_switch:
         return f"(default: {str(bool(option.default)).lower()})"
+    return f"(default: {default_text(option)})"
+
+
+def default_text(option: Option) -> str:
+    """An option's default as it would be typed; "none" if it has none."""
+    if isinstance(option.default, tuple):
+        return ",".join(option.default)
     if option.default is None:
-        return "(default: none)"
-    return f"(default: {option.default:g})" if isinstance(option.default, float) else f"(default: {option.default})"
+        return "none"
+    return f"{option.default:g}" if isinstance(option.default, float) else str(option.default)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from manyhands.cli.console import err, notice
 from manyhands.cli.progress import ProgressView
-from manyhands.core.outcomes import Outcome
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.context import Item
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import Controls, RunResult, perform_run
@@ -23,10 +23,12 @@ def perform(
     quiet: bool = False,
     spec_changed: bool = False,
     rewrite_outputs: bool = False,
+    retry_failed: bool = True,
     judge_again: Sequence[str] = (),
     on_outcome: Callable[[Item, Outcome], None] | None = None,
+    failed: str = ItemState.FAILED,
 ) -> RunResult:
-    """Perform a run to its end or until somebody stops it.
+    """Perform a run to its end or until somebody stops it. ``failed``: what failed items are called while it goes on.
 
     The first Ctrl-C (or SIGTERM) finishes the calls in flight, the second stops at once.
     """
@@ -37,6 +39,7 @@ def perform(
             workload,
             spec_changed=spec_changed,
             rewrite_outputs=rewrite_outputs,
+            retry_failed=retry_failed,
             judge_again=judge_again,
             notice=notice,
             controls=controls,
@@ -44,7 +47,7 @@ def perform(
             on_outcome=on_outcome,
         )
 
-    return run_on_loop(_with_signals(performed, ProgressView(folder.name, quiet=quiet)))
+    return run_on_loop(_with_signals(performed, ProgressView(folder.name, quiet=quiet, failed=failed)))
 
 
 async def _with_signals(

@@ -18,10 +18,11 @@ LINE_SECONDS = 15.0
 
 
 class ProgressView:
-    """Shows ``Progress`` values as they come, at most as often as they come."""
+    """Shows ``Progress`` values as they come, at most as often as they come. ``failed``: what failed items are called."""
 
-    def __init__(self, label: str, *, quiet: bool = False) -> None:
+    def __init__(self, label: str, *, quiet: bool = False, failed: str = ItemState.FAILED) -> None:
         self._label = label
+        self._failed = failed
         self._quiet = quiet
         self._console = err()
         self._bar: Bar | None = None
@@ -55,34 +56,36 @@ class ProgressView:
 
     def show(self, progress: Progress) -> None:
         """Bring the view up to date."""
-        if self._bar is not None:
-            task = self._bar.task_ids[0]
-            self._bar.update(task, total=progress.items, completed=progress.finished, details=details(progress))
-        elif not self._quiet:
-            self._line(progress)
+        self.show_figures(progress.items, progress.finished, details(progress, self._failed))
 
-    def _line(self, progress: Progress) -> None:
+    def show_figures(self, items: int, finished: int, beside: str) -> None:
+        """The like, from the number of items, how many of them have ended, and what is said beside the bar."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], total=items, completed=finished, details=beside)
+        elif not self._quiet:
+            self._line(items, finished, beside)
+
+    def _line(self, items: int, finished: int, beside: str) -> None:
         now = time.monotonic()
-        ended = progress.finished == progress.items and progress.finished != self._last_finished
+        ended = finished == items and finished != self._last_finished
         if ended or now - self._printed_at >= LINE_SECONDS:
-            self._printed_at, self._last_finished = now, progress.finished
-            text = f"{self._label}: {progress.finished} of {progress.items} ended, {details(progress)}"
+            self._printed_at, self._last_finished = now, finished
+            text = f"{self._label}: {finished} of {items} ended, {beside}"
             self._console.print(text, markup=False, soft_wrap=True)
 
 
-def details(progress: Progress) -> str:
+def details(progress: Progress, failed: str = ItemState.FAILED) -> str:
     """The figures beside the bar: in flight, what went wrong, speed, cost."""
     parts = [f"{progress.in_flight} in flight"]
-    ended_otherwise = {
-        state: sum(n for (name, _), n in progress.counts.items() if name == state)
-        for state in (ItemState.DISCARDED, ItemState.FAILED)
-    }
-    parts += [f"{count} {state}" for state, count in ended_otherwise.items() if count]
+    for state, word in ((ItemState.DISCARDED, str(ItemState.DISCARDED)), (ItemState.FAILED, failed)):
+        if count := sum(n for (name, _), n in progress.counts.items() if name == state):
+            parts.append(f"{count} {word}")
     ended = progress.finished - progress.finished_before
     if ended and progress.seconds > 0:
         parts.append(f"{ended / progress.seconds:.1f}/s")
     usage = progress.usage
-    parts.append(f"{usage.total_tokens:,} tokens")
+    if usage.total_tokens:
+        parts.append(f"{usage.total_tokens:,} tokens")
     if usage.cost:
         parts.append(f"${usage.cost:.4f}")
     if usage.simulated_calls:

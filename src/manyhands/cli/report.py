@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.cli.console import resume_command
+from manyhands.cli.plain import usage_text
 from manyhands.engine.run import RunResult
 from manyhands.engine.summary import ORDER
 
@@ -37,16 +38,8 @@ def print_ledger(console: Console, summary: dict[str, Any]) -> None:
 
 def print_usage(console: Console, summary: dict[str, Any]) -> None:
     """What the whole run has used, all sessions together."""
-    usage = summary["usage"]
-    text = (
-        f"Used by the whole run: {usage['calls']:,} model calls, {usage['input_tokens']:,} tokens in, "
-        f"{usage['output_tokens']:,} out, ${usage['cost']:.4f}"
-    )
-    if usage["simulated_calls"]:
-        text += f" ({usage['simulated_calls']:,} calls answered by the simulated model, which costs nothing)"
-    if usage["unpriced_calls"]:
-        text += f" (the price of {usage['unpriced_calls']:,} calls is unknown, so the true cost is higher)"
-    console.print(text + f"; {summary['working_seconds']:.1f} s of work", markup=False, soft_wrap=True)
+    text = usage_text(summary["usage"], summary["working_seconds"])
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def print_ending(console: Console, errors: Console, result: RunResult, program: str = "manyhands") -> None:

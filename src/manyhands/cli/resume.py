@@ -6,22 +6,28 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from manyhands.cli import eval as eval_command
+from manyhands.cli import jobs_run, memory_run
 from manyhands.cli.batch import perform_session
 from manyhands.cli.console import err, notice, out
+from manyhands.cli.eval_names import present_names
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.performing import perform
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.run_folders import find_run, load_recorded
+from manyhands.engine.folders import open_reader
 from manyhands.engine.loop import run_on_loop
-from manyhands.engine.run import open_reader
+from manyhands.evals.session import open_eval
+from manyhands.evals.spec import EvalSpec
+from manyhands.memory.opening import reopen_memory
 from manyhands.trajectories.session import open_batch
 from manyhands.trajectories.spec import BatchSpec
 
 PROGRAM = "manyhands resume RUN"
 DESCRIPTION = (
-    "Continues a run from its folder: what is recorded is not done again, failed items are tried again. RUN is the "
-    "folder, or the run's name under --data_dir. Options may be given to change settings; what is not given is as it "
-    "was. A change that would make it another run is refused unless --override names it."
+    "Continues a run from its folder: what is recorded is not done again, failed items are tried again (tests of an evaluation "
+    "with --retry_errors). RUN is the folder, or the run's name under --data_dir. Options may be given to change settings; what is "
+    "not given is as it was. A change that would make it another run is refused unless --override names it."
 )
 NOT_FOR_RESUME = ("run_name", "resume", "list_distributions")
 
@@ -39,7 +45,7 @@ def run(argv: list[str]) -> int:
 
 
 def _resumers() -> dict[str, Callable[[Path, list[str]], int]]:
-    return {"trajectories": _resume_batch}
+    return {"trajectories": _resume_batch, "csv_jobs": _resume_job, "evals": _resume_eval, "memory": _resume_memory}
 
 
 def _resume_batch(folder: Path, rest: list[str]) -> int:
@@ -52,6 +58,31 @@ def _resume_batch(folder: Path, rest: list[str]) -> int:
     values |= {"run_name": folder.resolve().name, "data_dir": str(folder.resolve().parent)}
     options = make(BatchSpec, values, PROGRAM)
     return perform_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
+
+
+def _resume_job(folder: Path, rest: list[str]) -> int:
+    """As ``manyhands jobs run``, with failed rows put back, as everywhere in this command."""
+    words = [word for word in rest if word not in ("-h", "--help")]
+    return jobs_run.run([str(folder), "--retry_failed", *words] if words == rest else ["--help"])
+
+
+def _resume_eval(folder: Path, rest: list[str]) -> int:
+    line = parse(EvalSpec, present_names(rest, PROGRAM), PROGRAM, repeated=eval_command.REPEATED)
+    if line.help:
+        print(help_text(EvalSpec, PROGRAM, DESCRIPTION, without=NOT_FOR_RESUME, recorded=True))
+        return 0
+    values = {"eval_files": _recorded_options(folder)["eval_files"], **eval_command.given_values(line)}
+    values |= {"run_name": folder.resolve().name, "data_dir": str(folder.resolve().parent)}
+    options = make(EvalSpec, values, PROGRAM)
+    return eval_command.perform_session(run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ)))
+
+
+def _resume_memory(folder: Path, rest: list[str]) -> int:
+    """All sessions of the run; with other settings, ``manyhands memory run`` continues it."""
+    words = [word for word in rest if word not in ("--data_dir", "--data-dir", _data_dir(rest))]
+    if [word for word in words if not word.startswith(("--data_dir=", "--data-dir="))]:
+        raise UsageError(f"{folder}: continue it with other settings by manyhands memory run")
+    return memory_run.perform_all([reopen_memory(folder, environ=os.environ)])
 
 
 def _resume_any(folder: Path, rest: list[str]) -> int:

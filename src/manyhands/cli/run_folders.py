@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from manyhands.core.errors import RunError
+from manyhands.engine.folders import find_runs, is_made, open_reader, places_of_runs
 from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.run import find_runs, is_made, open_reader
 from manyhands.engine.workload import Workload, load_workload
 
 
@@ -15,7 +15,7 @@ def find_run(name: str, data_dir: str) -> Path:
 
     Raises RunError, naming what there is.
     """
-    for folder in (Path(name), Path(data_dir) / name):
+    for folder in (Path(name), *(place / name for place in places_of_runs(Path(data_dir)))):
         if is_made(folder):
             return folder
         if (folder / JOURNAL).is_file():

@@ -12,7 +12,7 @@ from rich.table import Table
 from manyhands.cli.arguments import parser
 from manyhands.cli.console import out
 from manyhands.core.errors import ManyhandsError
-from manyhands.engine.run import find_runs, open_reader
+from manyhands.engine.folders import find_runs, open_reader
 from manyhands.engine.store import is_owned
 from manyhands.engine.summary import summarise
 

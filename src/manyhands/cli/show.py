@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from manyhands.cli.arguments import add_run, parser, positive
 from manyhands.cli.console import out
+from manyhands.cli.plain import printable
 from manyhands.cli.report import print_ledger, print_usage
 from manyhands.cli.run_folders import load_recorded, open_run
 from manyhands.core.errors import UserError
@@ -57,7 +59,7 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     listed = list(islice(rows, options.limit + 1))
     if options.json:
         for row in listed[: options.limit]:
-            print(json.dumps(_item_json(row), ensure_ascii=False))
+            print(json.dumps(item_json(row), ensure_ascii=False))
         return
     console, summary = out(), summarise(reader)
     console.print(f"{reader.folder.name}: {summary['workload']}, created {summary['created_at']}", markup=False)
@@ -74,7 +76,8 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     print_usage(console, summary)
 
 
-def _item_json(row: ItemRow) -> dict[str, Any]:
+def item_json(row: ItemRow) -> dict[str, Any]:
+    """An item for programs."""
     return {
         "item": row.number,
         "key": row.key,
@@ -97,41 +100,59 @@ def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
     steps = reader.steps(row.number, attempt)
     if options.json:
         for step in steps:
-            print(json.dumps(_step_json(step), ensure_ascii=False))
+            print(json.dumps(step_json(step), ensure_ascii=False))
         return
     console = out()
     _print_head(console, reader, row)
     workload = load_recorded(reader)
-    for step in steps:
-        _print_step(console, workload, step, None if options.full else TEXT_LIMIT)
+    print_steps(console, workload, steps, None if options.full else TEXT_LIMIT)
     if not steps:
         console.print(f"attempt {attempt} has no recorded steps", markup=False)
 
 
 def _print_head(console: Console, reader: JournalReader, row: ItemRow) -> None:
     console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}", markup=False)
+    for line in failure_lines(reader, row):
+        console.print(line, markup=False)
+
+
+def failure_lines(reader: JournalReader, row: ItemRow) -> Iterator[str]:
+    """What went wrong with an item, now and before."""
     if row.message:
-        console.print(f"  {row.reason or row.cause}: {row.message}", markup=False)
+        yield f"  {row.reason or row.cause}: {printable(row.message)}"
     for attempt, ended, reason in reader.all("attempts_of_item", row.number):
-        console.print(f"  attempt {attempt} given up {timestamp(ended)}: {reason}", markup=False)
+        yield f"  attempt {attempt} given up {timestamp(ended)}: {printable(reason)}"
     for attempt, at, cause, message in reader.all("failures_of_item", row.number):
-        console.print(f"  failure in attempt {attempt}, {timestamp(at)}: {cause}: {message}", markup=False)
+        yield f"  failure in attempt {attempt}, {timestamp(at)}: {cause}: {printable(message)}"
+
+
+def print_steps(console: Console, workload: Workload, steps: Sequence[RecordedStep], limit: int | None) -> None:
+    """Steps in order; texts are cut to ``limit`` characters."""
+    for step in steps:
+        _print_step(console, workload, step, limit)
 
 
 def _print_step(console: Console, workload: Workload, step: RecordedStep, limit: int | None) -> None:
     seconds = step.finished_at - step.started_at
     bill = ""
-    if step.usage:
+    if step.usage.get("calls"):
         bill = f", {step.usage['input_tokens']} tokens in, {step.usage['output_tokens']} out, ${step.usage['cost']:.4f}"
     place = f"{step.scope}/{step.seq}"
     console.print(f"\n── {place} {step.kind} · {timestamp(step.started_at)} · {seconds:.2f} s{bill}", markup=False)
     for label, text in workload.describe_step(step):
-        cut = text if limit is None or len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} more characters)"
         console.print(f"{label}:", style="bold", markup=False)
-        console.print("  " + cut.replace("\n", "\n  "), markup=False)
+        console.print("  " + cut(text, limit).replace("\n", "\n  "), markup=False)
 
 
-def _step_json(step: RecordedStep) -> dict[str, Any]:
+def cut(text: str, limit: int | None) -> str:
+    """A text for a terminal, and how much of it is left out, if any."""
+    if limit is None or len(text) <= limit:
+        return printable(text)
+    return f"{printable(text[:limit])} … ({len(text) - limit} more characters)"
+
+
+def step_json(step: RecordedStep) -> dict[str, Any]:
+    """A step for programs."""
     return {
         "attempt": step.attempt,
         "scope": step.scope,

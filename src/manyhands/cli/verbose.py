@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from manyhands.agents.trajectory import fold
+from manyhands.agents.item_lines import item_lines
 from manyhands.cli.console import err
-from manyhands.core.messages import Message
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.context import Item
 from manyhands.engine.reader import JournalReader
@@ -22,31 +22,37 @@ class ItemLog:
 
     def show(self, item: Item, outcome: Outcome) -> None:
         """An item has ended."""
-        console = err()
+        self._reader = self._reader or JournalReader(self._folder)
         record = outcome.record
         toolsets = ", ".join(record.get("toolsets", ())) or "none"
         why = outcome.reason or outcome.cause or record.get("stop_reason", "")
-        number = item.payload["prompt_index"]
-        console.print(f"[P{number}] {outcome.state} ({why}), toolsets {toolsets}", markup=False, soft_wrap=True)
-        for line in self._calls(item):
-            console.print(f"[P{number}]   {line}", markup=False, soft_wrap=True)
+        label = f"P{item.payload['prompt_index']}"
+        first, *calls = item_lines(label, item, outcome, why, self._reader, self._preview)
+        for line in (f"{first}, toolsets {toolsets}", *calls):
+            err().print(line, markup=False, soft_wrap=True)
 
-    def _calls(self, item: Item) -> list[str]:
-        self._reader = self._reader or JournalReader(self._folder)
-        row = self._reader.item(str(item.number))
-        if row is None:
-            return []
-        messages = fold(self._reader.steps(row.number, row.attempt))
-        results = {message.get("tool_call_id"): message for message in messages if message["role"] == "tool"}
-        return [
-            f"{call['function']['name']}({self._cut(call['function']['arguments'])}) -> {self._result(results.get(call['id']))}"
-            for message in messages
-            for call in message.get("tool_calls", [])
-        ]
 
-    def _result(self, message: Message | None) -> str:
-        return "" if message is None else self._cut(str(message.get("content")))
+class LogTail:
+    """Shows what comes to a log file, line by line, on standard error. ``start``: the byte from which on."""
 
-    def _cut(self, text: str) -> str:
-        line = " ".join(text.split())
-        return line if len(line) <= self._preview else line[: self._preview] + "…"
+    def __init__(self, path: Path, start: int = 0) -> None:
+        self._path = path
+        self._place = start
+        self._begun = b""
+
+    @classmethod
+    def from_now(cls, path: Path) -> Self:
+        """Only what comes from now on."""
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def show(self) -> None:
+        """Print the lines that have come since."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as log:
+            log.seek(self._place)
+            new = log.read()
+        self._place += len(new)
+        *lines, self._begun = (self._begun + new).split(b"\n")
+        for line in lines:
+            err().print(line.decode("utf-8", "replace"), markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from manyhands.agents.loop import run_agent
+from manyhands.agents.loop import FollowUp, run_agent
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
 from manyhands.agents.trajectory import fold
 from manyhands.agents.world import World
@@ -109,6 +109,7 @@ async def hold(
     context: MemoryContext | None = None,
     backend: FakeBackend | None = None,
     task: AgentTask | None = None,
+    follow_up: FollowUp | None = None,
     **settings: Any,
 ) -> AgentResult:
     """Hold a conversation, and check that the fold over its steps gives the same messages."""
@@ -125,6 +126,7 @@ async def hold(
             environment=environment,
             settings=AgentSettings(**settings),
             world=world,
+            follow_up=follow_up,
         )
     finally:
         if world:

@@ -21,8 +21,10 @@ from typing import Any, Self
 from manyhands.core.jsonio import loads
 from manyhands.engine.strays import MARK
 from manyhands.engine.summary import ORDER
+from manyhands.testing.forked import ForkedProcess
 
 PROGRAM = (sys.executable, "-m", "manyhands")
+"""``manyhands`` with an interpreter of its own."""
 LONGEST = 120.0
 """Seconds after which a command that should have ended is killed."""
 _WORKER = b"manyhands.engine.executors.worker"
@@ -58,11 +60,18 @@ class Ended:
 class Command:
     """A ``manyhands …`` that runs, in a process group of its own. Use as a context manager: at the end it is killed."""
 
-    def __init__(self, *words: str, folder: Path | None = None, program: Sequence[str] = PROGRAM) -> None:
-        """``folder``: its current one. ``program``: what stands before the words."""
+    def __init__(self, *words: str, folder: Path | None = None, program: Sequence[str] = ()) -> None:
+        """``folder``: its current one. ``program``: what stands before the words; without it, ``manyhands`` is forked, which is quick."""
         self._out, self._err = TemporaryFile(), TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._began = time.monotonic()
-        self.process = subprocess.Popen(
+        self.process = self._begun(words, folder, program)
+
+    def _begun(
+        self, words: Sequence[str], folder: Path | None, program: Sequence[str]
+    ) -> ForkedProcess | subprocess.Popen[bytes]:
+        if not program:
+            return ForkedProcess(words, folder, environment(), self._out.fileno(), self._err.fileno())
+        return subprocess.Popen(
             [*program, *words],
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -85,6 +94,11 @@ class Command:
     @property
     def running(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def said(self) -> str:
+        """What it has printed on standard error so far."""
+        return self._read(self._err)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process itself, as ``kill`` does."""
@@ -137,7 +151,7 @@ class Command:
         return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
-def run(*words: str, folder: Path | None = None, seconds: float = LONGEST, program: Sequence[str] = PROGRAM) -> Ended:
+def run(*words: str, folder: Path | None = None, seconds: float = LONGEST, program: Sequence[str] = ()) -> Ended:
     """Perform ``manyhands …`` to its end."""
     with Command(*words, folder=folder, program=program) as command:
         return command.wait(seconds)

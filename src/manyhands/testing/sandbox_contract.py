@@ -36,13 +36,15 @@ SEEN = "CONTRACT_RUN"
 """In the environment of every command of a test: the run it belongs to."""
 
 _OWNER = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
 from manyhands.sandboxes.protocol import SandboxRequest
 {make_backend}
 
 async def main():
-    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), sys.argv[2], environment=dict(CONTRACT_RUN=sys.argv[2])))
+    project = Path(os.environ["CONTRACT_PROJECT"]) if os.environ["CONTRACT_PROJECT"] else None
+    seen = dict(CONTRACT_RUN=sys.argv[2])
+    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), sys.argv[2], environment=seen, project=project))
     for line in sys.argv[3:]:
         verb, _, rest = line.partition(" ")
         if verb == "begin":
@@ -117,7 +119,7 @@ class SandboxContract:
 
     async def test_run_time_limit_ends_the_whole_group(self, sandbox: Sandbox, run_id: str) -> None:
         began = time.monotonic()
-        result = await sandbox.run(["sh", "-c", "trap '' TERM; sleep 61 & echo began; sleep 61"], timeout=0.5)
+        result = await sandbox.run(["sh", "-c", "trap '' TERM; sleep 61 & echo began; sleep 61"], timeout=1.5)
         assert time.monotonic() - began < 5
         assert result.timed_out
         assert result.exit_code is None
@@ -451,6 +453,126 @@ class SandboxContract:
                 await backend.create(SandboxRequest(tmp_path / "box", run_id, cwd=cwd))
             assert caught.value.cause == Cause.INVALID_INPUT
 
+    # The project
+
+    async def test_project_is_read_and_started_in(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        project = _project(tmp_path)
+        async with _made(backend, _request(tmp_path / "box", run_id, project)) as sandbox:
+            assert sandbox.project is not None
+            assert sandbox.project != sandbox.workspace
+            place = f"{sandbox.project}/inner"
+            assert await _said(sandbox, "pwd; cat inner/file") == f"{sandbox.project}\nof the project"
+            assert (await sandbox.run(["cat", "inner/file"], timeout=10)).output == b"of the project\n"
+            assert (await sandbox.run(["pwd"], timeout=10, cwd="inner")).output.decode() == f"{place}\n"
+            process = await sandbox.spawn("pwd")
+            await process.wait(10)
+            assert process.output()[0].decode() == f"{sandbox.project}\n"
+            assert await sandbox.read_file("inner/file") == b"of the project\n"
+            assert await sandbox.read_file(f"{place}/file") == b"of the project\n"
+            assert await _said(sandbox, 'echo "$PROJECT $WORKSPACE"') == f"{sandbox.project} {sandbox.workspace}"
+            for path in ("nothing", "inner", "inner/nothing"):
+                with pytest.raises(ToolError):
+                    await sandbox.read_file(path)
+
+    async def test_project_leaves_the_workspace_as_it_is(
+        self, backend: SandboxBackend, tmp_path: Path, run_id: str
+    ) -> None:
+        async with _made(backend, _request(tmp_path / "box", run_id, _project(tmp_path))) as sandbox:
+            await sandbox.write_file(f"{sandbox.workspace}/new/file", b"mine")
+            assert await _said(sandbox, "cd; cat new/file; echo more >>new/file; cat ~/new/file") == "mineminemore"
+
+    async def test_project_can_not_be_changed(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        if not self.isolates:
+            return
+        project = _project(tmp_path)
+        async with _made(backend, _request(tmp_path / "box", run_id, project)) as sandbox:
+            await _shell(sandbox, "ln -s $PROJECT/inner $WORKSPACE/way; ln -s $WORKSPACE/target $WORKSPACE/own")
+            command = (
+                "touch new; echo x >inner/file; rm inner/file; mv inner other; chmod 777 inner; mkdir made; ln -s a b"
+            )
+            assert b"Read-only file system" in (await _shell(sandbox, command)).output
+            within = f"{sandbox.workspace}/way/new"
+            for path in ("new", "inner/file", "made/below/new", f"{sandbox.project}/new", within, "inner/../new"):
+                with pytest.raises(ToolError) as caught:
+                    await sandbox.write_file(path, b"changed")
+                assert sandbox.workspace in str(caught.value), path
+                assert "read-only" in str(caught.value), path
+            await sandbox.write_file("to the workspace", b"through a link of the project")
+            assert await _said(sandbox, "cat $WORKSPACE/through") == "through a link of the project"
+        names = sorted(entry.relative_to(project).as_posix() for entry in project.rglob("*"))
+        assert names == ["inner", "inner/file", "out", "secret", "to the workspace"]
+        assert (project / "inner" / "file").read_text() == "of the project\n"
+
+    async def test_links_out_of_the_project_lead_nowhere(
+        self, backend: SandboxBackend, tmp_path: Path, run_id: str
+    ) -> None:
+        if not self.isolates:
+            return
+        async with _made(backend, _request(tmp_path / "box", run_id, _project(tmp_path))) as sandbox:
+            for path in ("secret", "out/secret", "../secret", "inner/../../secret", str(tmp_path / "secret")):
+                with pytest.raises(ToolError):
+                    await sandbox.read_file(path)
+                assert (await sandbox.run(["cat", path], timeout=10)).exit_code != 0
+            for path in ("secret", "out/new"):
+                try:  # a link that leads to nothing inside may be a place inside
+                    await sandbox.write_file(path, b"changed")
+                except ToolError:
+                    pass
+        assert (tmp_path / "secret").read_text() == "host only"
+        assert not (tmp_path / "new").exists()
+
+    async def test_hidden_folders_of_the_project(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        if not self.isolates:
+            return
+        project = _project(tmp_path)
+        (project / "data" / "run").mkdir(parents=True)
+        (project / "data" / "run.db").write_text("journal")
+        hidden = (project / "data", project / "data" / "run", project / "nowhere", tmp_path, tmp_path / "elsewhere")
+        request = SandboxRequest(project / "data" / "run" / "box", run_id, project=project, hidden=hidden)
+        async with _made(backend, request) as sandbox:
+            assert await _said(sandbox, "ls data; ls inner; touch data/x 2>&1 || echo no", last=True) == "no"
+            assert await _said(sandbox, "ls -A data") == ""
+            with pytest.raises(ToolError):
+                await sandbox.read_file("data/run.db")
+            await sandbox.write_file(f"{sandbox.workspace}/x", b"1")
+            assert await _said(sandbox, "cat $WORKSPACE/x") == "1"
+        assert (project / "data" / "run" / "box" / "workspace" / "x").exists()
+
+    async def test_cwd_beside_a_project(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        project = _project(tmp_path)
+        place = "/project/inner" if self.isolates else str(project / "inner")
+        for number, (cwd, started) in enumerate((("sub", "{workspace}/sub"), (place, place))):
+            request = SandboxRequest(tmp_path / f"box {number}", run_id, cwd=cwd, project=project)
+            async with _made(backend, request) as sandbox:
+                assert await _said(sandbox, "pwd") == started.format(workspace=sandbox.workspace)
+        with pytest.raises(ItemError) as caught:
+            await backend.create(SandboxRequest(tmp_path / "box", run_id, cwd=f"{place}/none", project=project))
+        assert caught.value.cause == Cause.INVALID_INPUT
+
+    async def test_project_that_can_not_be_used(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        (tmp_path / "file").touch()
+        for place in (tmp_path / "nowhere", tmp_path / "file", *((Path("/"), Path("/proc")) if self.isolates else ())):
+            with pytest.raises(ItemError) as caught:
+                await backend.create(_request(tmp_path / "box", run_id, place))
+            assert caught.value.cause == Cause.INVALID_INPUT
+            assert str(place) in caught.value.message
+
+    async def test_project_after_a_crash(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        project, folder = _project(tmp_path), tmp_path / "box"
+        before = ("shell cd inner; echo old >$WORKSPACE/mine", "begin main/1")
+        owner = await self._owner(folder, run_id, *before, "start echo new >$WORKSPACE/mine; sleep 74", project=project)
+        await _killed(owner)
+        await asyncio.to_thread(kill_strays, run_id)
+        assert not (folder / "checkpoint" / "project").exists()
+        # Where commands may change the project, it is not known what a step that was cut off did there.
+        async with _made(backend, _request(folder, run_id, project)) as sandbox:
+            assert await sandbox.reattach(False, "main/1") is self.isolates
+        async with _made(backend, _request(folder, run_id, project)) as sandbox:
+            assert await sandbox.reattach(True, "main/1")
+            seen = await _said(sandbox, "pwd; cat file; cat $WORKSPACE/mine")
+            mine = "old" if self.isolates else "new"
+            assert seen == f"{sandbox.project}/inner\nof the project\n{mine}"
+
     # The end
 
     async def test_close_leaves_nothing(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
@@ -559,7 +681,9 @@ class SandboxContract:
         async with _made(backend, _request(folder, run_id)) as sandbox:
             assert await sandbox.reattach(True, "main/1")
 
-    async def _owner(self, folder: Path, run_id: str, *lines: str) -> asyncio.subprocess.Process:
+    async def _owner(
+        self, folder: Path, run_id: str, *lines: str, project: Path | None = None
+    ) -> asyncio.subprocess.Process:
         """A process that made a sandbox, did what the lines say, and waits."""
         owner = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -569,7 +693,7 @@ class SandboxContract:
             run_id,
             *lines,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CONTRACT_PROJECT": str(project or "")},
         )
         assert owner.stdout is not None
         said = await asyncio.wait_for(owner.stdout.readline(), 30)
@@ -586,9 +710,21 @@ async def _made(backend: SandboxBackend, request: SandboxRequest) -> AsyncIterat
         await sandbox.close()
 
 
-def _request(folder: Path, run_id: str) -> SandboxRequest:
+def _request(folder: Path, run_id: str, project: Path | None = None) -> SandboxRequest:
     """A request whose commands can be told from all others on the machine, whether or not they carry the run's mark."""
-    return SandboxRequest(folder, run_id, environment={SEEN: run_id})
+    return SandboxRequest(folder, run_id, environment={SEEN: run_id}, project=project)
+
+
+def _project(folder: Path) -> Path:
+    """A project with links that lead out of it: to a file and its folder, and to the workspace of isolated sandboxes."""
+    (folder / "secret").write_text("host only")
+    project = folder / "of the person"
+    (project / "inner").mkdir(parents=True)
+    (project / "inner" / "file").write_text("of the project\n")
+    (project / "secret").symlink_to(folder / "secret")
+    (project / "out").symlink_to(folder)
+    (project / "to the workspace").symlink_to("/workspace/through")
+    return project
 
 
 async def _shell(sandbox: Sandbox, command: str) -> ExecResult:

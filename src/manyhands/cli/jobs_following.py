@@ -1,0 +1,110 @@
+"""Following a job that a runner of its own performs: the bar, Ctrl-C, the ending."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from manyhands.cli.console import err, program
+from manyhands.cli.jobs_report import details, exit_code, print_ledger
+from manyhands.cli.plain import counted_rows, one_line, shown_path
+from manyhands.cli.progress import ProgressView
+from manyhands.cli.verbose import LogTail
+from manyhands.core.errors import ManyhandsError
+from manyhands.csv_jobs.desk import JobDesk
+from manyhands.csv_jobs.status import FAILED, JobStatus
+
+INTERRUPTED = 130
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail | None = None) -> int:
+    """Show a job until it ends or nobody performs it any more, then how it ended; the exit code. ``log``: what the runner says is
+    shown, too.
+
+    The first Ctrl-C (or SIGTERM) has the runner finish the rows in work, the second has it stop at once. If this process goes
+    away, the runner goes on.
+    """
+    stopping = _Stopping(desk, job)
+    with ProgressView(desk.status(job).name, quiet=quiet) as view, stopping.on_signals():
+
+        async def show(status: JobStatus) -> None:
+            left = status.pending_items + status.running_items
+            view.show_figures(status.total_items, status.total_items - left, details(status))
+            if log is not None:
+                log.show()
+
+        status, _ = await desk.wait(job, None, show)
+        await show(status)
+    _print_end(desk, job, status)
+    return INTERRUPTED if stopping.asked and not status.ended else exit_code(status)
+
+
+class _Stopping:
+    """Passes on what a person at the terminal wants."""
+
+    def __init__(self, desk: JobDesk, job: str) -> None:
+        self._desk = desk
+        self._job = job
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def asked(self) -> bool:
+        return bool(self._tasks)
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for name in _STOPS:
+            loop.add_signal_handler(name, self._ask)
+        try:
+            yield
+        finally:
+            for name in _STOPS:
+                loop.remove_signal_handler(name)
+
+    def _ask(self) -> None:
+        firm = self.asked
+        text = (
+            "stopping at once"
+            if firm
+            else "stopping: the rows in work are finished first (press Ctrl-C again to stop at once)"
+        )
+        err().print(text, markup=False)
+        self._tasks.append(asyncio.create_task(self._stop(firm)))
+
+    async def _stop(self, firm: bool) -> None:
+        try:
+            await self._desk.stop(self._job, firm=firm)
+        except ManyhandsError as error:  # the runner may have ended by itself; whatever it is, the wait goes on
+            err().print(f"note: {error}", markup=False)
+
+
+def _print_end(desk: JobDesk, job: str, status: JobStatus) -> None:
+    print_ledger(status)
+    for failed in desk.failed_item_errors(job) if status.failed_items else []:
+        print(f"  {one_line(failed['item_id'])}: {one_line(failed['last_error'])}")
+    print(f"Output: {shown_path(Path(status.output_csv_path))}")
+    if status.last_error:
+        err().print(f"manyhands: {status.state}: {status.last_error}", markup=False, soft_wrap=True)
+    for line in _to_go_on(status):
+        print(line)
+
+
+def _to_go_on(status: JobStatus) -> Iterator[str]:
+    left = status.pending_items + status.running_items
+    if left:
+        yield f"{counted_rows(left)} {'is' if left == 1 else 'are'} left. To go on:  {job_command('run', status)}"
+    elif not status.ended or status.state == FAILED:
+        yield f"The results are not written yet. To go on:  {job_command('run', status)}"
+    if failed := status.failed_items:
+        yield f"{counted_rows(failed)} failed. To try {'it' if failed == 1 else 'them'} again:  {job_command('retry', status)} --failed"
+
+
+def job_command(command: str, status: JobStatus) -> str:
+    """What to type for something about a job."""
+    return f"{program()} jobs {command} {shlex.quote(shown_path(status.folder))}"

@@ -1,0 +1,90 @@
+"""``manyhands memory rescore``: results are scored again by the rules, and compared with what their files say."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.cli.arguments import parser
+from manyhands.cli.console import out
+from manyhands.cli.plain import printable, shown_path
+from manyhands.engine.files import written_aside
+from manyhands.memory.rescoring import DIFFERS, Rescored, recorded_scoring, rescore
+from manyhands.memory.rule_judge import rule_judge
+
+_DESCRIPTION = (
+    "Scores results again from what is in their folder: definitions, results, and the log where there is one. FOLDER is a run's, or an "
+    "agent's below its results. Nothing is changed. Tests that a model has to judge are counted and left as they are. Exit code: 0; with "
+    "--strict 1 if a score that needs no model differs."
+)
+
+
+def run(argv: list[str]) -> int:
+    """Print what was found; the exit code."""
+    options = _parser().parse_args(argv)
+    folder = Path(options.folder)
+    found = rescore(folder, options.scoring or recorded_scoring(folder), rule_judge if options.rules else None)
+    if options.output is not None:
+        _write(Path(options.output), found)
+    if options.json:
+        print(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
+    else:
+        _print(found, options.all)
+        if options.output is not None:
+            out().print(f"Written: {shown_path(Path(options.output))}", markup=False, soft_wrap=True)
+    return int(options.strict and any(each.verdict == DIFFERS for each in found))
+
+
+def _print(found: list[Rescored], every: bool) -> None:
+    console = out()
+    for each in found:
+        if every or each.verdict == DIFFERS:
+            scores = f"{_score(each.published)} → {_score(each.score)}"
+            where = printable(f"{each.agent}: {each.dataset} - {each.example}")
+            console.print(f"{where}  {scores}  {each.verdict}", markup=False, soft_wrap=True)
+    table = Table(title="Scored again", title_justify="left", box=None, pad_edge=False)
+    table.add_column("agent")
+    table.add_column("verdict")
+    table.add_column("tests", justify="right")
+    counts = Counter((each.agent, each.verdict) for each in found)
+    for (agent, verdict), count in sorted(counts.items()):
+        table.add_row(Text(printable(agent)), verdict, str(count))
+    table.add_row("in all", "= the sum of these", str(len(found)))
+    console.print(table)
+
+
+def _write(path: Path, found: list[Rescored]) -> None:
+    names = ("run", "agent", "dataset", "example", "published", "auto", "score", "verdict")
+    with written_aside(path) as handle:
+        writer = csv.writer(handle)
+        writer.writerow(names)
+        writer.writerows([getattr(each, name) for name in names] for each in found)
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = parser("memory rescore", _DESCRIPTION)
+    result.add_argument("folder", metavar="FOLDER", help="data/tests/RUN, or data/tests/RUN/results/AGENT")
+    result.add_argument(
+        "--scoring",
+        choices=("published", "mended"),
+        help="by the rules of published results, or without their defects (default: as the session was scored; the original's: published)",
+    )
+    result.add_argument(
+        "--rules", action="store_true", help="have rules judge in place of a model; such scores are rough"
+    )
+    result.add_argument("--all", action="store_true", help="list every test, not only those that differ")
+    result.add_argument("--strict", action="store_true", help="exit with 1 if a score differs")
+    result.add_argument("-o", "--output", metavar="FILE", help="also write a CSV file")
+    result.add_argument("--json", action="store_true", help="print JSON")
+    return result

@@ -1,0 +1,210 @@
+"""``manyhands memory run``: sessions of agents, by one or several configurations. ``run_benchmark.py`` takes the same options."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.cli.console import err, notice, out
+from manyhands.cli.memory_view import MemoryView
+from manyhands.cli.options import UsageError, help_text, make, parse
+from manyhands.cli.plain import printable, shown_path
+from manyhands.cli.report import print_ending, print_usage
+from manyhands.core.errors import UserError
+from manyhands.core.wording import counted
+from manyhands.engine.folders import open_reader
+from manyhands.engine.loop import run_on_loop
+from manyhands.engine.run import Controls, RunResult, perform_run
+from manyhands.memory.configuration import read_configuration
+from manyhands.memory.opening import Opened, open_memory
+from manyhands.memory.places import ResultPlaces
+from manyhands.memory.progress import Standing, standing
+from manyhands.memory.spec import MemorySpec
+
+PROGRAM = "manyhands memory run"
+USAGE = PROGRAM
+DESCRIPTION = (
+    "Tests agents by a configuration: a session for each agent, several at once. What was begun goes on where it was. "
+    "-c, -a (both repeatable), -m, -y, -l and -i are --configuration, --agent_name, --max_prompt_size, --yes, --local and --isolated."
+)
+REPEATED = ("configuration", "agent_name")
+_SHORT = {
+    "-c": "--configuration",
+    "-a": "--agent_name",
+    "--agent": "--agent_name",
+    "-m": "--max_prompt_size",
+    "-y": "--yes",
+    "-l": "--local",
+    "-i": "--isolated",
+}
+INTERRUPTED = 130
+HUMAN = "human"
+
+
+def run(argv: list[str]) -> int:
+    """Perform the command line; the exit code."""
+    line = parse(MemorySpec, spelled(argv), PROGRAM, repeated=REPEATED)
+    if line.help:
+        print(help_text(MemorySpec, USAGE, DESCRIPTION))
+        return 0
+    values: dict[str, Any] = dict(line.values)
+    for name, option in (("configuration", "-c"), ("agent_name", "-a")):
+        if not line.lists[name]:
+            raise UsageError(f"--{name} is required ({option}; see {PROGRAM} --help)")
+    values["agent_name"] = line.lists["agent_name"]
+    configurations = list(dict.fromkeys(line.lists["configuration"]))
+    specs = [make(MemorySpec, {**values, "configuration": each}, PROGRAM) for each in configurations]
+    if len(specs) > 1:
+        _refuse_same_names(configurations)
+        share = max(1, specs[0].concurrency // len(specs))
+        specs = [spec.model_copy(update={"concurrency": share}) for spec in specs]
+    if any(text.strip() == HUMAN for text in values["agent_name"]) and not sys.stdin.isatty():
+        raise UserError("--agent_name=human needs a terminal")
+    opened = [open_memory(spec, environ=os.environ, notice=notice, ask=_ask) for spec in specs]
+    return perform_all(opened)
+
+
+def _refuse_same_names(configurations: Sequence[str]) -> None:
+    names = Counter(read_configuration(Path(each)).run_name for each in configurations)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"--configuration: two of them have the same run_name, {twice!r}")
+
+
+def perform_all(opened: Sequence[Opened]) -> int:
+    """Perform opened runs at once, in the foreground; the exit code."""
+    quiet = all(each.workload.options.quiet for each in opened)
+    if not quiet:
+        for each in opened:
+            _print_head(each)
+    results = run_on_loop(_performed(opened, quiet=quiet))
+    codes = []
+    for each, result in zip(opened, results, strict=True):
+        _print_result(each, result)
+        codes.append(result.exit_code)
+    return INTERRUPTED if INTERRUPTED in codes else max(codes)
+
+
+async def _performed(opened: Sequence[Opened], *, quiet: bool) -> list[RunResult]:
+    controls = [Controls() for _ in opened]
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, _stop, controls)
+    quiet = quiet or any(each["agent"] == HUMAN for one in opened for each in one.workload.spec["sessions"])
+    view = asyncio.ensure_future(MemoryView(lambda: _standings(opened), quiet=quiet).show())
+
+    async def performed(each: Opened, own: Controls) -> RunResult:
+        try:
+            return await perform_run(
+                each.folder, each.workload, spec_changed=each.spec_changed, notice=notice, controls=own
+            )
+        except Exception:
+            for control in controls:  # the others end in good order before this is reported
+                control.stop()
+            raise
+
+    try:
+        ended = await asyncio.gather(*map(performed, opened, controls), return_exceptions=True)
+        for result in ended:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in ended if isinstance(result, RunResult)]
+    finally:
+        view.cancel()
+        await asyncio.gather(view, return_exceptions=True)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(name)
+
+
+def _stop(controls: Sequence[Controls]) -> None:
+    again = any(each.stopping for each in controls)
+    text = "stopping at once" if again else "stopping: messages in flight are answered first (Ctrl-C again: at once)"
+    err().print(text, markup=False)
+    for each in controls:
+        each.stop()
+
+
+def _standings(opened: Sequence[Opened]) -> Iterator[Standing]:
+    for each in opened:
+        yield from map(standing, list(each.workload.watching))
+
+
+def _ask(question: str, default: bool) -> bool:
+    """Ask at a terminal; elsewhere the default is taken."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return default
+    choices = "[y]/n" if default else "y/[n]"
+    while True:
+        err().print(f"{question} {choices} ", end="", markup=False, soft_wrap=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            return False
+        word = answer.strip().lower()
+        if word in ("y", "yes", "n", "no", ""):
+            return default if not word else word.startswith("y")
+
+
+def spelled(argv: Sequence[str]) -> list[str]:
+    """The words with the original's short options written out."""
+    words = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        words.append(f"{_SHORT.get(name, name)}{equals}{value}")
+    return words
+
+
+def _print_head(opened: Opened) -> None:
+    benchmark = opened.workload.benchmark
+    sessions = ", ".join(each["name"] for each in opened.workload.spec["sessions"] if each.get("performed", True))
+    span = f"memory span {benchmark.configuration.memory_span:,} tokens"
+    out().print(
+        f"{opened.folder.name}: {counted(len(benchmark.definitions), 'test')}, {span}; {sessions}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _print_result(opened: Opened, result: RunResult) -> None:
+    console = out()
+    table = Table(title=Text(printable(opened.folder.name)), title_justify="left", box=None, pad_edge=False)
+    for name in ("agent", "state", "score", "tests", "tokens", "cost"):
+        table.add_column(name, justify="left" if name in ("agent", "state") else "right")
+    reader = open_reader(opened.folder)
+    try:
+        rows = [row for row in reader.items() if not row.left_input]
+    finally:
+        reader.close()
+    for row in rows:
+        record = row.record or {}
+        label = " (simulated)" if record.get("simulated") else ""
+        scored = f"{record['score']:.2f} of {record['max_score']}" if "score" in record else "-"
+        tests = f"{len(record['tests']) - record['unscored']} of {len(record['tests'])}" if "tests" in record else "-"
+        tokens = f"{record['total_tokens']:,}" if record else "-"
+        cost = f"${record['agent_cost'] + record['judge_cost']:.4f}" if record else "-"
+        table.add_row(Text(printable(row.payload["name"]) + label), str(row.state), scored, tests, tokens, cost)
+    console.print(table)
+    for row in rows:
+        if row.message:
+            err().print(f"{row.payload['name']}: {row.message}", markup=False, soft_wrap=True)
+    unscored = sum((row.record or {}).get("unscored", 0) for row in rows)
+    if unscored:
+        why = "--judge_model names a model that judges, which some tests need"
+        console.print(f"{counted(unscored, 'test')} without a score: {why}", markup=False, soft_wrap=True)
+    print_usage(console, result.summary)
+    for row in rows:
+        if row.record:
+            console.print(
+                f"Results:  {shown_path(ResultPlaces.of(opened.folder, row.payload['name']).folder)}",
+                markup=False,
+                soft_wrap=True,
+            )
+    print_ending(console, err(), result)

@@ -1,0 +1,136 @@
+"""What the owner and its workers say to each other arrives as it was said."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from manyhands.core.errors import ItemError, StorageError
+from manyhands.core.failures import Cause
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.context import CallReport, Item
+from manyhands.engine.executors import wire
+from manyhands.engine.performance import Claim, Performed, StepRow
+
+PAYLOAD = {"row": ["a", None, 1.5, {"deep": ["ü"]}]}
+
+
+def step(usage: Usage = ZERO) -> StepRow:
+    return StepRow(7, 2, "call-/0-1", 3, "model", b"\x01\xff", b"request", b"output", usage, 10.25, 11.5)
+
+
+@asynccontextmanager
+async def channels() -> AsyncIterator[tuple[wire.Channel, wire.Channel]]:
+    ours, theirs = socket.socketpair()
+    here, there = await wire.Channel.over(ours), await wire.Channel.over(theirs)
+    try:
+        yield here, there
+    finally:
+        here.close()
+        there.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Perform(1, Claim(Item(5, "row-5", PAYLOAD), 2)),
+        wire.Perform(1, Claim(Item(5, "row-5", PAYLOAD), 2, (("", 0, "model", b"\x00", b"out"),), alone=True)),
+        wire.Record(9, step()),
+        wire.Record(9, step(Usage(calls=1, cost=0.25))),
+        wire.Done(3, Performed(Outcome(ItemState.COMPLETED, {"result": PAYLOAD}, ("batch_0.jsonl", "line")))),
+        wire.Done(3, Performed(Outcome(ItemState.DISCARDED, reason="no_reasoning", message="said nothing"))),
+        wire.Done(3, Performed(Outcome(ItemState.FAILED, {"a": 1}, cause=Cause.TIMEOUT, message="too long"))),
+        wire.Done(3, Performed(fresh_attempt="gone")),
+        wire.Done(3, Performed(divergence="step /0")),
+        wire.Done(3, Performed(interrupted=True)),
+        wire.Granted(4, permit=6),
+        wire.Release(4, CallReport(Usage(calls=1), rate_limited=True)),
+    ],
+)
+async def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
+    async with channels() as (here, there):
+        here.send(message)
+        received = await there.receive()
+        assert received == message
+        assert type(received) is type(message)
+
+
+async def test_no_usage_stays_what_is_not_even_recorded() -> None:
+    received = pickle.loads(pickle.dumps(wire.Record(1, step())))
+    assert received.row.usage is ZERO
+    assert received.row.columns() == step().columns()
+
+
+async def test_failures_and_errors_arrive() -> None:
+    failure = ItemError(Cause.RATE_LIMIT, "slow down", retry_after=3.0, record={"last": 1})
+    async with channels() as (here, there):
+        here.send(wire.Done(3, Performed(failure=failure, shared_crash=True)))
+        here.send(wire.Done(4, None, StorageError("disk full")))
+        here.send(wire.Granted(5, error=StorageError("disk full")))
+        first, second, third = [await there.receive() for _ in range(3)]
+    found = first.performed.failure
+    assert (found.cause, found.message, found.retry_after, found.record) == (
+        Cause.RATE_LIMIT,
+        "slow down",
+        3.0,
+        {"last": 1},
+    )
+    assert first.performed.shared_crash
+    assert [type(second.error), str(second.error)] == [StorageError, "disk full"]
+    assert [type(third.error), str(third.error)] == [StorageError, "disk full"]
+
+
+async def test_what_is_sent_at_once_arrives_in_order_whatever_its_size() -> None:
+    texts = [str(number) * (200_000 if number % 50 == 0 else 1) for number in range(300)]
+    async with channels() as (here, there):
+        for text in texts:
+            here.send(wire.Unusable(text))
+        assert [(await there.receive()).message for _ in texts] == texts
+
+
+async def test_messages_may_arrive_in_pieces() -> None:
+    ours, theirs = socket.socketpair()
+    there = await wire.Channel.over(theirs)
+    ours.setblocking(False)
+    data = pickle.dumps(wire.Unusable("in pieces"))
+    for byte in (len(data).to_bytes(4, "big") + data) * 2:
+        await asyncio.get_running_loop().sock_sendall(ours, bytes([byte]))
+        await asyncio.sleep(0)
+    assert [await there.receive() for _ in range(2)] == [wire.Unusable("in pieces")] * 2
+    ours.close()
+    assert await there.receive() is None
+    there.close()
+
+
+async def test_what_can_not_be_sent_is_refused_at_once_and_harms_nothing_else() -> None:
+    async with channels() as (here, there):
+        here.send(wire.Granted(1))
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+            here.send(wire.Done(2, Performed(Outcome(ItemState.COMPLETED, {"result": lambda: None}))))
+        here.send(wire.Granted(3))
+        assert [await there.receive(), await there.receive()] == [wire.Granted(1), wire.Granted(3)]
+
+
+async def test_the_last_words_arrive_before_the_end() -> None:
+    async with channels() as (here, there):
+        here.send(wire.Unusable("no such file"))
+        here.close()
+        assert await there.receive() == wire.Unusable("no such file")
+        assert await there.receive() is None
+        there.send(wire.Stop())  # nobody is there, which is nobody's fault
+        assert await there.receive() is None
+
+
+async def test_waiting_ends_when_the_other_end_goes() -> None:
+    async with channels() as (here, there):
+        waiting = asyncio.create_task(there.receive())
+        await asyncio.sleep(0)
+        here.close()
+        assert await asyncio.wait_for(waiting, 10) is None

@@ -1,0 +1,58 @@
+"""A workload's own rules: how often a failure is tried again, and which end of an item stops the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.context import Context, Item
+from manyhands.engine.run import create_run, perform_run
+from manyhands.testing.engine_runs import ProgramWorkload
+
+
+@pytest.mark.parametrize(
+    ("cause", "own", "often"), [(Cause.TIMEOUT, 3, 3), (Cause.TOOL_ERROR, 1, 1), (Cause.TIMEOUT, None, 1)]
+)
+async def test_a_workload_may_say_how_often_a_failure_is_tried(
+    tmp_path: Path, cause: Cause, own: int | None, often: int
+) -> None:
+    performed: Counter[str] = Counter()
+
+    async def program(context: Context) -> Outcome:
+        performed[context.item.key] += 1
+        if context.item.key == "bad":
+            raise ItemError(cause, "no luck")
+        return Outcome(ItemState.COMPLETED)
+
+    def tries(item: Item, failure: ItemError) -> int | None:
+        assert (item.key, failure.cause) == ("bad", cause)
+        return own
+
+    workload = ProgramWorkload(program, ("good", "bad"), tries=tries)
+    create_run(tmp_path / "r", "program", workload, version="test", notice=print)
+    result = await perform_run(tmp_path / "r", workload)
+    assert performed == {"good": 1, "bad": often}
+    assert (result.ledger["completed"], result.ledger["failed"]) == (1, 1)
+
+
+async def test_the_end_of_an_item_may_stop_the_run_before_the_next_one_begins(tmp_path: Path) -> None:
+    performed: list[str] = []
+
+    async def program(context: Context) -> Outcome:
+        performed.append(context.item.key)
+        return Outcome(ItemState.COMPLETED)
+
+    def stops(item: Item, outcome: Outcome) -> str | None:
+        return f"{item.key} was the last" if item.key == "b" else None
+
+    workload = ProgramWorkload(program, "abcd", concurrency=1, stops=stops)
+    create_run(tmp_path / "r", "program", workload, version="test", notice=print)
+    result = await perform_run(tmp_path / "r", workload)
+    assert performed == ["a", "b"]
+    assert (result.stopped, result.ledger["pending"], result.interrupted) == ("b was the last", 2, False)
+    assert (await perform_run(tmp_path / "r", workload)).ledger["completed"] == 4

@@ -1,0 +1,160 @@
+"""The tables of docs/evaluations.md: keys of eval files, targets and graders, made of the classes that check them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from manyhands.cli.options import options_of
+from manyhands.core.places import Place
+from manyhands.evals.blocks import (
+    Block,
+    EvalBlock,
+    HookBlock,
+    SuiteExecution,
+    TestBlock,
+    TestExecution,
+    TrialsBlock,
+    WorkspaceBlock,
+)
+from manyhands.evals.placeholders import PLACEHOLDERS
+from manyhands.evals.target_blocks import (
+    AgentCliBlock,
+    AgentTargetOptions,
+    CliBlock,
+    HealthcheckBlock,
+    MockBlock,
+    ProgramBlock,
+    PythonBlock,
+    ReplayBlock,
+    TargetBlock,
+    agent_block,
+)
+from manyhands.evals.target_kinds import ALIASES, KINDS
+from manyhands.graders.composite import AggregatorEntry
+from manyhands.graders.config import Common
+from manyhands.graders.entry import Entry
+from manyhands.graders.fields import FieldEntry
+from manyhands.graders.registry import ALIASES as GRADER_ALIASES
+from manyhands.graders.registry import BUILTIN, load_kind
+from manyhands.graders.rubrics import RubricItem
+from manyhands.graders.trajectory import ExpectedCall
+
+Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+_BLOCKS: Mapping[str, type[Block]] = {
+    "The file": EvalBlock,
+    "`execution` of the file": SuiteExecution,
+    "A test": TestBlock,
+    "`execution` of a test": TestExecution,
+    "`trials`": TrialsBlock,
+    "`workspace`": WorkspaceBlock,
+    "`before_all` and so on": HookBlock,
+}
+_PARTS: Mapping[str, Mapping[str, type[Entry]]] = {
+    "field_accuracy": {"fields": FieldEntry},
+    "tool_trajectory": {"expected": ExpectedCall},
+    "composite": {"aggregator": AggregatorEntry},
+    "rubrics": {"criteria": RubricItem},
+}
+
+
+class EvalTables:
+    """``table``: makes one of headings and rows."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def keys(self) -> str:
+        """Keys of eval files, by the mapping in which they stand."""
+        return "\n\n".join(f"**{heading}**\n\n{self._of(block)}" for heading, block in _BLOCKS.items())
+
+    def older_names(self) -> str:
+        """Other names of keys; those that are told to the person are marked."""
+        rows = [
+            [f"`{name}`", f"`{key}`", heading.lower().removeprefix("the "), "yes" if name in block.obsolete else ""]
+            for heading, block in _BLOCKS.items()
+            for name, key in block.spellings.items()
+        ]
+        return self._table(["name", "is read as", "in", "a note says so"], rows)
+
+    def placeholders(self) -> str:
+        return self._table(
+            ["placeholder", "stands for"], ([f"`{{{name}}}`", what] for name, what in PLACEHOLDERS.items())
+        )
+
+    def kinds(self) -> str:
+        """Kinds of targets and what else they may be called."""
+        rows = [[f"`{kind}`", ", ".join(f"`{name}`" for name, of in ALIASES.items() if of == kind)] for kind in KINDS]
+        return self._table(["`provider`", "also"], rows)
+
+    def target_keys(self) -> str:
+        """Keys of targets, by kind."""
+        own: Mapping[str, tuple[type[Entry], type[Entry] | None]] = {
+            "Every kind": (TargetBlock, None),
+            "Programs: `cli` and known agents": (ProgramBlock, TargetBlock),
+            "`cli`": (CliBlock, ProgramBlock),
+            "Known agents": (AgentCliBlock, ProgramBlock),
+            "`healthcheck`, if it is a mapping": (HealthcheckBlock, None),
+            "`mock`": (MockBlock, TargetBlock),
+            "`python`": (PythonBlock, TargetBlock),
+            "`replay`": (ReplayBlock, TargetBlock),
+        }
+        parts = [f"**{heading}**\n\n{self._of(block, beside)}" for heading, (block, beside) in own.items()]
+        helps = options_of(AgentTargetOptions)
+        names = [name for name in agent_block().model_fields if name not in TargetBlock.model_fields]
+        rows = [[f"`{name}`", helps[name].help] for name in names if name in helps]
+        return "\n\n".join([*parts, f"**`agent` and models**\n\n{self._table(['key', 'meaning'], rows)}"])
+
+    def graders(self) -> str:
+        """Keys of graders, by kind. Kinds with the same keys stand together."""
+        alike: dict[type[Entry], list[str]] = {}
+        for name in BUILTIN:
+            entry = load_kind(name, Place("")).entry
+            assert entry is not None
+            alike.setdefault(entry, []).append(name)
+        parts = [f"**Every grader**\n\n{self._of(Common)}"]
+        for entry, names in alike.items():
+            parts += self._kind(entry, names)
+        return "\n\n".join(parts)
+
+    def _kind(self, entry: type[Entry], names: Sequence[str]) -> Iterable[str]:
+        also = [other for other, kind in GRADER_ALIASES.items() if kind in names]
+        known = f" (also {', '.join(f'`{other}`' for other in also)})" if also else ""
+        heading = f"**{', '.join(f'`{name}`' for name in names)}**{known}"
+        keys = self._of(entry) if entry.model_fields else "No keys of its own."
+        yield f"{heading}\n\n{keys}"
+        for key, part in _PARTS.get(names[0], {}).items():
+            yield f"In `{key}` of `{names[0]}`:\n\n{self._of(part)}"
+
+    def _of(self, block: type[Entry], beside: type[Entry] | None = None) -> str:
+        rows = [
+            [f"`{field.alias or name}`{_other_names(block, field.alias or name)}", _meaning(field)]
+            for name, field in block.model_fields.items()
+            if beside is None or name not in beside.model_fields
+        ]
+        return self._table(["key", "meaning"], rows)
+
+
+def _other_names(block: type[Entry], key: str) -> str:
+    if issubclass(block, (EvalBlock, TestBlock, SuiteExecution, TestExecution, WorkspaceBlock, HookBlock)):
+        return ""
+    names = [f"`{name}`" for name, stands_for in block.spellings.items() if stands_for == key]
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _meaning(field: FieldInfo) -> str:
+    text = field.description or ""
+    if field.is_required():
+        return f"{text} Required."
+    return text + _default(field.default)
+
+
+def _default(value: Any) -> str:
+    if value is None or value is False or value == () or value == "" or isinstance(value, Entry):
+        return ""
+    if value is True:
+        return " Default: true."
+    shown = f"{value:g}" if isinstance(value, float) else ", ".join(value) if isinstance(value, tuple) else str(value)
+    return f" Default: `{shown}`."
