@@ -21,12 +21,12 @@ class ItemState(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self not in (ItemState.PENDING, ItemState.RUNNING)
+        return self is not ItemState.PENDING and self is not ItemState.RUNNING
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make it slow to make, and one is made for each item
 class Outcome:
-    """How performing an item ended.
+    """How performing an item ended. Not to be changed.
 
     ``record`` is a small JSON object that the workload keeps with the item: together with the item's steps it must be
     enough to write the item's output again. ``line`` is what the item adds to the run's output now: a file name (in the

@@ -70,9 +70,12 @@ class Engine:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._performing = 0
         self._slots: set[asyncio.Task[None]] = set()
-        self._unsettled: set[asyncio.Future[None]] = set()
+        self._unsettled = 0
         self._most_unsettled = max(MOST_UNSETTLED, executor.capacity)
-        self._room: asyncio.Future[None] | None = None
+        self._for_room: deque[asyncio.Future[None]] = deque()
+        self._room_told = False
+        self._all_settled: asyncio.Future[None] | None = None
+        self._removals: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
         self.ending = Ending()
@@ -89,8 +92,11 @@ class Engine:
             self._slots.add(slot)
         if self._slots:
             await asyncio.gather(*self._slots, return_exceptions=True)
-        while self._unsettled:
-            await asyncio.wait(self._unsettled)
+        if self._unsettled:
+            self._all_settled = asyncio.get_running_loop().create_future()
+            await self._all_settled
+        while self._removals:
+            await asyncio.wait(self._removals)
         if self._timer is not None:
             self._timer.cancel()
         return self.ending
@@ -133,12 +139,13 @@ class Engine:
     async def _slot(self) -> None:
         try:
             while self._may_claim():
-                if len(self._unsettled) >= self._most_unsettled:
+                if self._unsettled >= self._most_unsettled:
                     await self._room_for_more()
                     continue
                 claimed = self._claims.take()
                 if claimed is not None:
                     self._wake_one()  # where one item has become due, others may have
+                    self._tell_of_room()
                     await self._perform(claimed)
                 elif not await self._wait():
                     return
@@ -155,9 +162,17 @@ class Engine:
     async def _room_for_more(self) -> None:
         """Wait for a commit. Items that take no step never wait for one otherwise: a single slot would go through all of them, and
         neither the journal nor anybody else would get a turn."""
-        if self._room is None:
-            self._room = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._room)
+        future = asyncio.get_running_loop().create_future()
+        self._for_room.append(future)
+        try:
+            await future
+        finally:
+            self._room_told = False
+
+    def _tell_of_room(self) -> None:
+        """Wake one slot that waits for room, and no other before that one had its turn: it may well take all the room there is."""
+        if self._for_room and not self._room_told and self._unsettled < self._most_unsettled:
+            self._room_told = _wake(self._for_room)
 
     async def _wait(self) -> bool:
         """Wait until there may be something to claim; False if there never will be."""
@@ -184,17 +199,16 @@ class Engine:
         self._wake_one()
 
     def _wake_one(self) -> None:
-        while self._idle:
-            future = self._idle.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
+        _wake(self._idle)
+
+    def _wake_idle(self) -> None:
+        while _wake(self._idle):
+            pass
 
     def _wake_all(self) -> None:
-        while self._idle:
-            future = self._idle.popleft()
-            if not future.done():
-                future.set_result(None)
+        self._wake_idle()
+        while _wake(self._for_room):
+            pass
 
     async def _perform(self, claimed: Claimed) -> None:
         self._performing += 1
@@ -205,7 +219,7 @@ class Engine:
         finally:
             self._performing -= 1
             if self._performing == 0:
-                self._wake_all()
+                self._wake_idle()
 
     async def _perform_once(self, claimed: Claimed) -> bool:
         """Perform an item once and put the result on disk; True if a fresh attempt is to follow at once."""
@@ -235,42 +249,45 @@ class Engine:
         than its next item's first step, which is on disk later than this."""
         number = claimed.item.number
         try:
-            committed = self._store.settle(number, outcome)
+            self._store.settle(number, outcome, lambda failure: self._settled(claimed, outcome, failure))
         except (TypeError, ValueError) as error:
             outcome = Outcome(ItemState.FAILED, cause=Cause.INTERNAL, message=f"its record is not JSON: {error}")
-            committed = self._store.settle(number, outcome)
-        self._follow_up(committed, lambda: self._settled(claimed, outcome))
+            self._store.settle(number, outcome, lambda failure: self._settled(claimed, outcome, failure))
+        self._unsettled += 1
         if self._execution.stops is not None and (reason := self._execution.stops(claimed.item, outcome)) is not None:
             self.stop(reason)
 
-    def _settled(self, claimed: Claimed, outcome: Outcome) -> None:
-        """An item's end is on disk."""
+    def _settled(self, claimed: Claimed, outcome: Outcome, failure: StorageError | None) -> None:
+        """An item's end is on disk, or can't be written. What goes wrong here stops the run."""
+        self._unsettled -= 1
+        try:
+            if failure is not None:
+                raise failure
+            self._ended(claimed, outcome)
+        except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything, and nobody else would hear of it
+            self.fail(error)
+        self._tell_of_room()
+        if self._all_settled is not None and not self._unsettled:
+            self._all_settled.set_result(None)
+
+    def _ended(self, claimed: Claimed, outcome: Outcome) -> None:
+        """What follows from an item's end."""
         if outcome.line is not None:
             self._outputs.append(claimed.item.number, outcome.line)
         self._claims.release(claimed.item.number)
         if self._may_have_workspace():
             folder, execution = self._workspace_of(claimed), self._execution
             if not _stays(folder, outcome.state, remove=execution.remove_workspaces):
-                self._follow_up(asyncio.ensure_future(self._remove_workspace(claimed)))
+                removal = asyncio.create_task(self._remove_workspace(claimed))
+                self._removals.add(removal)
+                removal.add_done_callback(self._removed)
         if self._on_outcome is not None:
             self._on_outcome(claimed.item, outcome)
 
-    def _follow_up(self, future: asyncio.Future[None], then: Callable[[], None] = lambda: None) -> None:
-        """Call ``then`` when the future is done, before the run ends. What goes wrong with either stops the run."""
-
-        def done(_: asyncio.Future[None]) -> None:
-            self._unsettled.discard(future)
-            if self._room is not None:
-                self._room.set_result(None)
-                self._room = None
-            try:
-                future.result()
-                then()
-            except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything, and nobody else would hear of it
-                self.fail(error)
-
-        self._unsettled.add(future)
-        future.add_done_callback(done)
+    def _removed(self, removal: asyncio.Task[None]) -> None:
+        self._removals.discard(removal)
+        if not removal.cancelled() and (error := removal.exception()) is not None:
+            self.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
     async def _put_back(self, claimed: Claimed, not_before: float = 0.0) -> None:
         number = claimed.item.number
@@ -378,6 +395,16 @@ def _still_needed(store: Store, folder: Path, *, remove: bool) -> bool:
     if row is None or not attempt.isdecimal():
         return False
     return row.attempt == int(attempt) and _stays(folder, row.state, remove=remove)
+
+
+def _wake(waiting: deque[asyncio.Future[None]]) -> bool:
+    """Wake the first that still waits; False if none does."""
+    while waiting:
+        future = waiting.popleft()
+        if not future.done():
+            future.set_result(None)
+            return True
+    return False
 
 
 def _stays(folder: Path, state: ItemState, *, remove: bool) -> bool:

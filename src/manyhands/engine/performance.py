@@ -74,7 +74,7 @@ class Journal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Claim:
     """An item to be performed. ``recorded`` are its attempt's steps: (scope, seq, kind, digest, packed output)."""
 
@@ -85,7 +85,7 @@ class Claim:
     """Perform it in a process where nothing else is performed meanwhile: it is suspected of killing its process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Performed:
     """How one performance of an item came out: exactly one of the four is set (``interrupted``: it stopped on request and is to be
     continued some other time)."""

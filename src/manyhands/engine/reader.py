@@ -18,6 +18,7 @@ from manyhands.engine.workload import FinishedItem, ItemRow, RecordedStep
 
 JOURNAL = "run.db"
 PAGE = 500
+_STATES = {state.value: state for state in ItemState}
 
 
 class JournalReader:
@@ -184,7 +185,7 @@ def item_row(row: tuple[Any, ...]) -> ItemRow:
         number,
         key,
         unpack(payload),
-        ItemState(state),
+        _STATES[state],
         attempt,
         performances,
         failures,

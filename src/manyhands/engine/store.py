@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import socket
@@ -25,7 +24,7 @@ from manyhands.engine.database import connect, expanded, migrate, prepare, queri
 from manyhands.engine.performance import StepRow
 from manyhands.engine.reader import JOURNAL, JournalReader
 from manyhands.engine.workload import PlannedItem
-from manyhands.engine.writer import GroupWriter
+from manyhands.engine.writer import GroupWriter, OnCommit
 
 LOCK = "run.lock"
 LOCK_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.0)
@@ -233,13 +232,13 @@ class Store:
         """An item is being performed (durable with the next commit)."""
         self.writer.submit("start_items", (number, self._clock.now()))
 
-    def settle(self, number: int, outcome: Outcome) -> asyncio.Future[None]:
-        """An item has ended. Raises TypeError or ValueError, with nothing written, if its record is no JSON."""
+    def settle(self, number: int, outcome: Outcome, tell: OnCommit) -> None:
+        """An item has ended; ``tell`` is called once that is on disk. Raises TypeError or ValueError, with nothing written, if its record
+        is no JSON."""
         row = (number, *outcome_row(outcome, self._clock.now()))
         if outcome.line is not None:
             self._name_output(outcome.line[0])
-        self.writer.submit("settle_items", row)
-        return self.writer.committed()
+        self.writer.submit("settle_items", row, tell=tell)
 
     def put_back(self, number: int, *, attempt: int, failures: int, not_before: float = 0.0) -> Awaitable[None]:
         """An item is to be performed (again), not before a time of day."""

@@ -95,7 +95,7 @@ class FinishedItem:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class ItemRow:
     """An item as the journal holds it. Times are seconds since 1970 UTC."""
 

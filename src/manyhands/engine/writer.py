@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,15 @@ CHUNKS = (256, 64, 16)
 """Rows written by one statement: so many, or whatever is left. The statements stay prepared, so there must be few kinds of them;
 but each has to wait for the interpreter's lock when it is done, which is dear while the event loop is busy."""
 Row = Sequence[Any]
+OnCommit = Callable[[StorageError | None], None]
+"""Told how a commit went. Must not raise."""
 
 
 @dataclass(slots=True)
 class _Batch:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     usage: Usage = ZERO
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    waiters: list[OnCommit] = field(default_factory=list)
 
 
 class GroupWriter:
@@ -71,13 +73,18 @@ class GroupWriter:
         """Why nothing can be written any more, if so."""
         return self._failure
 
-    def submit(self, kind: str, row: Row, usage: Usage = ZERO) -> None:
-        """Queue a row. It is durable when a ``committed`` taken afterwards is done."""
+    def submit(self, kind: str, row: Row, usage: Usage = ZERO, tell: OnCommit | None = None) -> None:
+        """Queue a row. It is durable when a ``committed`` taken afterwards is done, or when ``tell`` is called (see ``when_committed``)."""
+        if tell is not None and self._failure is not None:
+            self.when_committed(tell)
+            return
         with self._lock:
             self._rows(kind).append(row)
             if usage is not ZERO:
                 self._batch.usage += usage
-            if self._asleep:
+            if tell is not None:
+                self._batch.waiters.append(tell)
+            if self._asleep or tell is not None:
                 self._condition.notify()
 
     def submit_all(self, kind: str, rows: Iterable[Row]) -> None:
@@ -99,13 +106,27 @@ class GroupWriter:
         It raises StorageError if that failed, as it then will for everything later.
         """
         future = self._loop.create_future()
-        if self._failure is not None:
-            future.set_exception(StorageError(str(self._failure)))
-            return future
-        with self._lock:
-            self._batch.waiters.append(future)
-            self._condition.notify()
+
+        def done(failure: StorageError | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+        self.when_committed(done)
         return future
+
+    def when_committed(self, tell: OnCommit) -> None:
+        """``tell`` is called on the event loop when everything submitted so far is on disk, or can't be written. Spares thousands of
+        waiters a future each."""
+        if self._failure is not None:
+            self._loop.call_soon(tell, StorageError(str(self._failure)))
+            return
+        with self._lock:
+            self._batch.waiters.append(tell)
+            self._condition.notify()
 
     async def close(self) -> None:
         """Commit what is queued, then end the thread."""
@@ -170,11 +191,6 @@ def usage_row(usage: Usage) -> tuple[Any, ...]:
     )
 
 
-def _resolve(waiters: list[asyncio.Future[None]], failure: Exception | None) -> None:
-    for waiter in waiters:
-        if waiter.done():
-            continue
-        if failure is None:
-            waiter.set_result(None)
-        else:
-            waiter.set_exception(StorageError(str(failure)))
+def _resolve(waiters: list[OnCommit], failure: Exception | None) -> None:
+    for tell in waiters:
+        tell(None if failure is None else StorageError(str(failure)))

@@ -226,7 +226,10 @@ class BatchCommand:
     @property
     def missing(self) -> list[str]:
         """The tests that have no usable record now, in their order."""
-        return [self._ids[place] for place in range(len(self._ids)) if not self._usable(place)]
+        places: Iterable[int] = range(len(self._ids))
+        for invocation in reversed(self._invocations):
+            places = invocation.index.unanswered(places)
+        return [self._ids[place] for place in places]
 
     async def start(self) -> bool:
         """Invoke the command for the tests that it was not asked for yet, or was cut off before it answered. Returns whether that was
@@ -268,7 +271,8 @@ class BatchCommand:
     def invocation_folder(self, test_id: str) -> Path | None:
         """The folder of the invocation that a test's answer is of; None if it has none yet."""
         place = self._place(test_id)
-        return next((each.folder for each in reversed(self._invocations) if self._answers(each, place)), None)
+        answering = (each for each in reversed(self._invocations) if not each.index.unanswered([place]))
+        return next((each.folder for each in answering), None)
 
     async def wait(self) -> BatchReport:
         """Wait for the command's end, if it runs. Raises StorageError."""
@@ -361,14 +365,6 @@ class BatchCommand:
             return ""
         first, unit = bad.named[0], invocation.output.unit
         return f" ({unit} {first.line} {first.problem})" if bad.count == 1 else f" ({bad.count} {unit}s hold no record)"
-
-    def _usable(self, place: int) -> bool:
-        return any(self._answers(each, place) for each in reversed(self._invocations))
-
-    @staticmethod
-    def _answers(invocation: Invocation, place: int) -> bool:
-        index = invocation.index
-        return index.asks(place) and index.entry(place) is not None and place not in index.conflicts
 
     def _open(self, place: int) -> bool:
         """Whether nothing is known about a test, and nothing that has ended was asked for it."""

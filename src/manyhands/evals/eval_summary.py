@@ -75,6 +75,20 @@ class Figures:
         if (tries := _Tries.of(record)) is not None:
             self._trials[tries] += 1
 
+    def join(self, other: Figures) -> None:
+        """Count all that another one has counted."""
+        self._counts.update(other._counts)
+        self._scores += other._scores
+        self._passed += other._passed
+        self._groups += other._groups
+        self._durations += other._durations
+        self._cost, self._priced = self._cost + other._cost, self._priced + other._priced
+        self._tokens.update(other._tokens)
+        self._with_tokens += other._with_tokens
+        self._simulated += other._simulated
+        self._simulated_scores += other._simulated_scores
+        self._trials.update(other._trials)
+
     def to_json(self, level: float | None, seed: int) -> dict[str, Any]:
         counts = {count_name(status): self._counts[status] for status in STATUSES}
         total = sum(counts.values())
@@ -144,7 +158,9 @@ class _Tries:
 
     @classmethod
     def of(cls, record: Record) -> _Tries | None:
-        made = [trial["status"] == PASSED for trial in record.get("trials", ()) if trial.get("score") is not None]
+        if "trials" not in record:
+            return None
+        made = [trial["status"] == PASSED for trial in record["trials"] if trial.get("score") is not None]
         if not made:
             return None
         stopped = made[-1] and not record.get("cost_limited")
@@ -170,8 +186,8 @@ class EvalFigures:
     def __init__(self, level: float | None, seed: int) -> None:
         self._level = level
         self._seed = seed
-        self._all = Figures()
-        self._targets: dict[str, Figures] = {}
+        self._targets: dict[str | None, Figures] = {}
+        """By target; None for tests that were left out before they had one."""
         self._limits: Counter[float] = Counter()
 
     def add(self, record: Record) -> None:
@@ -179,28 +195,32 @@ class EvalFigures:
         test = f"{record['dataset']}/{record['test_id']}"
         named = record.get("group")
         group = test if named is None else f"{record['dataset']}//{named}"
-        self._all.add(record, group)
-        if (target := record["target"]) is not None:
-            if target not in self._targets:
-                self._targets[target] = Figures()
-            self._targets[target].add(record, group)
+        target = record["target"]
+        if target not in self._targets:
+            self._targets[target] = Figures()
+        self._targets[target].add(record, group)
         if "threshold" in record:
             self._limits[record["threshold"]] += 1
 
     def to_json(self, threshold: float) -> dict[str, Any]:
         """As it is in ``eval_summary.json``, without what tells of the run."""
         own = {f"{limit:g}": count for limit, count in sorted(self._limits.items()) if limit != threshold}
-        targets = [
-            {"target": name, **figures.to_json(self._level, self._seed)} for name, figures in self._targets.items()
-        ]
+        found = {name: figures.to_json(self._level, self._seed) for name, figures in self._targets.items()}
+        targets = [{"target": name, **figures} for name, figures in found.items() if name is not None]
         return {
             "pass_limit": threshold,
             "tests_with_other_limits": own,
             "confidence": self._level,
             "denominators": DENOMINATORS,
-            **self._all.to_json(self._level, self._seed),
+            **(found.popitem()[1] if len(found) == 1 else self._all().to_json(self._level, self._seed)),
             "targets": targets,
         }
+
+    def _all(self) -> Figures:
+        every = Figures()
+        for figures in self._targets.values():
+            every.join(figures)
+        return every
 
 
 def statuses(summary: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

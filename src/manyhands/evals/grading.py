@@ -95,15 +95,21 @@ class TestGrader:
         else:
             async with limited():
                 scores = await grade_all(graders, candidate_of(item.test, answer, folder, seen), grading)
-        record["scores"] = [score.to_json() for score in scores]
         total = combine(scores, limit)
-        found = {"hits": list(total.hits), "misses": list(total.misses), "reasoning": total.reasoning}
-        record |= {**found, "verdict": total.verdict, "threshold": limit}
+        record |= {
+            "scores": [score.to_json() for score in scores],
+            "hits": list(total.hits),
+            "misses": list(total.misses),
+            "reasoning": total.reasoning,
+            "verdict": total.verdict,
+            "threshold": limit,
+        }
         if total.value is None:
             error = total.error or "a grader broke"
             raise ItemError(Cause.GRADER_ERROR, error, record={**record, "status": GRADER_ERROR, "error": error})
-        status = PASSED if total.value >= limit else FAILED
-        return Outcome(ItemState.COMPLETED, {**record, "status": status, "score": total.value})
+        record["status"] = PASSED if total.value >= limit else FAILED
+        record["score"] = total.value
+        return Outcome(ItemState.COMPLETED, record)
 
     def _limit(self, item: TestItem) -> float:
         return self._settings.limits[item.file] if item.test.threshold is None else item.test.threshold

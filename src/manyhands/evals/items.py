@@ -16,7 +16,7 @@ INVALID = "invalid"
 """The reason of tests that were left out because they can't be run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class TestItem:
     """One item. ``file``: the index of the eval file among the run's; ``trial`` counts from 0, of ``trials`` in all."""
 

@@ -133,6 +133,11 @@ class RecordIndex:
             if given and not self._lengths[place]:
                 self.retracted[place] = "the output was written anew, without its record"
 
+    def unanswered(self, places: Iterable[int]) -> list[int]:
+        """Those of some tests that this output does not answer."""
+        asked, lengths, conflicts = self._asked, self._lengths, self.conflicts
+        return [place for place in places if not (asked[place] and lengths[place]) or place in conflicts]
+
     def hints(self, names: Sequence[str]) -> dict[int, str]:
         """Unknown ids that are much like tests without a record."""
         strangers = [found.id for found in self.unknown.named]

@@ -116,7 +116,7 @@ def parse_line(line: bytes) -> dict[str, Json]:
         text = text.removeprefix(BYTE_ORDER_MARK).lstrip()
     try:
         value = loads(text)
-        if _LARGE_EXPONENT.search(text) or _MANY_DIGITS in text.translate(_DIGITS):  # perhaps too large for a float
+        if _LARGE_EXPONENT.search(text) or _has_many_digits(text):  # perhaps too large for a float
             json.loads(text, parse_float=_finite)
     except UnicodeDecodeError:
         raise NoRecord("is not UTF-8") from None
@@ -140,7 +140,7 @@ def meaning_of(record: Mapping[str, Json]) -> int:
 
 def too_deep(text: bytes) -> bool:
     """Whether a JSON text is nested deeper than anything of use."""
-    if text.count(b"{") + text.count(b"[") <= DEEPEST:
+    if len(text) <= DEEPEST or text.count(b"{") + text.count(b"[") <= DEEPEST:
         return False
     depth = deepest = 0
     for found in _NESTING.finditer(text):
@@ -150,6 +150,10 @@ def too_deep(text: bytes) -> bool:
         elif found[0] in b"]}":
             depth -= 1
     return deepest > DEEPEST
+
+
+def _has_many_digits(text: bytes) -> bool:
+    return len(text) >= len(_MANY_DIGITS) and _MANY_DIGITS in text.translate(_DIGITS)
 
 
 def _likely_id(line: bytes) -> str | None:

@@ -23,7 +23,7 @@ _TOKENS = ("input", "output")
 _TIMES = ("start_time", "end_time")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Answer:
     """What a target answered to one test.
 
@@ -112,7 +112,7 @@ def record_id(record: Mapping[str, Json]) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Metrics:
     token_usage: Mapping[str, float] | None
     cost_usd: float | None
@@ -265,5 +265,7 @@ def _as_text(value: Json) -> str:
 
 
 def _some(notices: list[str]) -> tuple[str, ...]:
+    if not notices:
+        return ()
     more = len(notices) - MOST_NOTICES
     return tuple(notices) if more <= 0 else (*notices[:MOST_NOTICES], f"… and {more} more of this record")

@@ -9,7 +9,7 @@ from manyhands.graders.exact import weighted_mean
 from manyhands.graders.protocol import PASS_LIMIT, Score, verdict_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Total:
     """What the scores of one answer come to. ``value``: None if a grader broke, and then ``error`` names it; ``reasoning``: None if no
     score has any."""
@@ -33,10 +33,10 @@ def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
     """
     if not scores:
         raise ValueError("there are no scores to combine")
-    hits = tuple(hit for score in scores for hit in score.hits)
-    misses = tuple(miss for score in scores for miss in score.misses)
-    reasoning = " | ".join(f"{score.name}: {score.reasoning}" for score in scores if score.reasoning) or None
-    error = "; ".join(f"{score.name}: {score.error or 'no score'}" for score in scores if broken(score)) or None
+    hits = tuple([hit for score in scores for hit in score.hits])
+    misses = tuple([miss for score in scores for miss in score.misses])
+    reasoning = " | ".join([f"{score.name}: {score.reasoning}" for score in scores if score.reasoning]) or None
+    error = "; ".join([f"{score.name}: {score.error or 'no score'}" for score in scores if broken(score)]) or None
     if error is not None:
         return Total(None, "error", hits, misses, reasoning, error)
     value = 0.0 if short(scores) else weighted_mean([(score.value or 0.0, score.weight) for score in scores])
@@ -51,7 +51,9 @@ def broken(score: Score) -> bool:
 def short(scores: Sequence[Score]) -> tuple[Score, ...]:
     """The required ones that are below their minimum."""
     return tuple(
-        score
-        for score in scores
-        if score.minimum is not None and score.value is not None and score.value < score.minimum
+        [
+            score
+            for score in scores
+            if score.minimum is not None and score.value is not None and score.value < score.minimum
+        ]
     )

@@ -41,7 +41,21 @@ class Configured:
         mine = (self.name, self.type, self.weight, minimum)
         if verdict == score.verdict and mine == (score.name, score.type, score.weight, score.minimum):
             return score
-        return replace(score, name=self.name, type=self.type, weight=self.weight, minimum=minimum, verdict=verdict)
+        return Score(  # as dataclasses.replace would, in a tenth of the time
+            self.name,
+            self.type,
+            score.value,
+            verdict,
+            score.hits,
+            score.misses,
+            score.reasoning,
+            self.weight,
+            minimum,
+            score.details,
+            score.scores,
+            score.error,
+            score.usage,
+        )
 
     def _minimum(self, pass_limit: float) -> float | None:
         if isinstance(self.required, bool):

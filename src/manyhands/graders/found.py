@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyhands.graders.protocol import Score
+from manyhands.graders.protocol import Score, verdict_of
 
 
 def found(
@@ -16,20 +16,23 @@ def found(
     *,
     reasoning: str | None = None,
     details: Mapping[str, Any] | None = None,
+    pass_limit: float | None = None,
 ) -> Score:
-    """The score of a grader (anything with ``name`` and ``type``). Its verdict is left to the run's pass limit (``configured``)."""
+    """The score of a grader (anything with ``name`` and ``type``). Without ``pass_limit`` its verdict is left to ``configured``."""
     return Score(
         grader.name,
         grader.type,
         value,
-        "",
-        hits=tuple(hits),
-        misses=tuple(misses),
-        reasoning=reasoning,
+        "" if pass_limit is None else verdict_of(value, pass_limit),
+        tuple(hits),
+        tuple(misses),
+        reasoning,
         details=details,
     )
 
 
-def all_or_nothing(grader: Any, passed: bool, hit: str, miss: str) -> Score:
+def all_or_nothing(grader: Any, passed: bool, hit: str, miss: str, pass_limit: float | None = None) -> Score:
     """1 with the hit, or 0 with the miss."""
-    return found(grader, 1.0, hits=(hit,)) if passed else found(grader, 0.0, misses=(miss,))
+    if passed:
+        return found(grader, 1.0, hits=(hit,), pass_limit=pass_limit)
+    return found(grader, 0.0, misses=(miss,), pass_limit=pass_limit)

@@ -28,7 +28,7 @@ class ToolUse:
     duration_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Candidate:
     """An answer to be graded, and everything about its test that graders may know.
 
@@ -59,7 +59,7 @@ class Candidate:
     file_changes: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Score:
     """What a grader found. ``value``: 0 to 1, or None if the grader itself failed, and then ``error`` says how. ``verdict``: ``pass``,
     ``borderline``, ``fail``, or ``error``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a composite's
@@ -95,15 +95,19 @@ class Score:
             "hits": list(self.hits),
             "misses": list(self.misses),
         }
-        optional = {
-            "reasoning": self.reasoning,
-            "required": self.minimum,
-            "details": self.details,
-            "scores": [score.to_json() for score in self.scores] or None,
-            "error": self.error,
-            "simulated": self.simulated or None,
-        }
-        return {**value, **{name: entry for name, entry in optional.items() if entry is not None}}
+        if self.reasoning is not None:
+            value["reasoning"] = self.reasoning
+        if self.minimum is not None:
+            value["required"] = self.minimum
+        if self.details is not None:
+            value["details"] = self.details
+        if self.scores:
+            value["scores"] = [score.to_json() for score in self.scores]
+        if self.error is not None:
+            value["error"] = self.error
+        if self.simulated:
+            value["simulated"] = True
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class ScriptResult:
     omitted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Grading:
     """What graders work with. ``context``: for their steps (everything that is paid for, takes effect outside or could come
     out differently is one); ``seconds``: the time limit of a grader's program or function; ``pass_limit``: see PASS_LIMIT."""

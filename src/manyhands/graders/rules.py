@@ -108,8 +108,9 @@ class TextRule:
         absent = [value for value in self.values if value not in there]
         case = " (case ignored)" if folded else ""
         if there if self.type.endswith("_any") else not absent:
-            return found(self, 1.0, hits=(f"the answer {verb} {_listed(there)}{case}",))
-        return found(self, 0.0, misses=(f"the answer {_without(verb)} {_listed(absent)}{case}",))
+            return found(self, 1.0, hits=(f"the answer {verb} {_listed(there)}{case}",), pass_limit=grading.pass_limit)
+        misses = (f"the answer {_without(verb)} {_listed(absent)}{case}",)
+        return found(self, 0.0, misses=misses, pass_limit=grading.pass_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class EqualRule:
             answer == value,
             f"the answer is {short}",
             f"the answer is {shown(answer, LONGEST_SHOWN)}, not {short}",
+            grading.pass_limit,
         )
 
 

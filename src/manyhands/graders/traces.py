@@ -6,7 +6,7 @@ The summary's fields are those of the behaviour specification of evals, section 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ LARGEST = 1e300
 def tool_uses_of(messages: Sequence[MessageJson]) -> tuple[ToolUse, ...]:
     """All tool calls of all messages, in order. Calls that name no tool are left out."""
     calls = [call for message in messages if "tool_calls" in message for call in _calls(message)]
-    return tuple([_use(call) for call in calls if tool_name(call) is not None])
+    return tuple([_use(call) for call in calls if tool_name(call) is not None]) if calls else ()
 
 
 def tool_name(call: Mapping[str, Any]) -> str | None:
@@ -44,23 +44,21 @@ def trace_of(
     uses = tool_uses_of(messages) if uses is None else uses
     summary: dict[str, Any] = {
         "event_count": len(uses),
-        "tool_names": sorted({use.tool for use in uses}),
+        "tool_names": sorted({use.tool for use in uses}) if uses else [],
         "tool_calls_by_name": dict(Counter(use.tool for use in uses)) if uses else {},
         "error_count": errors,
         "llm_call_count": [message.get("role") for message in messages].count("assistant"),
         **_span(messages),
     }
-    durations: dict[str, list[float]] = {}
-    for use in uses:
-        if use.duration_ms is not None:
-            durations.setdefault(use.tool, []).append(use.duration_ms)
-    known = {
-        "tool_durations": durations or None,
-        "token_usage": None if token_usage is None else dict(token_usage),
-        "cost_usd": cost_usd,
-        "duration_ms": duration_ms,
-    }
-    return {**summary, **{name: value for name, value in known.items() if value is not None}}
+    if durations := _durations(uses):
+        summary["tool_durations"] = durations
+    if token_usage is not None:
+        summary["token_usage"] = dict(token_usage)
+    if cost_usd is not None:
+        summary["cost_usd"] = cost_usd
+    if duration_ms is not None:
+        summary["duration_ms"] = duration_ms
+    return summary
 
 
 def moment(value: Json) -> datetime | None:
@@ -95,6 +93,15 @@ def _use(call: Mapping[str, Any]) -> ToolUse:
     )
 
 
+def _durations(uses: Sequence[ToolUse]) -> dict[str, list[float]]:
+    """Those that are known, by tool."""
+    durations: dict[str, list[float]] = {}
+    for use in uses:
+        if use.duration_ms is not None:
+            durations.setdefault(use.tool, []).append(use.duration_ms)
+    return durations
+
+
 def _duration(call: Mapping[str, Any]) -> float | None:
     given = milliseconds(call.get("duration_ms"))
     start, end = moment(call.get("start_time")), moment(call.get("end_time"))
@@ -104,7 +111,7 @@ def _duration(call: Mapping[str, Any]) -> float | None:
 
 
 def _span(messages: Sequence[MessageJson]) -> dict[str, str]:
-    everything = (part for message in messages for part in (message, *_calls(message)))
+    everything = [part for message in messages for part in (message, *_calls(message))]
     parts = [part for part in everything if "start_time" in part or "end_time" in part]
     if not parts:
         return {}
@@ -120,7 +127,6 @@ def _written(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def _calls(message: MessageJson) -> Iterator[Mapping[str, Any]]:
+def _calls(message: MessageJson) -> Sequence[Mapping[str, Any]]:
     calls = message.get("tool_calls")
-    if isinstance(calls, (list, tuple)):
-        yield from (call for call in calls if isinstance(call, Mapping))
+    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, (list, tuple)) else ()

@@ -14,9 +14,6 @@ from manyhands.evals.paid import note_cost
 from manyhands.evals.records import Answer, read_text
 from manyhands.evals.workspaces import Seen, TestWorkspace
 
-_TIMED = (b'"latency"', b'"execution_metrics"')
-"""Graders that look at durations."""
-
 
 class BatchAnswerer:
     """See ``answering.Answerer``. The command's output is kept in the run folder and is read again on a resume, so that taking a record
@@ -109,4 +106,4 @@ class BatchAnswerer:
 def wants_duration(test: Test) -> bool:
     """Whether a grader of a test, at any depth, looks at how long the answer took."""
     written = dumps(list(test.graders))
-    return any(kind in written for kind in _TIMED)
+    return b'"latency"' in written or b'"execution_metrics"' in written
