@@ -273,6 +273,19 @@ def test_other_filler_of_a_seeded_session_shows(tmp_path: Path) -> None:
     assert result.other_fillers > 0
 
 
+def test_one_changed_filler_message_of_a_seeded_session_is_found(tmp_path: Path) -> None:
+    """As long as before and with as many facts, so that no counter and no state differs."""
+    session = hold(maker())
+    fillers = [at for at, event in enumerate(session.scheduler.events) if event.type is EventType.SEND_FILL]
+    text = session.scheduler.events[fillers[2]].message
+    other = text[:-2] + ("x" if text[-2] != "x" else "y") + text[-1]
+    result = replayed(session, tmp_path / "run", change=edited(fillers[2], "message", other))
+    assert (result.verdict, result.other_fillers) == ("differs", 1)
+    assert result.difference is not None
+    assert (result.difference.index, result.difference.logged) == (fillers[2], other)
+    assert result.difference.replayed == text
+
+
 def test_without_runstats_the_events_are_compared(tmp_path: Path) -> None:
     result = replayed(hold(maker()), tmp_path / "run", change=lambda results: (results / "runstats.json").unlink())
     assert result.verdict == "exact"

@@ -17,13 +17,14 @@ from rich.text import Text
 from manyhands.cli.console import err, notice, out
 from manyhands.cli.memory_view import MemoryView
 from manyhands.cli.options import UsageError, help_text, make, parse
-from manyhands.cli.plain import printable, shown_path
+from manyhands.cli.plain import one_line, printable, shown_path
 from manyhands.cli.report import print_ending, print_usage
 from manyhands.core.errors import UserError
 from manyhands.core.wording import counted
 from manyhands.engine.folders import open_reader
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import Controls, RunResult, perform_run
+from manyhands.memory.agents.naming import choose_agent
 from manyhands.memory.configuration import read_configuration
 from manyhands.memory.opening import Opened, open_memory
 from manyhands.memory.places import ResultPlaces
@@ -46,6 +47,7 @@ _SHORT = {
     "-l": "--local",
     "-i": "--isolated",
 }
+_FLAGS = ("-y", "-l", "-i")
 INTERRUPTED = 130
 HUMAN = "human"
 
@@ -158,8 +160,21 @@ def spelled(argv: Sequence[str]) -> list[str]:
     words = []
     for word in argv:
         name, equals, value = word.partition("=")
-        words.append(f"{_SHORT.get(name, name)}{equals}{value}")
+        words += [f"{_SHORT[name]}{equals}{value}"] if name in _SHORT else _parted(word)
     return words
+
+
+def _parted(word: str) -> list[str]:
+    """A word that holds several short options, or one with its value, as ``-yl`` and ``-m4096``; other words as they are."""
+    words = []
+    while word[:2] in _FLAGS and len(word) > 2:
+        words.append(_SHORT[word[:2]])
+        word = f"-{word[2:]}"
+    if word in _SHORT:
+        return [*words, _SHORT[word]]
+    if word[:2] in _SHORT:
+        return [*words, f"{_SHORT[word[:2]]}={word[2:]}"]
+    return [*words, word]
 
 
 def _print_head(opened: Opened) -> None:
@@ -194,8 +209,9 @@ def _print_result(opened: Opened, result: RunResult) -> None:
     console.print(table)
     for row in rows:
         if row.message:
-            err().print(f"{row.payload['name']}: {row.message}", markup=False, soft_wrap=True)
-    unscored = sum((row.record or {}).get("unscored", 0) for row in rows)
+            err().print(f"{row.payload['name']}: {one_line(row.message)}", markup=False, soft_wrap=True)
+    judged = [row for row in rows if choose_agent(row.payload["agent"]).kind != "cost"]  # an estimate has no scores
+    unscored = sum((row.record or {}).get("unscored", 0) for row in judged)
     if unscored:
         why = "--judge_model names a model that judges, which some tests need"
         console.print(f"{counted(unscored, 'test')} without a score: {why}", markup=False, soft_wrap=True)

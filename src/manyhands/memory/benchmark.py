@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
+from manyhands.core.settings import shown, suggestion
 from manyhands.memory.configuration import Configuration
 from manyhands.memory.course import ScheduledTest
-from manyhands.memory.dataset_registry import dataset_of
+from manyhands.memory.dataset_registry import dataset_ids, dataset_of
 from manyhands.memory.datasets.base import BaseDataset
 from manyhands.memory.definition_files import format_definition, read_definitions
 from manyhands.memory.filler import Fact, FactFiller
@@ -82,12 +83,26 @@ def datasets_of(configuration: Configuration, tokens: TokenCounter) -> dict[str,
     for entry in configuration.datasets:
         try:
             dataset = dataset_of(entry, configuration.scoring, tokens)
-            found.setdefault(dataset.name, dataset)
         except UserError as error:
             problems += str(error).splitlines()
+            continue
+        if dataset.name in found:
+            problems.append(entry.place.says(f"two datasets have the name {dataset.name!r}, and so the same folder"))
+        found.setdefault(dataset.name, dataset)
+    problems += _unknown_incompatibilities(configuration)
     if problems:
         raise UserError("\n".join(problems))
     return found
+
+
+def _unknown_incompatibilities(configuration: Configuration) -> Iterator[str]:
+    """A line for each id in the groups of incompatible datasets that no dataset has: such a group would exclude nothing."""
+    known = dataset_ids()
+    for number, group in enumerate(configuration.incompatibilities):
+        for index, dataset_id in enumerate(group):
+            if dataset_id not in known:
+                place = configuration.place.at("config", "incompatibilities", number, index)
+                yield place.says(f"unknown dataset {shown(dataset_id)}{suggestion(dataset_id, known)}")
 
 
 def generate(
@@ -99,7 +114,10 @@ def generate(
     for entry in configuration.datasets:
         dataset = by_id.pop(entry.id, None)
         if dataset is not None:
-            made = yield from dataset.generate(entry.examples, entry.seed, entry.memory_span)
+            try:
+                made = yield from dataset.generate(entry.examples, entry.seed, entry.memory_span)
+            except UserError as error:
+                raise UserError("\n".join(map(entry.place.says, str(error).splitlines()))) from None
             definitions += made
     return sorted(definitions, key=lambda definition: definition.unique_id)
 

@@ -55,7 +55,7 @@ class DatasetEntry:
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """A benchmark. ``incompatibilities``: groups of datasets of which no two may be under way at once; ``memory_span``: tokens, the
-    largest of its datasets; ``text``: the file as it is written."""
+    largest of its datasets; ``text``: the file as it is written; ``place``: where that is."""
 
     run_name: str
     datasets: tuple[DatasetEntry, ...]
@@ -63,6 +63,7 @@ class Configuration:
     scoring: Literal["mended", "published"] = "mended"
     debug: bool = False
     text: str = ""
+    place: Place = field(default_factory=lambda: Place(""), compare=False)
 
     @property
     def memory_span(self) -> int:
@@ -138,6 +139,7 @@ def read_configuration(path: Path) -> Configuration:
         found.config.scoring,
         found.config.debug,
         path.read_text(encoding="utf-8-sig"),
+        place,
     )
 
 

@@ -47,23 +47,28 @@ def generated_tests(options: MemorySpec, *, environ: Mapping[str, str], notice: 
     folder = whole / DEFINITIONS
     refuse_if_performed(whole)
     refuse_if_performed(folder)
-    if options.regenerate and whole.is_dir():
-        put_aside(whole, notice)
-    if (folder / CONFIGURATION).is_file():
+    if (folder / CONFIGURATION).is_file() and not options.regenerate:
         check_same_tests(folder, configuration, notice)
         return Generated(folder, len(read_definitions(folder)), None)
     tests = generated_alone(configuration, datasets)
+    if tests is None:
+        _check_writer(options)
+    if options.regenerate and whole.is_dir():  # only now that nothing can be wrong with the new ones
+        put_aside(whole, notice)
     if tests is not None:
         write_tests(folder, configuration, tests)
         return Generated(folder, len(tests), None)
     return Generated(folder, 0, _workload(options, folder, configuration.text, environ, notice))
 
 
+def _check_writer(options: MemorySpec) -> None:
+    if options.judge_model is None:
+        raise UserError(f"{options.configuration}: some tests have to be written by a model; give --judge_model")
+
+
 def _workload(
     options: MemorySpec, folder: Path, text: str, environ: Mapping[str, str], notice: Notice
 ) -> GenerationWorkload:
-    if options.judge_model is None:
-        raise UserError(f"{options.configuration}: some tests have to be written by a model; give --judge_model")
     keys = keys_of(options, (), environ)
     spec = json.loads(json.dumps({"options": options.recorded()}))
     if is_made(folder):

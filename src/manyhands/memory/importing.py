@@ -84,6 +84,7 @@ def import_run(
     _take_results(results, ResultPlaces.of(folder, name).folder, notice)
     start = datetime.fromtimestamp(session.log[0].timestamp, UTC).isoformat()
     held = {"agent": choice.id, "name": name, "limit": spec.max_prompt_size, "round": 0, "start_time": start}
+    held |= {"local": True} if spec.local else {}
     recorded = {"options": spec.recorded(), "sessions": [{**held, "past": past.to_json()}]}
     workload = MemoryWorkload(recorded, folder)
     create_run(folder, workload.name, workload, version=VERSION, notice=notice)

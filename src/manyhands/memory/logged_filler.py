@@ -23,7 +23,9 @@ class LoggedFiller:
         self._preamble = preamble
         self._upcoming = upcoming
         self._by_size = by_size
-        self.others: list[str] = []
+        self.others: dict[str, str] = {}
+        """The texts that hold other facts, each with the beginning of what was drawn for it; where sizes are checked also those that are
+        longer or shorter than they should be, for which the same was drawn."""
 
     @property
     def state(self) -> Json:
@@ -42,16 +44,14 @@ class LoggedFiller:
             if made.message == event.message:
                 return made
             self._facts.restore(before)
-        if not self._follows(event.message) or self._by_size:
-            self.others.append(event.message)
+        drawn = self._drawn(event.message)
+        if drawn != event.message or self._by_size:
+            self.others.setdefault(event.message, drawn)
         return Filler(event.message, "")
 
-    def _follows(self, text: str) -> bool:
-        """Draw as many facts as the text has; whether they are the same."""
-        at = len(self._preamble)
-        is_same = text.startswith(self._preamble)
-        while at < len(text) and is_same:
-            _, line = self._facts.draw()
-            is_same = text.startswith(line, at)
-            at += len(line)
-        return is_same
+    def _drawn(self, text: str) -> str:
+        """What the original would have written, drawn as long as the text is the same."""
+        drawn = self._preamble
+        while len(drawn) < len(text) and text.startswith(drawn):
+            drawn += self._facts.draw()[1]
+        return drawn

@@ -188,7 +188,7 @@ class _Replay:
         player = Player(self._log, self._scheduler, self._ends_well, session.is_isolated)
         played = player.play()
         counters = player.saved(played.part)
-        difference = played.part.difference or self._final_difference(counters)
+        difference = played.part.difference or self._final_difference(counters) or self._filler_difference()
         fills = sum(event.type is EventType.SEND_FILL for event in session.log)
         return ReplayResult(
             run=session.run,
@@ -248,6 +248,18 @@ class _Replay:
         if stats.filler_state is not None and _state(stats.filler_state) != _state(counters.filler_state):
             position = [_position(state) for state in (stats.filler_state, counters.filler_state)]
             return Difference(None, "", "runstats.json rnd_state", *position)
+        return None
+
+    def _filler_difference(self) -> Difference | None:
+        """The first filler message that a generator with a seed did not draw. After a resume it may have drawn anew, so that only
+        its state tells."""
+        stats = self._session.runstats
+        if stats is None or stats.filler_state is None or len(self._fillers) != 1:
+            return None
+        for text, drawn in self._fillers[0].others.items():
+            if text != drawn:
+                index = next(at for at, each in enumerate(self._session.log) if each.message == text)
+                return Difference(index, "", "SEND_FILL message", text, drawn)
         return None
 
     def _notes(self, played: Played) -> list[str]:

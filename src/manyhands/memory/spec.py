@@ -68,7 +68,10 @@ class MemorySpec(AgentOptions):
         None, "Tokens of an agent's context; without it there is no limit.", group=AGENTS, value="TOKENS"
     )
     yes: Flag = setting(False, "Reuse test definitions and resume, without asking.", group=RESUME, recorded=False)
-    local: Flag = setting(False, "Agents are free of charge: their costs are not counted.", group=AGENTS, identity=True)
+    # Of the sessions that are begun now, not of the run: each session keeps its own.
+    local: Flag = setting(
+        False, "Agents are free of charge: their costs are not counted.", group=AGENTS, recorded=False
+    )
     isolated: Flag = setting(
         False,
         "One test after the other, without filler; the agent forgets between tests.",

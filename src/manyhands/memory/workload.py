@@ -36,7 +36,6 @@ from manyhands.memory.keys import EMBEDDING_KEY, JUDGE_KEY
 from manyhands.memory.logged_exchanges import LoggedExchanges
 from manyhands.memory.past import NO_PAST, Past
 from manyhands.memory.places import CONFIGURATION, ResultPlaces, move_aside, persistence_folder
-from manyhands.memory.scheduler import Scheduler
 from manyhands.memory.session import Session
 from manyhands.memory.session_files import SessionFiles
 from manyhands.memory.session_records import session_record
@@ -51,7 +50,7 @@ TRIES = 5
 
 class MemoryWorkload:
     """Sessions become scores. ``spec``: ``{"options": …, "sessions": [{"agent", "name", "limit", "round",
-    "start_time"}, …]}``; sessions with ``"performed": false`` were begun earlier and are left alone."""
+    "start_time", "local"}, …]}``; sessions with ``"performed": false`` were begun earlier and are left alone."""
 
     name = "memory"
     plans_in_parts = True
@@ -133,10 +132,11 @@ class MemoryWorkload:
         options, benchmark = self._options, self.benchmark
         start = await self._start(context)
         past = Past.from_json(payload["past"]) if "past" in payload else NO_PAST
-        size = options.max_message_size
-        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, past=past)
         sessions: list[Session] = []
-        agent = self._agent(context, scheduler, start, sessions)
+        agent = self._agent(context, start, sessions)
+        # An agent may have a limit of its own.
+        size = agent.max_message_size
+        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, past=past)
         is_estimate = isinstance(agent, CostEstimator)
         judge = None if is_estimate else self._judge()
         places = ResultPlaces.of(self._folder, payload["name"])
@@ -151,7 +151,7 @@ class MemoryWorkload:
             agent_usage=Usage(cost=past.cost),
             managing_usage=Usage(cost=past.judge_cost),
             past=past,
-            is_free=options.local,
+            is_free=payload.get("local", False),
             is_estimate=is_estimate,
         )
         sessions.append(session)
@@ -179,7 +179,7 @@ class MemoryWorkload:
         named = context.item.payload["start_time"]
         return await moment(context) if named is None else datetime.fromisoformat(named).timestamp()
 
-    def _agent(self, context: Context, scheduler: Scheduler, start: float, sessions: list[Session]) -> MemoryAgent:
+    def _agent(self, context: Context, start: float, sessions: list[Session]) -> MemoryAgent:
         payload: Mapping[str, Any] = context.item.payload
         options, choice = self._options, choose_agent(payload["agent"])
         if choice.kind == "perfect":

@@ -36,6 +36,8 @@ class ClassLine:
     async def open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._agent = await self._called(self._make)
+        if not callable(getattr(self._agent, "reply", None)):
+            raise ItemError(Cause.TARGET_ERROR, f"{type(self._agent).__name__} is no agent: it has no method reply")
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         await self._forward(float(message["now"]), jump=message["type"] == "forward_time")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from manyhands.core.digests import digest
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.usage import Usage
 from manyhands.engine.context import Context, Effect
@@ -84,7 +86,7 @@ class OutsideAgent:
             said = {"type": "message", "number": incoming.number, "text": incoming.text, "expected_reply": expected}
             found = await self._sent(said, incoming.now)
             usage = _usage(found)
-            text = without_surrogates(str(found.get("text", "")))  # what the journal gives back later
+            text = without_surrogates(_text(found))  # what the journal gives back later
             return Effect({"text": text, "usage": usage.to_json()}, usage)
 
         recorded = context.replaying
@@ -147,6 +149,16 @@ class OutsideAgent:
     async def _sent(self, message: Mapping[str, Any], now: float) -> Mapping[str, Any]:
         with self._clock(now):
             return await self._line.send({**message, "session": self._session, "now": now})
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    """The agent's reply. Raises ItemError if there is none: it would be scored as if the agent had said nothing."""
+    text = found.get("text")
+    if not isinstance(text, str):
+        shown = ", ".join(map(repr, list(found)[:5])) or "nothing"
+        problem = f"its text is {type(text).__name__}" if "text" in found else f"it has no text, but {shown}"
+        raise ItemError(Cause.TARGET_ERROR, f"the agent's answer to a message holds no reply: {problem}")
+    return text
 
 
 def _usage(found: Mapping[str, Any]) -> Usage:

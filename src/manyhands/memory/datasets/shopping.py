@@ -120,8 +120,10 @@ def _scored(expected: Wanted, given: Wanted, mended: bool) -> Evaluation:
         else:
             reasons.append(f"{quantity} {match[0]} instead of {match[1]}")
     reasons += [f"{item} is missing" for item, _ in left] + [f"{item} was not expected" for item in unexpected]
+    if not expected and not mended:
+        return all_or_nothing(False, "the list should be empty, which the published rules can't score")
     if not expected:
-        return all_or_nothing(mended and not unexpected, "; ".join(reasons) or "the list is empty, as it should be")
+        return all_or_nothing(not unexpected, "; ".join(reasons) or "the list is empty, as it should be")
     share = (found / len(expected) + right / len(expected) + (not unexpected)) / 3
     return Evaluation(share, 1.0, tuple(reasons) or ("all items and quantities are right",))
 
