@@ -53,6 +53,9 @@ def test_commas_between_patterns_and_in_braces() -> None:
     assert split_patterns("a,{b,c},d*") == ["a", "{b,c}", "d*"]
     assert chosen("a, {b,c}") == ("a", "{b,c}")
     assert chosen(["a,b", "c"]) == ("a", "b", "c")
+    assert split_patterns("@(a|b,c),!(d,e),[,;]x,y\\,z,(") == ["@(a|b,c)", "!(d,e)", "[,;]x", "y\\,z", "("]
+    fits = id_filter(split_patterns("@(a|b,c),y\\,z"))
+    assert [test_id for test_id in ("a", "b,c", "b", "y,z", "y") if fits(test_id)] == ["a", "b,c", "y,z"]
     assert chosen("") is None
     with pytest.raises(UserError, match="stands for more than"):
         chosen("{a,b}" * 12)

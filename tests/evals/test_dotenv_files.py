@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.evals.dotenv_files import environment, parse_dotenv, read_dotenv
 from manyhands.evals.file_references import Surroundings
+from manyhands.testing.eval_runs import perform_eval
 
 
 @pytest.mark.parametrize(
@@ -82,3 +85,47 @@ def test_a_file_that_cant_be_read(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="not UTF-8"):
         read_dotenv(tmp_path / ".env")
+
+
+@pytest.mark.parametrize("batching", [False, True])
+async def test_programs_have_the_variables_in_their_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batching: bool
+) -> None:
+    monkeypatch.delenv("LICENCE", raising=False)
+    monkeypatch.setenv("REAL", "real")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("LICENCE='top # of all'\n")
+    folder = tmp_path / "suites"
+    folder.mkdir()
+    (folder / ".env").write_text("LICENCE='near # it'\nREAL=file\n")
+    (folder / "judge.py").write_text(
+        "import json, os\nprint(json.dumps({'score': 1, 'reasoning': os.environ['LICENCE']}))\n"
+    )
+    record = json.dumps({"id": "a", "text": "$LICENCE, $REAL"}).replace('"', '\\"')
+    target = {
+        "name": "tool",
+        "provider": "cli",
+        "command": f'echo "{record}" > {{OUTPUT_FILE}}',
+        "provider_batching": batching,
+        "healthcheck": {"command": 'test "$LICENCE, $REAL" = "near # it, real"'},
+    }
+    graders = [
+        {"type": "equals", "value": "near # it, real"},
+        {"name": "warm", "type": "code_judge", "script": "python3 judge.py"},
+        {
+            "name": "shell",
+            "type": "code_judge",
+            "script": """echo "{\\"score\\": 1, \\"reasoning\\": \\"$LICENCE\\"}" """,
+        },
+    ]
+    suite: dict[str, Any] = {"targets": [target], "assert": graders, "tests": [{"id": "a", "input": "x"}]}
+    if not batching:
+        suite["workspace"] = {"before_each": {"script": 'echo "hook: $LICENCE"'}}
+    (folder / "suite.yaml").write_text(json.dumps(suite))
+
+    run = await perform_eval(folder)
+
+    found = run.record("a")
+    assert (found["status"], found["answer"]) == ("passed", "near # it, real")
+    assert [score.get("reasoning") for score in found["scores"]] == [None, "near # it", "near # it"]
+    assert found.get("before_each_output", "hook: near # it") == "hook: near # it"

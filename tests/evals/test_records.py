@@ -186,12 +186,22 @@ def test_figures_that_can_not_be_used_are_left_out_and_said(figures: dict[str, A
         {"name": "search", "arguments": {"q": 1}},
         {"name": "search", "input": {"q": 1}, "arguments": {"q": 2}},
         {"function": {"name": "search", "arguments": {"q": 1}}, "id": "1"},
+        {"type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}, "id": "1"},
+        {"name": "search", "arguments": ' {"q":1}'},
     ],
 )
 def test_tool_calls_of_other_dialects_are_understood_and_said(other: dict[str, Any]) -> None:
     answer = read_record({"text": "x", "output": [assistant(tool_calls=[other])]})
     assert answer.tool_uses == (ToolUse("search", {"q": 1}),)
     assert answer.notices[0] == "output[0].tool_calls[0]: the tool's name was taken from name instead of tool"
+
+
+@pytest.mark.parametrize("given", ["", "{", "[1]", "q=1", '"{}"'])
+def test_arguments_that_are_no_object_stay_as_they_are(given: str) -> None:
+    dialect = {"function": {"name": "search", "arguments": given}}
+    assert read_record({"text": "x", "output": [assistant(tool_calls=[dialect])]}).tool_uses[0].input == given
+    text = {"tool": "search", "input": '{"q": 1}'}  # what a runner says is the input is the input
+    assert read_record({"text": "x", "output": [assistant(tool_calls=[text])]}).tool_uses[0].input == '{"q": 1}'
 
 
 def test_a_trace_sums_up_messages_and_calls() -> None:

@@ -30,7 +30,7 @@ def number(payload): return 0.25
 def above(payload): return 7
 def true(payload): return True
 def false(payload): return False
-def whole(payload): return {"score": 0.5, "hits": ["h"], "misses": ("m",), "reasoning": "r"}
+def whole(payload): return {"score": 0.5, "hits": ["h"], "misses": "m", "reasoning": "r"}
 def listed(payload): return {"score": 0.5, "hits": ["h"], "misses": ["m"], "reasoning": "r", "details": {"VALUE": VALUE}}
 def asserted(payload): return {"assertions": [{"text": "a", "passed": True}, {"text": "b", "passed": False}]}
 async def later(payload):
@@ -65,6 +65,19 @@ class Checks:
     def method(payload): return 0.5
     def __call__(self, payload): return 0.125
 callable_object = Checks()
+class Numpy:
+    def item(self): return 0.5
+class Numpys:
+    def item(self): raise ValueError("can only convert an array of size 1")
+def fraction(payload):
+    from fractions import Fraction
+    return Fraction(1, 4)
+def decimal(payload):
+    from decimal import Decimal
+    return {"score": Decimal("0.25")}
+def numpy(payload): return {"score": Numpy()}
+def numpys(payload): return Numpys()
+def tuples(payload): return {"score": 0.5, "hits": ("h",), "misses": ("m",), "reasoning": "r", "details": {"VALUE": 5}}
 not_callable = 3
 """
 
@@ -92,6 +105,7 @@ async def judged(
     [
         *(("number", 0.25), ("above", 1.0), ("true", 1.0), ("false", 0.0), ("asserted", 0.5), ("later", 0.6)),
         *(("ready", 0.75), ("Checks.method", 0.5), ("callable_object", 0.125)),
+        *(("fraction", 0.25), ("decimal", 0.25), ("numpy", 0.5)),
     ],
 )
 async def test_what_functions_may_return(folder: Path, name: str, value: float) -> None:
@@ -99,8 +113,9 @@ async def test_what_functions_may_return(folder: Path, name: str, value: float) 
     assert (score.value, score.error) == (value, None)
 
 
-async def test_a_mapping_says_the_rest(folder: Path) -> None:
-    score = await judged(folder, "listed")
+@pytest.mark.parametrize("name", ["listed", "tuples"])
+async def test_a_mapping_says_the_rest(folder: Path, name: str) -> None:
+    score = await judged(folder, name)
     assert (score.value, score.hits, score.misses, score.reasoning, score.details) == (
         0.5,
         ("h",),
@@ -134,6 +149,7 @@ async def test_what_it_changes_changes_nothing_else(folder: Path) -> None:
     [
         ("nothing", "must return a number, a truth value or a mapping"),
         ("text", "must return a number"),
+        ("numpys", "must return a number"),
         ("nan", "no number"),
         ("breaks", "checks.py:breaks raised KeyError: 'missing'"),
         ("exits", "SystemExit: 3"),

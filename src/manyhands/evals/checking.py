@@ -14,7 +14,7 @@ from manyhands.agents.functions import load_function
 from manyhands.agents.offer import ToolOffer
 from manyhands.core.errors import UserError
 from manyhands.engine.strays import process_mark
-from manyhands.evals.dotenv_files import environment
+from manyhands.evals.dotenv_files import additions, environment
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.findings import Findings
 from manyhands.evals.healthcheck import Health
@@ -180,7 +180,10 @@ async def check_usable(
             if runner is None and health.url is None:
                 mark = process_mark(secrets.token_hex(8))
                 runner = await stack.enter_async_context(CommandRunner.opened(mark, environ))
-            problem = await Health(health, runner, eval_file=target.eval_file, environ=environ).problem()
+            found = check.environ_of(target)
+            extra = additions(target.folder, Surroundings.of(here), environ)
+            asked = Health(health, runner, eval_file=target.eval_file, environ=found, additions=extra)
+            problem = await asked.problem()
             if problem is not None:
                 findings.problem(target.at("healthcheck"), f"target {target.name!r} can't be used: {problem}")
     if findings.problems:

@@ -11,11 +11,11 @@ from manyhands.evals.id_patterns import compiled, is_group
 from manyhands.evals.model import EvalFile
 
 NOT = "!"
-_COMMA = re.compile(r",(?![^{}]*\})")
+_COMMA = re.compile(r"(?<!\\),(?![^{}]*\})(?![^()]*\))(?![^\[\]]*\])")
 
 
 def split_patterns(text: str) -> list[str]:
-    """Patterns with commas between them; commas in braces belong to a pattern."""
+    """Patterns with commas between them; commas in brackets of any kind, and behind a backslash, belong to a pattern."""
     return _COMMA.split(text)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from manyhands.evals.placeholders import CommandTemplate
@@ -12,7 +13,8 @@ from manyhands.evals.placeholders import CommandTemplate
 class CommandSettings:
     """A target's command. ``folder``: where it starts; ``seconds``: its time limit, None for none; ``eval_file``: whose tests it
     answers; ``files_format``: see ``placeholders.Values``; ``keep_files``: whether its files in a temporary place stay there;
-    ``own_folder``: whether it starts in its folder also where there is a workspace."""
+    ``own_folder``: whether it starts in its folder also where there is a workspace; ``additions``: to its environment, besides what
+    its placeholders stand for."""
 
     template: CommandTemplate
     folder: Path
@@ -21,6 +23,7 @@ class CommandSettings:
     files_format: str = "{path}"
     keep_files: bool = False
     own_folder: bool = False
+    additions: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, workspace: Path | None) -> CommandSettings:
         """The command as it starts in a workspace, if there is one."""

@@ -91,7 +91,7 @@ class CommandTarget:
             end = await self._runner.run(
                 settings.template.filled(values),
                 folder=settings.folder,
-                additions=values.environment(),
+                additions={**settings.additions, **values.environment()},
                 timeout=settings.seconds or NO_LIMIT,
             )
             printed = self._printed(end)

@@ -38,6 +38,13 @@ def environment(folder: Path, surroundings: Surroundings, environ: Mapping[str, 
     return found
 
 
+def additions(folder: Path, surroundings: Surroundings, environ: Mapping[str, str]) -> dict[str, str]:
+    """What ``.env`` files add to the real environment: programs that are run for an eval file in a folder have it in theirs. Raises
+    UserError for a file that can't be read."""
+    found = environment(folder, surroundings, environ)
+    return {name: value for name, value in found.items() if name not in environ}
+
+
 def read_dotenv(path: Path, name: str | None = None) -> dict[str, str]:
     """What a file sets; of a name that comes twice, the last. Raises UserError with the line."""
     called = name or str(path)

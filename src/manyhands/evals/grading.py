@@ -20,7 +20,7 @@ from manyhands.evals.records import Answer
 from manyhands.evals.workspaces import Seen
 from manyhands.graders.aggregate import combine
 from manyhands.graders.config import parse_graders
-from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, ScriptPool
+from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, ScriptPool, ScriptResult
 from manyhands.graders.running import grade_all
 
 PASSED = "passed"
@@ -39,11 +39,13 @@ JUDGING = (DEFAULT_GRADER, "agent_judge")
 @dataclass(frozen=True, slots=True)
 class GradingSettings:
     """``limits``: for each eval file the score from which on a test has passed, unless the test says otherwise; ``folders``: theirs, where
-    graders' paths start; ``seconds``: for a grader's program."""
+    graders' paths start; ``seconds``: for a grader's program; ``environments``: for each eval file, what is added to the environment of
+    such programs."""
 
     limits: Sequence[float]
     folders: Sequence[Path]
     seconds: float
+    environments: Sequence[Mapping[str, str]]
 
 
 class ItemJudges(Judges, Protocol):
@@ -60,7 +62,9 @@ class TestGrader:
 
     def __init__(self, settings: GradingSettings, scripts: ScriptPool) -> None:
         self._settings = settings
-        self._scripts = scripts
+        self._scripts: list[ScriptPool] = [
+            _ScriptsWith(scripts, added) if added else scripts for added in settings.environments
+        ]
         self._lists: OrderedDict[tuple[str, bytes], tuple[tuple[Grader, ...], bool]] = OrderedDict()
 
     async def outcome(
@@ -87,7 +91,7 @@ class TestGrader:
         if not graders:
             return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED})
         limit = self._limit(item)
-        grading = Grading(context, judges, self._scripts, self._settings.seconds, limit)
+        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, limit)
         scores: Sequence[Score]
         if answer_only:
             candidate = Candidate(item.test.id, answer.text)
@@ -125,6 +129,26 @@ class TestGrader:
             if len(self._lists) > _LISTS_KEPT:
                 self._lists.popitem(last=False)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _ScriptsWith:
+    """Programs that have more in their environment."""
+
+    scripts: ScriptPool
+    additions: Mapping[str, str]
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        payload: bytes,
+        *,
+        folder: Path,
+        seconds: float | None,
+        environment: Mapping[str, str],
+    ) -> ScriptResult:
+        environment = {**self.additions, **environment}
+        return await self.scripts.run(command, payload, folder=folder, seconds=seconds, environment=environment)
 
 
 def entries_of(test: Test, *, judged: bool) -> tuple[Mapping[str, Any], ...]:

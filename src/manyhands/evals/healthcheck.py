@@ -29,13 +29,15 @@ class Health:
         *,
         eval_file: Path | None = None,
         environ: Mapping[str, str] | None = None,
+        additions: Mapping[str, str] | None = None,
     ) -> None:
         """``runner``: starts the command, if the check is one; ``eval_file``: what its placeholders say of it; ``environ``: whose secrets
-        are kept out of what is said."""
+        are kept out of what is said; ``additions``: to the environment of the command."""
         self._redactor = Redactor.of(environ or {})
         self._check = check
         self._runner = runner
         self._eval_file = eval_file
+        self._additions = additions or {}
         self._task: asyncio.Task[str | None] | None = None
 
     async def problem(self) -> str | None:
@@ -51,7 +53,7 @@ class Health:
             return await _problem_at(check.url, check.seconds)
         if self._runner is None or check.template is None:
             raise ValueError("a command can't be checked without a runner")
-        return await _problem_of(check.template, check, self._runner, self._eval_file)
+        return await _problem_of(check.template, check, self._runner, self._eval_file, self._additions)
 
 
 async def _problem_at(url: str, seconds: float) -> str | None:
@@ -70,7 +72,11 @@ async def _problem_at(url: str, seconds: float) -> str | None:
 
 
 async def _problem_of(
-    template: CommandTemplate, check: Healthcheck, runner: CommandRunner, eval_file: Path | None
+    template: CommandTemplate,
+    check: Healthcheck,
+    runner: CommandRunner,
+    eval_file: Path | None,
+    environment: Mapping[str, str],
 ) -> str | None:
     if not check.folder.is_dir():
         return f"the healthcheck failed: there is no folder {check.folder} to start its command in"
@@ -78,7 +84,7 @@ async def _problem_of(
         values = _values(Path(name), eval_file, check.folder)
         try:
             words = template.filled(values)
-            additions = values.environment()
+            additions = {**environment, **values.environment()}
             end = await runner.run(words, folder=check.folder, additions=additions, timeout=check.seconds)
         except ItemError as error:
             return f"the healthcheck failed: {error.message}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from typing import Any
 
 from manyhands.agents.command import CommandEnd, CommandRunner
 from manyhands.agents.redaction import Redactor
-from manyhands.core.errors import ItemError
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
+from manyhands.evals.dotenv_files import additions
+from manyhands.evals.file_references import Surroundings
 from manyhands.evals.invocation import failure_of
 from manyhands.evals.model import Hook, Test
 from manyhands.evals.placeholders import PREFIX
@@ -43,10 +46,14 @@ class Hooks:
     ``test_id``, ``case_input`` (what is asked, as text) and ``case_metadata``. It may leave it unread. What it leaves running is ended with
     it."""
 
-    def __init__(self, runner: CommandRunner, environ: Mapping[str, str], run_id: str, tell: Tell) -> None:
-        """``environ``: whose secrets are kept out of outputs; ``tell``: shows the commands that are run."""
+    def __init__(
+        self, runner: CommandRunner, environ: Mapping[str, str], run_id: str, tell: Tell, around: Surroundings
+    ) -> None:
+        """``environ``: the real environment, whose secrets are kept out of outputs; ``tell``: shows the commands that are run;
+        ``around``: where ``.env`` files are looked for, from the folder upwards in which a hook starts."""
         self._runner = runner
-        self._redactor = Redactor.of(environ)
+        self._environ = environ
+        self._around = around
         self._run_id = run_id
         self._tell = tell
 
@@ -54,13 +61,18 @@ class Hooks:
         """Run a hook to its end or its time limit. Raises ItemError(SANDBOX_LOST) if this machine has no room for a further process."""
         if not hook.folder.is_dir():
             return HookEnd("", f"{name}: there is no folder {hook.folder} to start it in")
+        try:
+            extra = await asyncio.to_thread(additions, hook.folder, self._around, self._environ)
+        except UserError as error:
+            return HookEnd("", f"{name}: {error}")
+        redactor = Redactor.of({**self._environ, **extra})
         limit = hook.seconds or (AFTER_SECONDS if name in (AFTER_ALL, AFTER_EACH) else BEFORE_SECONDS)
-        self._tell(f"{name}: {self._redactor.text(shlex.join(hook.argv))}")
+        self._tell(f"{name}: {redactor.text(shlex.join(hook.argv))}")
         try:
             end = await self._runner.run(
                 hook.argv,
                 folder=hook.folder,
-                additions=dict.fromkeys(PATH_VARIABLES, str(workspace)),
+                additions={**extra, **dict.fromkeys(PATH_VARIABLES, str(workspace))},
                 input=dumps(self._told(workspace, test)) + b"\n",
                 timeout=limit,
             )
@@ -68,7 +80,7 @@ class Hooks:
             if error.cause is Cause.SANDBOX_LOST:
                 raise
             return HookEnd("", f"{name}: {error.message}")
-        return self._read(name, end, limit)
+        return _read(name, end, limit, redactor)
 
     def _told(self, workspace: Path, test: Test | None) -> dict[str, Any]:
         return {
@@ -79,9 +91,10 @@ class Hooks:
             "case_metadata": None if test is None else dict(test.metadata),
         }
 
-    def _read(self, name: str, end: CommandEnd, limit: float) -> HookEnd:
-        errors = self._redactor.text(decode(end.errors))
-        printed = self._redactor.text(decode(end.output))
-        both = "\n".join(text.strip("\n") for text in (printed, errors) if text.strip())
-        failure = failure_of(end.exit_code, limit if end.exit_code is None else None, errors.strip() or printed)
-        return HookEnd(both[-MOST_OUTPUT:], None if failure is None else f"{name}: {failure}")
+
+def _read(name: str, end: CommandEnd, limit: float, redactor: Redactor) -> HookEnd:
+    errors = redactor.text(decode(end.errors))
+    printed = redactor.text(decode(end.output))
+    both = "\n".join(text.strip("\n") for text in (printed, errors) if text.strip())
+    failure = failure_of(end.exit_code, limit if end.exit_code is None else None, errors.strip() or printed)
+    return HookEnd(both[-MOST_OUTPUT:], None if failure is None else f"{name}: {failure}")

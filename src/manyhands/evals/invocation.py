@@ -217,7 +217,7 @@ class Performance:
             command = self._runner.start(
                 settings.template.filled(values),
                 folder=settings.folder,
-                additions=values.environment(),
+                additions={**settings.additions, **values.environment()},
                 max_output=_IN_MEMORY,
                 on_output=stdout.feed,
                 on_errors=stderr.feed,

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from manyhands.agents.asking import chat_settings, model_of
@@ -31,7 +31,7 @@ from manyhands.evals.answering import Answerer
 from manyhands.evals.asked import Asked, Told, asked
 from manyhands.evals.batch_command import BatchCommand
 from manyhands.evals.command_target import CommandTarget
-from manyhands.evals.dotenv_files import environment
+from manyhands.evals.dotenv_files import additions, environment
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.hooks import Tell
 from manyhands.evals.interpolation import Interpolation
@@ -77,6 +77,9 @@ class Openings:
             return self._recorded(file, target)
         environ = self._environ_of(target)
         settings = target.resolved(environ).settings
+        if isinstance(settings, CliSettings):
+            extra = additions(target.folder, Surroundings.of(Path(self.prepared.here)), self.environ)
+            settings = replace(settings, command=replace(settings.command, additions=extra))
         match settings:
             case CliSettings(batching=True):
                 return await self._batch(file, trial, target, settings, environ)

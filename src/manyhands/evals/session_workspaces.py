@@ -8,6 +8,7 @@ from pathlib import Path
 from manyhands.agents.command import CommandRunner
 from manyhands.agents.redaction import Redactor
 from manyhands.engine.context import Context
+from manyhands.evals.file_references import Surroundings
 from manyhands.evals.hooks import Hooks, Tell
 from manyhands.evals.items import TestItem
 from manyhands.evals.opening import Openings
@@ -43,9 +44,16 @@ class SessionWorkspaces:
 
 
 def workspace_tools(
-    run_folder: Path, run_id: str, runner: CommandRunner, environ: Mapping[str, str], tell: Tell, *, live: bool
+    run_folder: Path,
+    run_id: str,
+    runner: CommandRunner,
+    environ: Mapping[str, str],
+    tell: Tell,
+    around: Surroundings,
+    *,
+    live: bool,
 ) -> WorkspaceTools:
-    """``environ``: whose secrets are kept out of what is recorded; ``tell``: shows the hooks that are run; ``live``: whether anything may
-    happen outside."""
-    hooks = Hooks(runner, environ, run_id, tell)
+    """``environ``: the real environment, whose secrets are kept out of what is recorded; ``tell``: shows the hooks that are run;
+    ``around``: where the command was given; ``live``: whether anything may happen outside."""
+    hooks = Hooks(runner, environ, run_id, tell, around)
     return WorkspaceTools(Templates(run_folder, hooks), hooks, runner, Redactor.of(environ), live)

@@ -24,6 +24,8 @@ from manyhands.evals.answerers.cached import CachedAnswerer
 from manyhands.evals.answerers.recorded import RecordedAnswerer
 from manyhands.evals.answering import Answerer
 from manyhands.evals.checking import check_usable
+from manyhands.evals.dotenv_files import additions
+from manyhands.evals.file_references import Surroundings
 from manyhands.evals.grading import ERROR, FAILED, PASSED, GradingSettings, TestGrader, answer_record, grader_broken
 from manyhands.evals.items import TestItem, plan_tests
 from manyhands.evals.judge_needs import judge_needs
@@ -127,7 +129,8 @@ class EvalsWorkload:
                 Scripts.opened(mark, os.environ, at_once=options.grader_processes)
             )
             said = self._say if options.verbose else _say_nothing
-            tools = workspace_tools(self._folder, run_id_of(self._folder), runner, os.environ, said, live=not replay)
+            around, run_id = Surroundings.of(Path(self._prepared.here)), run_id_of(self._folder)
+            tools = workspace_tools(self._folder, run_id, runner, os.environ, said, around, live=not replay)
             stack.push_async_callback(tools.templates.close)
             self._openings = Openings(self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._say)
             self._workspaces = SessionWorkspaces(self._prepared, self._openings)
@@ -135,7 +138,8 @@ class EvalsWorkload:
             stack.callback(self._control.order.close)
             seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
             folders = [Path(file.path).parent for file in self._prepared.files]
-            settings = GradingSettings(self._prepared.limits, folders, seconds)
+            environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
+            settings = GradingSettings(self._prepared.limits, folders, seconds, environments)
             self._grader = TestGrader(settings, scripts)
             if not replay:
                 await self._check_targets()

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from manyhands.agents.calling import call
@@ -99,17 +101,32 @@ def _said(value: Any, written: str) -> dict[str, Any]:
     if isinstance(value, Score):
         value = _of_score(value)
     if isinstance(value, Mapping):
-        return said({str(name): part for name, part in value.items()}, written)
+        return said({str(name): part if name == "details" else _part(part) for name, part in value.items()}, written)
     if isinstance(value, bool):
         return said({"score": float(value)}, written)
-    number = getattr(value, "item", None)  # a number of numpy's
-    if callable(number) and not isinstance(value, (int, float)):
-        return _said(number(), written)
+    plain = _part(value)
+    if plain is not value and not isinstance(plain, list):
+        return _said(plain, written)
     if not isinstance(value, (int, float)):
         raise GraderError(
             f"{written} must return a number, a truth value or a mapping with a score, not {shown(value)}"
         )
     return said({"score": value}, written)
+
+
+def _part(value: Any) -> Any:
+    """What a function gave, as JSON has it: numbers of numpy's, fractions and decimals as plain ones, tuples as lists."""
+    if isinstance(value, (int, float)):
+        return value
+    number = getattr(value, "item", None)
+    if callable(number):
+        try:
+            return number()
+        except (TypeError, ValueError):  # an array of several numbers
+            return value
+    if isinstance(value, (Fraction, Decimal)):
+        return float(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _of_score(score: Score) -> dict[str, Any]:

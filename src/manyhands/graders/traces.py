@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, loads
 from manyhands.graders.protocol import MessageJson, ToolUse
 
 LARGEST = 1e300
@@ -87,10 +87,20 @@ def _use(call: Mapping[str, Any]) -> ToolUse:
     given = next((part["arguments"] for part in (call, function) if part and "arguments" in part), None)
     return ToolUse(
         tool_name(call) or "",
-        call.get("input", given),
+        call["input"] if "input" in call else _arguments(given),
         call.get("output"),
         _duration(call),
     )
+
+
+def _arguments(given: Json) -> Json:
+    """What a call was given where it says ``arguments``: chat APIs write the object as a text there."""
+    if not isinstance(given, str) or not given.lstrip().startswith("{"):
+        return given
+    try:
+        return loads(given)
+    except (ValueError, RecursionError):
+        return given
 
 
 def _durations(uses: Sequence[ToolUse]) -> dict[str, list[float]]:
