@@ -18,9 +18,11 @@ import pytest
 from manyhands.cli.jobs import COMMANDS
 from manyhands.cli.main import main
 from manyhands.testing.batches import run_command
-from manyhands.testing.commands import alive, environment, one_line, run
+from manyhands.testing.commands import Command, alive, environment, one_line, run
 from manyhands.testing.job_folders import FUNCTION, JobFolder
 
+LOCAL = (FUNCTION, "--executor=local")
+"""Rows are performed in the runner itself where worker processes, which take time to begin, make no difference."""
 MISSING = "00000000-0000-4000-8000-000000000000"
 
 
@@ -121,7 +123,7 @@ def test_a_job_from_its_making_to_its_export(folder: JobFolder) -> None:
 
 
 def test_a_job_is_found_by_id_beginning_name_and_folder(folder: JobFolder) -> None:
-    folder.spawn(FUNCTION, "--job_name=my job")
+    folder.spawn(*LOCAL, "--job_name=my job")
     status = folder.status("my job")
     job_id = status["job_id"]
     for name in (job_id, job_id[:8], job_id[:20], "my job", "my-job", "data/my-job", f"{folder.path}/data/my-job"):
@@ -136,7 +138,7 @@ def test_a_job_is_found_by_id_beginning_name_and_folder(folder: JobFolder) -> No
 
 def test_detached(folder: JobFolder) -> None:
     folder.write_rows(["until go", "two"])
-    ended = folder.spawn(FUNCTION, "--detach")
+    ended = folder.spawn(*LOCAL, "--detach")
     assert (ended.code, ended.err) == (0, "")
     status = folder.status()
     assert (status["status"], status["runner_active"]) == ("running", True)
@@ -163,7 +165,7 @@ def test_detached(folder: JobFolder) -> None:
 
 def test_failed_rows_and_their_retry(folder: JobFolder) -> None:
     folder.write_rows(["one", "fail 1", "fail 2"])
-    ended = folder.spawn(FUNCTION, "--max_attempts=1")
+    ended = folder.spawn(*LOCAL, "--max_attempts=1")
     assert ended.code == 1
     assert re.search(r"failed +2 +worker_error 2\n", ended.out)
     assert re.search(r"^  row-2: .*can't do 'fail 1'", ended.out, re.MULTILINE)
@@ -188,7 +190,7 @@ def test_failed_rows_and_their_retry(folder: JobFolder) -> None:
 
 def test_retry_of_a_row_by_its_number_while_the_job_goes_on(folder: JobFolder) -> None:
     folder.write_rows(["until go", "fail"])
-    folder.spawn(FUNCTION, "--detach", "--max_attempts=1")
+    folder.spawn(*LOCAL, "--detach", "--max_attempts=1")
     wait_for(lambda: folder.status()["failed_items"] == 1)
     (folder.path / "mended").touch()
     ended = folder.jobs("retry", "j", "2", "--detach")
@@ -219,7 +221,7 @@ def test_run_after_the_runner_was_killed(folder: JobFolder) -> None:
 
 def test_run_refuses_what_would_make_it_another_job(folder: JobFolder) -> None:
     folder.write_rows(["until go"])
-    with folder.begin(*folder.spawn_words(FUNCTION)) as following:
+    with folder.begin(*folder.spawn_words(*LOCAL)) as following:
         assert following.wait_until(folder.begun), following.said
         running = folder.jobs("run", "j", "--detach", "--max_concurrency=2")
         assert running.code == 0
@@ -234,11 +236,14 @@ def test_run_refuses_what_would_make_it_another_job(folder: JobFolder) -> None:
     assert folder.jobs("run", "j", "--instruction=Do something else.", "--override=instruction").code == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_lets_rows_in_work_end_and_the_job_can_go_on(number: signal.Signals, folder: JobFolder) -> None:
+@pytest.mark.parametrize(("number", "executor"), [(signal.SIGINT, "auto"), (signal.SIGTERM, "local")])
+def test_ctrl_c_lets_rows_in_work_end_and_the_job_can_go_on(
+    number: signal.Signals, executor: str, folder: JobFolder
+) -> None:
     folder.write_rows(["until go", "two", "three"])
-    with folder.begin(*folder.spawn_words(FUNCTION, "--max_concurrency=1")) as following:
-        assert following.wait_until(folder.begun), following.said
+    words = folder.spawn_words(FUNCTION, f"--executor={executor}", "--max_concurrency=1")
+    with folder.begin(*words) as following:
+        assert following.wait_until(lambda: folder.begun() and followed(following)), following.said
         following.interrupt(number)
         following.wait_until(lambda: "stopping: the rows in work are finished first" in following.said)
         (folder.path / "go").touch()
@@ -254,7 +259,7 @@ def test_ctrl_c_lets_rows_in_work_end_and_the_job_can_go_on(number: signal.Signa
 def test_a_second_ctrl_c_stops_at_once(folder: JobFolder) -> None:
     folder.write_rows(["until never", "two"])
     with folder.begin(*folder.spawn_words(FUNCTION, "--max_concurrency=1")) as following:
-        assert following.wait_until(folder.begun), following.said
+        assert following.wait_until(lambda: folder.begun() and followed(following)), following.said
         runner = folder.runner()
         following.interrupt()
         following.wait_until(lambda: "stopping:" in following.said)
@@ -279,7 +284,7 @@ def test_ctrl_c_while_the_job_is_made_leaves_nothing(folder: JobFolder) -> None:
 
 def test_the_job_outlives_its_terminal(folder: JobFolder) -> None:
     folder.write_rows(["until go", "two"])
-    with folder.begin(*folder.spawn_words(FUNCTION)) as following:
+    with folder.begin(*folder.spawn_words(*LOCAL)) as following:
         assert following.wait_until(folder.begun), following.said
         following.interrupt(signal.SIGHUP)
         assert following.wait().code == -signal.SIGHUP
@@ -290,7 +295,7 @@ def test_the_job_outlives_its_terminal(folder: JobFolder) -> None:
 
 def test_cancel(folder: JobFolder) -> None:
     folder.write_rows(["until go", "two"])
-    folder.spawn(FUNCTION, "--detach", "--max_concurrency=1")
+    folder.spawn(*LOCAL, "--detach", "--max_concurrency=1")
     wait_for(folder.begun)
     assert folder.jobs("cancel", "j").code == 0
     (folder.path / "go").touch()
@@ -321,7 +326,7 @@ def test_cancel_firmly(folder: JobFolder) -> None:
 
 def test_export_at_any_time_in_every_format(folder: JobFolder) -> None:
     folder.write_rows(["one", "until go", "=three"])
-    folder.spawn(FUNCTION, "--detach", "--no-auto_export")
+    folder.spawn(*LOCAL, "--detach", "--no-auto_export")
     wait_for(lambda: folder.status()["completed_items"] == 2)
     ended = folder.jobs("export", "j")
     assert (ended.code, ended.out) == (0, "3 rows: out.csv\n")
@@ -354,9 +359,9 @@ def test_export_at_any_time_in_every_format(folder: JobFolder) -> None:
 def test_list(folder: JobFolder) -> None:
     assert folder.jobs("list").out == "there are no jobs in data\n"
     assert json.loads(folder.jobs("list", "--json").out) == []
-    folder.spawn(FUNCTION, "--job_name=first")
+    folder.spawn(*LOCAL, "--job_name=first")
     folder.write_rows(["fail"])
-    folder.spawn(FUNCTION, "--job_name=second", "--max_attempts=1")
+    folder.spawn(*LOCAL, "--job_name=second", "--max_attempts=1")
     (folder.path / "data" / "broken").mkdir()
     (folder.path / "data" / "broken" / "run.db").write_bytes(b"no database")
     listed = json.loads(folder.jobs("list", "--json").out)
@@ -382,7 +387,7 @@ def test_list(folder: JobFolder) -> None:
 
 def test_show(folder: JobFolder) -> None:
     folder.write_rows(["one", "fail", "[bold]x" + "y" * 3000])
-    folder.spawn(FUNCTION, "--id_column=name", "--max_attempts=2")
+    folder.spawn(*LOCAL, "--id_column=name", "--max_attempts=2")
     text = folder.jobs("show", "j", "a").out
     for part in (
         "item a: completed, row 1, line 2, attempt 1",
@@ -415,14 +420,14 @@ def test_show(folder: JobFolder) -> None:
 def test_an_items_own_id_goes_before_a_rows_number(folder: JobFolder) -> None:
     with (folder.path / "rows.csv").open("w", newline="") as handle:
         csv.writer(handle).writerows([("name", "text"), ("2", "first"), ("1", "second")])
-    folder.spawn(FUNCTION, "--id_column=name")
+    folder.spawn(*LOCAL, "--id_column=name")
     assert json.loads(folder.jobs("show", "j", "2", "--json").out)["row"]["text"] == "first"
 
 
 def test_a_skipped_row_is_shown(folder: JobFolder) -> None:
     (folder.path / "rows.csv").write_text("name,text\na,one\nb\n")
-    assert "rows.csv, line 3: " in folder.spawn(FUNCTION).err
-    ended = folder.spawn(FUNCTION, "--on_bad_row=skip")
+    assert "rows.csv, line 3: " in folder.spawn(*LOCAL).err
+    ended = folder.spawn(*LOCAL, "--on_bad_row=skip")
     assert ended.code == 1
     assert re.search(r"skipped +1 +bad_row 1\n", ended.out)
     assert folder.status()["skipped_items"] == 1
@@ -434,7 +439,7 @@ def test_a_skipped_row_is_shown(folder: JobFolder) -> None:
 
 def test_the_commands_for_all_runs_know_jobs(folder: JobFolder) -> None:
     folder.write_rows(["one", "fail"])
-    folder.spawn(FUNCTION, "--max_attempts=1")
+    folder.spawn(*LOCAL, "--max_attempts=1")
 
     def said(*words: str) -> str:
         ended = run(*words, folder=folder.path)
@@ -457,7 +462,7 @@ def test_the_commands_for_all_runs_know_jobs(folder: JobFolder) -> None:
 
 def test_resume_takes_the_options_of_run(folder: JobFolder) -> None:
     folder.write_rows(["until go", "fail"])
-    with folder.begin(*folder.spawn_words(FUNCTION, "--max_attempts=1")) as following:
+    with folder.begin(*folder.spawn_words(*LOCAL, "--max_attempts=1")) as following:
         wait_for(lambda: folder.begun("b") and folder.status()["failed_items"] == 1)
         os.kill(folder.runner(), signal.SIGKILL)
         following.wait()
@@ -473,7 +478,7 @@ def test_resume_takes_the_options_of_run(folder: JobFolder) -> None:
 
 
 def test_a_status_imports_nothing_heavy(folder: JobFolder) -> None:
-    folder.spawn(FUNCTION)
+    folder.spawn(*LOCAL)
     program = "import sys; from manyhands.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
     for words in (["status", "j"], ["status", "j", "--json"], ["list"]):
         done = subprocess.run(
@@ -489,6 +494,13 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def followed(command: Command) -> bool:
+    """Whether a command follows its job, which it does from when on it takes SIGTERM itself: before, that simply ends it."""
+    status = Path(f"/proc/{command.process.pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 def shown(folder: JobFolder, *items: str) -> list[dict[str, object]]:

@@ -653,11 +653,14 @@ def _executor(folder: JobFolder) -> None:
 
 @option("num_workers")
 def _num_workers(folder: JobFolder) -> None:
-    folder.write_rows([f"sleep 0.3 {number}" for number in range(6)])
+    """A row ends when three processes have begun one, however long they take to start; or when it is clear that there are fewer."""
     (folder.path / "work.py").write_text(
-        "import os, time\ndef work(row):\n    time.sleep(0.3)\n    return {'pid': os.getpid()}\n"
+        "import os, time\nfrom pathlib import Path\n\n\ndef work(row):\n    Path(f'begun-{os.getpid()}').touch()\n"
+        "    end = time.monotonic() + 30\n"
+        "    while len(list(Path().glob('begun-*'))) < 3 and time.monotonic() < end:\n        time.sleep(0.02)\n"
+        "    return {'pid': os.getpid()}\n"
     )
-    pids = {result["pid"] for result in done(folder, "--executor=processes", "--num_workers=3", "--max_concurrency=6")}
+    pids = {result["pid"] for result in done(folder, "--executor=processes", "--num_workers=3", "--max_concurrency=3")}
     assert len(pids) == 3
     assert "--num_workers" in refused(folder, FUNCTION, "--num_workers=0")
 

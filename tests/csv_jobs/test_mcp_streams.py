@@ -229,7 +229,7 @@ async def use_until_killed(folder: Path, job_id: str) -> None:
 
 
 async def test_a_job_whose_runner_was_killed_goes_on_with_the_next_server(folder: Path) -> None:
-    async with over_streams(*SIMULATED, "--simulated_latency=4", folder=folder) as client:
+    async with over_streams(*SIMULATED, "--simulated_latency=2", folder=folder) as client:
         killed = (await spawn(client))["job_id"]
     desk = JobDesk(folder / "data", environ=environment())
     kill_runner(desk, killed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from manyhands.testing.commands import (
 )
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 
-ITEMS = 14
+ITEMS = 10
 SLEEP = f"sleep 5.{os.getpid()}"
 """A command that takes longer than anyone waits for a stop, and that no other test runs."""
 SIGNALS = pytest.mark.parametrize(
@@ -52,6 +53,12 @@ def run_id(folder: Path) -> str:
         reader.close()
 
 
+def recorded_steps(folder: Path) -> list[str]:
+    """The kinds of the steps that the first item's first attempt has taken."""
+    with closing(JournalReader(folder)) as reader:
+        return [step.kind for step in reader.steps(1, 1)]
+
+
 def recorded_calls(folder: Path) -> int:
     reader = JournalReader(folder)
     try:
@@ -74,7 +81,7 @@ def test_one_signal_finishes_the_calls_in_flight(tmp_path: Path, executor: str, 
         assert server.stats()["ok"] == server.count() == recorded_calls(tmp_path / "r"), "a call in flight was lost"
         assert 0 < ledger(tmp_path / "r")["pending"] < ITEMS + 1
         assert not marked_processes(run_id(tmp_path / "r"))
-        resumed = run("--quiet", program=ended.to_go_on)
+        resumed = run("--quiet", "--concurrency=10", program=ended.to_go_on)
         assert (resumed.code, resumed.err) == (0, "")
         assert server.stats()["duplicates"] == 0
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
@@ -99,7 +106,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, executor: str, number: si
     assert ledger(tmp_path / "r")["pending"] == ITEMS
     assert not marked_processes(run_id(tmp_path / "r"))
     with SimulatedProcess(tmp_path, port=port):
-        resumed = run("--quiet", program=ended.to_go_on)
+        resumed = run(*ended.to_go_on[-2:], "--quiet")
     assert (resumed.code, resumed.err) == (0, "")
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
 
@@ -114,13 +121,12 @@ def test_a_second_signal_stops_commands_in_sandboxes_too(tmp_path: Path, executo
             command.interrupt()
             assert not command.ends_within(0.5)
             command.interrupt()
-            began = time.monotonic()
             ended = command.wait(20)
-            assert time.monotonic() - began < 3.0
         assert ended.code == 130
         assert not marked_processes(run_id(tmp_path / "r"))
         assert not _sleeping()
-        resumed = run("--quiet", program=ended.to_go_on)
+        assert recorded_steps(tmp_path / "r") == ["model"], "the end of the command was waited for"
+        resumed = run(*ended.to_go_on[-2:], "--quiet")
         assert (resumed.code, resumed.err) == (0, "")
         assert len(server.requests) == 2, "the model was asked again for the command"
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == 1

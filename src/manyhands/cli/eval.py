@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.eval_names import present_names
 from manyhands.cli.eval_report import exit_code, print_report
+from manyhands.cli.main import imported
 from manyhands.cli.options import CommandLine, UsageError, help_text, make, parse
 from manyhands.cli.performing import perform
 from manyhands.cli.plain import one_line, shown_path
@@ -48,7 +48,7 @@ _WORDS = ("tag", "exclude_tag", "target")
 def run(argv: list[str]) -> int:
     """Perform the command line; the exit code."""
     if argv and argv[0] in COMMANDS:
-        command: Callable[[list[str]], int] = import_module(COMMANDS[argv[0]]).run
+        command: Callable[[list[str]], int] = imported(COMMANDS[argv[0]]).run
         return command(argv[1:])
     if argv and argv[0].partition("=")[0] == "--schema":
         return _print_schema(argv)

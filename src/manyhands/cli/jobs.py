@@ -6,9 +6,8 @@ One module a subcommand, imported when it is called: some must answer at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
-from manyhands.cli.main import PROGRAM, unknown_command
+from manyhands.cli.main import PROGRAM, imported, unknown_command
 
 JOBS = f"{PROGRAM} jobs"
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -37,7 +36,7 @@ def run(argv: list[str]) -> int:
         if not command:
             print(help_text())
         raise unknown_command(command, COMMANDS, JOBS)
-    perform: Callable[[list[str]], int] = import_module(COMMANDS[command][0]).run
+    perform: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
     return perform(rest)
 
 

@@ -88,7 +88,8 @@ def _print_end(desk: JobDesk, job: str, status: JobStatus) -> None:
     print_ledger(status)
     for failed in desk.failed_item_errors(job) if status.failed_items else []:
         print(f"  {one_line(failed['item_id'])}: {one_line(failed['last_error'])}")
-    print(f"Output: {shown_path(Path(status.output_csv_path))}")
+    if Path(status.output_csv_path).exists():
+        print(f"Output: {shown_path(Path(status.output_csv_path))}")
     if status.last_error:
         err().print(f"manyhands: {status.state}: {status.last_error}", markup=False, soft_wrap=True)
     for line in _to_go_on(status):

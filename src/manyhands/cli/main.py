@@ -15,10 +15,12 @@ imported when it is called. Here is also the one place where exceptions become a
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from types import ModuleType
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("manyhands.cli.batch", "turn a dataset of prompts into agent trajectories"),
@@ -66,8 +68,19 @@ def _dispatch(words: list[str]) -> int:
         return _print(f"{PROGRAM} {_version()}")
     if command not in COMMANDS:
         raise unknown_command(command, COMMANDS, PROGRAM)
-    run: Callable[[list[str]], int] = import_module(COMMANDS[command][0]).run
+    run: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
     return run(rest)
+
+
+def imported(name: str) -> ModuleType:
+    """A command's module. What is imported is no garbage, and to look for some meanwhile takes a fifth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def help_text() -> str:

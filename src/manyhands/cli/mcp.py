@@ -9,12 +9,12 @@ import sys
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path as FilePath
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from manyhands.cli.console import notice
+from manyhands.cli.main import imported
 from manyhands.cli.options import help_text, make, parse
 from manyhands.core.errors import ManyhandsError, UserError
 from manyhands.core.settings import (
@@ -246,7 +246,7 @@ def _checked(token: str) -> str:
 def _sdk(module: str) -> ModuleType:
     """A module that needs the MCP SDK. Raises UserError if that is not installed."""
     try:
-        return import_module(f"manyhands.csv_jobs.{module}")
+        return imported(f"manyhands.csv_jobs.{module}")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("manyhands"):
             raise

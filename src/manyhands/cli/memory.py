@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 
+from manyhands.cli.main import imported
 from manyhands.cli.options import UsageError
 from manyhands.core.settings import suggestion
 
@@ -33,7 +33,7 @@ def run(argv: list[str]) -> int:
         raise UsageError(
             f"manyhands memory has no command {command!r}{suggestion(command, COMMANDS)} (see manyhands memory --help)"
         )
-    perform: Callable[[list[str]], int] = import_module(COMMANDS[command][0]).run
+    perform: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
     return perform(rest)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.command import CommandLine
 from manyhands.agents.setup import (
     API_KEY,
     Notice,
@@ -31,12 +30,11 @@ from manyhands.csv_jobs.control import ANSWER_SECONDS, request, watch
 from manyhands.csv_jobs.export import ExportOptions
 from manyhands.csv_jobs.folders import find_job, job_folder
 from manyhands.csv_jobs.launching import Orders, launch
-from manyhands.csv_jobs.prepared import SUFFIXES, PreparedJob, format_of, prepare
+from manyhands.csv_jobs.prepared import SUFFIXES, PreparedJob, check_worker, format_of, limited, prepare
 from manyhands.csv_jobs.reports import Acceptance
 from manyhands.csv_jobs.rows import JobRow
-from manyhands.csv_jobs.spec import JobSpec, concurrency_limit
+from manyhands.csv_jobs.spec import JobSpec
 from manyhands.csv_jobs.status import CANCELLED, END, FAILED, JobStatus, job_status, job_statuses
-from manyhands.csv_jobs.workers.function import FunctionWorker
 from manyhands.csv_jobs.workload import CsvJobsWorkload
 from manyhands.engine.folders import open_reader
 from manyhands.engine.reader import item_row
@@ -101,7 +99,7 @@ class JobDesk:
         if job_id is not None and (known := self._known(job_id)) is not None:
             return known
         job_id = job_id or str(uuid.uuid4())
-        options = self._limited(spec.resolved())
+        options = limited(spec.resolved(), self._environ)
         folder = job_folder(self.data_dir, options.job_name, job_id)
         job = await prepare(options, job_id, depth=depth)
         self._check(job, notice)
@@ -140,7 +138,7 @@ class JobDesk:
             checked = JobSpec.make({"csv_path": options.csv_path, **given}, lambda name: f"--{name}")
             options = checked.inherit(options)
             given = _sendable(checked, given)
-        limit = self._limited(options).max_concurrency_limit
+        limit = limited(options, self._environ).max_concurrency_limit
         if limit != options.max_concurrency_limit:
             given["max_concurrency_limit"] = limit
         secrets = self._secrets(options)
@@ -282,13 +280,8 @@ class JobDesk:
     def _check(self, job: PreparedJob, notice: Notice) -> None:
         """Raises UserError for a worker that can't be used."""
         options = job.options
-        folder = Path(options.project or ".")
-        if options.worker_command is not None:
-            name = "--worker_command"
-            CommandLine.parse(options.worker_command, name=name).check(folder, self._environ, name=name)
-        elif options.worker_function is not None:
-            FunctionWorker.load(options.worker_function, folder)
-        else:
+        check_worker(options, self._environ)
+        if options.worker_kind == "agent":
             self._secrets(options)
             check_prices(options)
             warn_of_unpriced(options, notice)
@@ -302,10 +295,6 @@ class JobDesk:
             return {API_KEY: self._given[API_KEY]}
         key = usable_key(options, self._environ)
         return {} if key is None else {API_KEY: key}
-
-    def _limited(self, options: JobSpec) -> JobSpec:
-        limits = [limit for limit in (options.max_concurrency_limit, concurrency_limit(self._environ)) if limit]
-        return options.model_copy(update={"max_concurrency_limit": min(limits, default=None)})
 
     def _known(self, job_id: str) -> Spawned | None:
         try:

@@ -61,6 +61,7 @@ def write_parquet(handle: BinaryIO, reader: RunReader, columns: Columns, table: 
         for group in _groups(described, schema, _chunks(read_rows(reader, columns, int))):
             writer.write_table(group)
             written += group.num_rows
+            del group  # which would be held until the next one is whole
     return written
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.command import CommandLine
 from manyhands.agents.mcp_record import mcp_record
 from manyhands.agents.offer import ToolOffer
 from manyhands.core.errors import UserError
@@ -17,9 +18,10 @@ from manyhands.csv_jobs.planning import id_place, plan_rows
 from manyhands.csv_jobs.prompt import worker_prompt
 from manyhands.csv_jobs.rows import JobRow, TableFormat, TableInfo
 from manyhands.csv_jobs.schema import OutputSchema
-from manyhands.csv_jobs.spec import JobSpec
-from manyhands.csv_jobs.table import Table, open_table
+from manyhands.csv_jobs.spec import JobSpec, concurrency_limit
+from manyhands.csv_jobs.table import Table, open_table, shown
 from manyhands.csv_jobs.template import Template
+from manyhands.csv_jobs.workers.function import FunctionWorker
 from manyhands.engine.context import Item
 from manyhands.engine.workload import PlannedItem
 
@@ -191,7 +193,8 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
 
     Raises UserError as making it would.
     """
-    options = options.resolved()
+    options = limited(options.resolved(), os.environ)
+    check_worker(options, os.environ)
     job_id = "00000000-0000-0000-0000-000000000000"
     job = await prepare(options, job_id)
     table = job.opened()
@@ -203,8 +206,24 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
         bad += planned.outcome is not None
         if planned.outcome is None and len(prompts) < count:
             prompts.append(_prompt(planned, job, template, schema))
-    shown = replace(job, name=options.job_name or "(the job's id)")
-    return DryRun(tuple(prompts), tuple(_plan(shown, rows, bad, schema)))
+    named = replace(job, name=options.job_name or "(the job's id)")
+    return DryRun(tuple(prompts), tuple(_plan(named, rows, bad, schema)))
+
+
+def limited(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
+    """The settings with what the machine allows. Raises UserError if the environment says no number."""
+    limits = [limit for limit in (options.max_concurrency_limit, concurrency_limit(environ)) if limit]
+    return options.model_copy(update={"max_concurrency_limit": min(limits, default=None)})
+
+
+def check_worker(options: JobSpec, environ: Mapping[str, str]) -> None:
+    """Raises UserError for a command or a function that can't be found."""
+    folder = Path(options.project or ".")
+    if options.worker_command is not None:
+        name = "--worker_command"
+        CommandLine.parse(options.worker_command, name=name).check(folder, environ, name=name)
+    elif options.worker_function is not None:
+        FunctionWorker.load(options.worker_function, folder)
 
 
 def _prompt(planned: PlannedItem, job: PreparedJob, template: Template, schema: OutputSchema) -> str:
@@ -217,11 +236,11 @@ def _prompt(planned: PlannedItem, job: PreparedJob, template: Template, schema: 
 def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[tuple[str, str]]:
     options = job.options
     count, each = options.processes
-    at_once = f"{options.workers}" + (f" ({count} processes with {each} each)" if options.in_processes else "")
+    at_once = f"{options.workers}" + (f" ({count} processes with up to {each} each)" if options.in_processes else "")
     output = job.output_csv_path if options.output_csv_path else default_output(options, "ID")
     return [
         ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them to be skipped" * bool(bad)),
-        ("columns", ", ".join(job.table.headers)),
+        ("columns", ", ".join(map(shown, job.table.headers))),
         ("item ids", f"column {options.id_column}" if options.id_column else "row-1, row-2 …"),
         ("worker", describe_worker(options)),
         ("rows at once", at_once),

@@ -271,7 +271,7 @@ class JobSpec(AgentOptions):
 
     @property
     def processes(self) -> tuple[int, int]:
-        """Worker processes, and rows in each at once."""
+        """Worker processes, and rows in each at once, at most; all together never have more than ``workers``."""
         if not self.in_processes:
             return 1, self.workers
         count = min(self.num_workers or os.cpu_count() or 1, self.workers)

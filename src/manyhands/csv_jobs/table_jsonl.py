@@ -89,6 +89,7 @@ class _Line(NamedTuple):
 
 
 def _parse(number: int, line: str) -> _Line:
+    line = line.rstrip(" \t\r\n")  # else an object that is cut off would be faulted behind the line's end, in column 1
     try:
         value = loads(line)
         if not isinstance(value, dict):

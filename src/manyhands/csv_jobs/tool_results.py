@@ -73,6 +73,8 @@ def ended_keys(status: JobStatus, errors: Sequence[Mapping[str, Any]], timed_out
         "failed_items": status.failed_items,
         "skipped_items": status.skipped_items,
         "pending_items": status.pending_items,
+        "running_items": status.running_items,
+        "cancelled_items": status.cancelled_items,
         "job_error": _job_error(status, errors),
         "failed_item_errors": [_item_error(error) for error in errors[:FIRST_ERRORS]] or None,
         "timed_out": timed_out,

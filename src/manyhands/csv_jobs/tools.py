@@ -115,7 +115,7 @@ class JobTools:
         try:
             return await self._handlers[name](Arguments(arguments), caller)
         except (UserError, RunError, StorageError) as error:
-            raise ToolError(" ".join(str(error).split())) from error
+            raise ToolError(_one_line(error)) from error
         except OSError as error:  # a path too long for the file system, a folder that must not be looked into, …
             raise ToolError(f"{error.filename or name}: {error.strerror or error}") from error
 
@@ -337,6 +337,12 @@ class JobTools:
         finally:
             waiting.cancel()
             leaving.cancel()
+
+
+def _one_line(error: Exception) -> str:
+    """What an error says; where it has several lines, as for several bad rows, they are told apart."""
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return "; ".join(line.rstrip(";") for line in lines if line)
 
 
 def _until(latest: float) -> float:

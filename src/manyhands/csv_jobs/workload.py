@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from manyhands.csv_jobs.workers.agent import AgentWorker
 from manyhands.csv_jobs.workers.command import CommandWorker
 from manyhands.csv_jobs.workers.function import FunctionWorker
 from manyhands.engine.context import Context, Item
+from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.reader import run_id_of
 from manyhands.engine.strays import process_mark
 from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
@@ -68,7 +69,14 @@ class CsvJobsWorkload:
         workers, concurrency = options.processes
         limit = options.max_runtime_seconds + BACKSTOP
         execution = execution_of(options, workers=workers, concurrency=concurrency, item_timeout=limit)
-        return replace(execution, executor="processes" if options.in_processes else "local", claim_first=True)
+        executor = "processes" if options.in_processes else "local"
+        return replace(
+            execution,
+            executor=executor,
+            most_in_flight=options.workers,
+            claim_first=True,
+            stops=self._limit_of_failures(),
+        )
 
     def input_identity(self) -> str | None:
         return "imported"  # the table counts as it was when the job was made, whatever becomes of its file
@@ -146,6 +154,17 @@ class CsvJobsWorkload:
             max_seconds=job.options.max_runtime_seconds,
         )
 
+    def _limit_of_failures(self) -> Callable[[Item, Outcome], str | None] | None:
+        """See ``Execution.stops``: at ``fail_threshold`` no other row is claimed. (The runner, told once the row's end is on disk,
+        would come too late for that.)"""
+        options = self._job.options
+        if options.fail_threshold is None or not is_made(self._folder):
+            return None
+        with closing(open_reader(self._folder)) as reader:
+            counts = reader.counts()
+        failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
+        return _LimitOfFailures(failed, options.failures_allowed(sum(counts.values())))
+
     def _assignment(self, item: Item) -> Assignment:
         return self.assignment(item, self._job_id)
 
@@ -175,3 +194,18 @@ class CsvJobsWorkload:
             replay=replay,
         )
         return await stack.enter_async_context(opening_agent)
+
+
+class _LimitOfFailures:
+    """Counts rows that fail; when as many have as may, it says so. ``failed``: those of earlier sessions."""
+
+    def __init__(self, failed: int, allowed: int | None) -> None:
+        self._failed = failed
+        self._allowed = allowed
+
+    def __call__(self, item: Item, outcome: Outcome) -> str | None:
+        if outcome.state is not ItemState.FAILED:
+            return None
+        self._failed += 1
+        reached = self._allowed is not None and self._failed >= self._allowed
+        return f"{self._failed} rows failed" if reached else None

@@ -87,7 +87,8 @@ class Engine:
     async def run(self) -> Ending:
         """Perform until done or stopped. Never raises for what went wrong with the run: see ``Ending.error``."""
         pending = sum(count for (state, _), count in self._store.reader.counts().items() if state == ItemState.PENDING)
-        for _ in range(min(self._executor.capacity, pending)):
+        most = self._execution.most_in_flight or pending
+        for _ in range(min(self._executor.capacity, pending, most)):
             slot = asyncio.create_task(self._slot())
             self._slots.add(slot)
         if self._slots:

@@ -21,8 +21,8 @@ from manyhands.engine.context import Context, Item
 class Execution:
     """How a run is performed: everything about it that may differ between sessions without changing what comes out.
 
-    ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each; limits
-    in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the failure table
+    ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each, and never more than
+    ``most_in_flight`` in all; limits in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the failure table
     retries at all (None: as the table says). ``keep_workspaces``: all attempts' folders stay, ``remove_workspaces``: none does when its
     item has ended; else those of failed items stay. ``claim_first``: it is on disk that an item is being performed before anything
     is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be performed in all
@@ -33,6 +33,7 @@ class Execution:
     executor: str = "processes"
     workers: int = 4
     concurrency: int = 1
+    most_in_flight: int | None = None
     max_attempts: int | None = None
     item_timeout: float | None = None
     max_cost: float | None = None

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
-from manyhands.models.openai_client import TRIES, OpenAIChatModel
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.models.protocol import ChatModel
 from manyhands.models.simulated import SimulatedModel
@@ -64,6 +63,9 @@ def make_model(
         return SimulatedModel(seed, latency)
     url = checked_base_url(base_url or DEFAULT_BASE_URL)
     require_key(url, api_key)
+    # Here, because aiohttp takes long to import, and many runs have no use for it.
+    from manyhands.models.openai_client import TRIES, OpenAIChatModel
+
     return OpenAIChatModel(
         url, api_key, prices=table, retry_delay=retry_delay, tries=tries or TRIES, simulated=_simulated_name(model)
     )

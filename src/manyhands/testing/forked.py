@@ -3,6 +3,10 @@
 Most of the time of a short command is the interpreter's: it imports. A server imports once, and then forks for each command: what
 comes of it is a process like any other, with a session, a folder, an environment and an end of its own, which may be killed at any
 instant. Only its command line, in ``/proc``, is the server's. There is one server for each process that runs tests; it ends with it.
+
+The runners of jobs are started by the code under test, as interpreters of their own. With ``forked_runners``, such an interpreter
+imports nothing but ``handover/sitecustomize.py``, which has the server fork the runner, and ends, as it does anyway. Without a
+server, it goes on as if nothing had been.
 """
 
 from __future__ import annotations
@@ -16,15 +20,18 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from select import select
+from tempfile import mkdtemp
 from typing import Any
 
 from manyhands.cli.main import COMMANDS, main
+from manyhands.csv_jobs.launching import READY
 from manyhands.engine.workload import WORKLOADS
+from manyhands.testing.handover.sitecustomize import ADDRESS, RUNNER
 
 LONGEST_START = 60.0
 """Seconds that the server may take to begin a command, its imports included."""
@@ -34,6 +41,10 @@ _IMPORTED = (
     "manyhands.cli.performing",
     "manyhands.cli.plain",
     "manyhands.cli.report",
+    RUNNER,
+    "manyhands.csv_jobs.schema_checks",
+    "manyhands.models.openai_client",
+    "manyhands.models.price_file",
     *(place.partition(":")[0] for place in WORKLOADS.values()),
 )
 """What is imported beside the modules of the commands that are asked for."""
@@ -61,7 +72,7 @@ class ForkedProcess:
         order = {"words": list(words), "folder": str(folder or Path.cwd()), "environ": dict(environ)}
         try:
             files = [tell, stdout, stderr, *([] if stdin is None else [stdin])]
-            socket.send_fds(_server(), [json.dumps(order).encode()], files)
+            socket.send_fds(_server()[0], [json.dumps(order).encode()], files)
         finally:
             os.close(tell)
         self.pid = self._next(LONGEST_START)
@@ -98,42 +109,72 @@ class ForkedProcess:
         return int(text)
 
 
+@contextmanager
+def forked_runners() -> Iterator[None]:
+    """Have the runners of jobs forked that are started meanwhile, by this process or with the environment of ``commands``."""
+    folder = str(Path(__file__).parent / "handover")
+    path = os.environ.get("PYTHONPATH")
+    os.environ[ADDRESS] = _server()[1]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, path)))
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        del os.environ[ADDRESS]
+        if path is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = path
+
+
 @cache
-def _server() -> socket.socket:
-    """The server of this process, begun at the first command."""
+def _server() -> tuple[socket.socket, str]:
+    """The server of this process, begun at the first command, and the address where it listens for runners."""
+    address = str(Path(mkdtemp(prefix="manyhands-forked-")) / "server")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
+        listening.bind(address)
+        listening.listen()
+        inherited = [theirs.fileno(), listening.fileno()]
         subprocess.Popen(
-            [sys.executable, "-m", "manyhands.testing.forked", str(theirs.fileno())],
+            [sys.executable, "-m", "manyhands.testing.forked", *map(str, inherited)],
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=inherited,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
-    return ours
+    return ours, address
 
 
 # --- The server
 
 
-def serve(channel: socket.socket) -> list[str] | None:
-    """Fork for each order. Comes back in a child, with the words of its command, or, with None, when nobody can order any more."""
+def serve(channel: socket.socket, listening: socket.socket) -> Callable[[], int] | None:
+    """Fork for each order. Comes back in a child, with what it is to do, or, with None, when nobody can order any more."""
     for module in _IMPORTED:
         importlib.import_module(module)
     ends: dict[int, int] = {}
-    with channel, selectors.DefaultSelector() as events:
+    with channel, listening, selectors.DefaultSelector() as events:
         events.register(channel, selectors.EVENT_READ)
+        events.register(listening, selectors.EVENT_READ)
         while True:
             for key, _ in events.select():
-                if key.fileobj is not channel:
+                if key.fileobj is channel:
+                    message, files, *_ = socket.recv_fds(channel, _MOST_BYTES, 4)
+                    if not message:
+                        _forget(listening)
+                        return None
+                elif key.fileobj is listening:
+                    message, files = _handed_over(listening)
+                    if not message:
+                        continue
+                else:
                     events.unregister(key.fd)
                     _tell_end(key.fd, key.data, ends.pop(key.fd))
                     continue
-                message, files, *_ = socket.recv_fds(channel, _MOST_BYTES, 4)
-                if not message:
-                    return None
                 order = json.loads(message)
                 _import_for(order["words"])
                 gc.freeze()  # no child looks at what the server has imported, which would copy it
@@ -146,6 +187,21 @@ def serve(channel: socket.socket) -> list[str] | None:
                 end = os.pidfd_open(pid)
                 ends[end] = files[0]
                 events.register(end, selectors.EVENT_READ, pid)
+
+
+def _handed_over(listening: socket.socket) -> tuple[bytes, list[int]]:
+    """The order of an interpreter that was started as a runner; nothing if it was killed meanwhile."""
+    connection, _ = listening.accept()
+    with connection:
+        message, files, *_ = socket.recv_fds(connection, _MOST_BYTES, 5)
+    return message, files
+
+
+def _forget(listening: socket.socket) -> None:
+    address = Path(listening.getsockname())
+    with suppress(OSError):
+        address.unlink()
+        address.parent.rmdir()
 
 
 def _import_for(words: list[str]) -> None:
@@ -161,26 +217,31 @@ def _import_for(words: list[str]) -> None:
         commands = getattr(module, "COMMANDS", {})
 
 
-def _become(order: dict[str, Any], files: list[int]) -> list[str]:
-    """Turn a fork of the server into the process that was ordered; its words."""
+def _become(order: dict[str, Any], files: list[int]) -> Callable[[], int]:
+    """Turn a fork of the server into the process that was ordered; what it is to do."""
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where tests run in the background, which ignores them
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    tell, *standard = files
-    for place, file in zip((1, 2, 0), standard, strict=False):
+    tell, *others = files
+    for place, file in zip((1, 2, 0), others, strict=False):
         os.dup2(file, place)
         os.close(file)
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environ"])
+    for ready in others[3:]:
+        os.environ[READY] = str(ready)
     asked = [order["folder"], *order["environ"].get("PYTHONPATH", "").split(os.pathsep)]
     sys.path[:] = list(dict.fromkeys([*filter(None, asked), *sys.path]))
     importlib.invalidate_caches()
     os.write(tell, b"%d\n" % os.getpid())
     os.close(tell)
     words: list[str] = order["words"]
-    sys.argv = ["manyhands", *words]
-    return words
+    sys.argv = [order.get("program", "manyhands"), *words]
+    if "program" in order:
+        runner: Callable[[], int] = importlib.import_module(RUNNER).main
+        return runner
+    return partial(main, words)
 
 
 def _tell_end(end: int, pid: int, tell: int) -> None:
@@ -192,5 +253,5 @@ def _tell_end(end: int, pid: int, tell: int) -> None:
 
 
 if __name__ == "__main__":
-    ordered = serve(socket.socket(fileno=int(sys.argv[1])))
-    sys.exit(0 if ordered is None else main(ordered))
+    ordered = serve(*(socket.socket(fileno=int(word)) for word in sys.argv[1:]))
+    sys.exit(0 if ordered is None else ordered())

@@ -24,7 +24,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from manyhands.core.errors import UserError
-from manyhands.tools.distributions_file import read_yaml
 from manyhands.tools.toolsets import Toolset
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
@@ -82,7 +81,7 @@ def load_mcp_config(path: Path) -> McpConfig:
 
     Raises UserError that names file and field.
     """
-    content = _json(path) if path.suffix == ".json" else read_yaml(path)
+    content = _json(path) if path.suffix == ".json" else _yaml(path)
     named = content.get("mcpServers") if isinstance(content, Mapping) else None
     if not isinstance(named, Mapping):
         raise UserError(f"{path}: mcpServers: a mapping of servers by name is expected")
@@ -143,6 +142,12 @@ def _server(path: Path, name: str, value: Any) -> McpServer:
 def _settings(server: McpServer) -> list[tuple[str, str, str]]:
     parts = (("env", server.env), ("headers", server.headers))
     return [(field, key, text) for field, values in parts for key, text in values.items()]
+
+
+def _yaml(path: Path) -> Any:
+    from manyhands.tools.distributions_file import read_yaml  # YAML takes long to import
+
+    return read_yaml(path)
 
 
 def _json(path: Path) -> Any:

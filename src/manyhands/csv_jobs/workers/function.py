@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +110,25 @@ class FunctionWorker:
         """The value as it is recorded. Raises ItemError(WORKER_ERROR) for what JSON can't hold."""
         try:
             if isinstance(value, BaseModel):
-                return value.model_dump(mode="json")
+                value = value.model_dump(mode="json")
             try:
-                return loads(dumps(value))
+                written = dumps(value)
             except TypeError:
-                return loads(dumps(to_jsonable_python(value)))
+                written = dumps(value := to_jsonable_python(value))
+            if b"null" in written and not _finite(to_jsonable_python(value, serialize_unknown=True)):
+                raise ValueError("a number that is NaN or infinite")  # it would become null, which says something else
+            return loads(written)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
             text = " ".join(str(error).split())[:200]
             raise ItemError(Cause.WORKER_ERROR, f"{self._name} returned what JSON can't hold: {text}") from error
+
+
+def _finite(value: Any) -> bool:
+    """Whether all numbers in a JSON value are such as JSON has."""
+    if isinstance(value, float):
+        return isfinite(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_finite, parts))
 
 
 def _forgotten(call: asyncio.Future[Any]) -> None:
