@@ -22,11 +22,12 @@ class Execution:
     """How a run is performed: everything about it that may differ between sessions without changing what comes out.
 
     ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each, and never more than
-    ``most_in_flight`` in all; limits in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the failure table
-    retries at all (None: as the table says). ``keep_workspaces``: all attempts' folders stay, ``remove_workspaces``: none does when its
-    item has ended; else those of failed items stay. ``claim_first``: it is on disk that an item is being performed before anything
-    is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be performed in all
-    before such a failure ends it, where the workload has rules of its own (None: as the failure table and ``max_attempts`` say).
+    ``most_in_flight`` in all; limits in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the
+    failure table retries at all (None: as the table says). ``keep_workspaces``: all attempts' folders stay, ``remove_workspaces``: none
+    does when its item has ended; else those of failed items stay. ``claim_first``: it is on disk that an item is being performed
+    before anything is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be
+    performed in all before such a failure ends it, where the workload has rules of its own (None: as the failure table and
+    ``max_attempts`` say).
     ``stops``: told of every end of an item; if it gives a reason, the run stops for it.
     """
 
