@@ -66,6 +66,7 @@ class TestGrader:
             _ScriptsWith(scripts, added) if added else scripts for added in settings.environments
         ]
         self._lists: OrderedDict[tuple[str, bytes], tuple[tuple[Grader, ...], bool]] = OrderedDict()
+        self._latest: tuple[int, Sequence[Mapping[str, Any]], tuple[tuple[Grader, ...], bool]] | None = None
 
     async def outcome(
         self,
@@ -87,14 +88,14 @@ class TestGrader:
         if answer.error is not None:
             raise ItemError(Cause.TARGET_ERROR, answer.error, record={**record, "status": ERROR, "error": answer.error})
         folder = self._settings.folders[item.file]
-        graders, answer_only = self._graders(item.test, folder, judged=judges.own is not None)
+        graders, answer_only = self._graders(item, folder, judged=judges.own is not None)
         if not graders:
             return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED})
         limit = self._limit(item)
         grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, limit)
         scores: Sequence[Score]
         if answer_only:
-            candidate = Candidate(item.test.id, answer.text)
+            candidate = Candidate(item.test_id, answer.text)
             scores = [await grader.grade(candidate, grading) for grader in graders]
         else:
             async with limited():
@@ -116,15 +117,22 @@ class TestGrader:
         return Outcome(ItemState.COMPLETED, record)
 
     def _limit(self, item: TestItem) -> float:
-        return self._settings.limits[item.file] if item.test.threshold is None else item.test.threshold
+        return self._settings.limits[item.file] if item.threshold is None else item.threshold
 
-    def _graders(self, test: Test, folder: Path, *, judged: bool) -> tuple[tuple[Grader, ...], bool]:
+    def _graders(self, item: TestItem, folder: Path, *, judged: bool) -> tuple[tuple[Grader, ...], bool]:
         """The graders of a test, and whether all of them look at nothing but the answer's text."""
-        entries = entries_of(test, judged=judged)
+        entries = item.graders or entries_of(item.test, judged=judged)
+        if self._latest is None or self._latest[:2] != (item.file, entries):  # mostly all tests have the same ones
+            self._latest = item.file, entries, self._parsed(entries, item, folder)
+        return self._latest[2]
+
+    def _parsed(
+        self, entries: Sequence[Mapping[str, Any]], item: TestItem, folder: Path
+    ) -> tuple[tuple[Grader, ...], bool]:
         key = (str(folder), dumps(list(entries)))
         found = self._lists.get(key)
         if found is None:
-            graders = parse_graders(list(entries), test.place, folder=folder, notices=lambda text: None)
+            graders = parse_graders(list(entries), item.test.place, folder=folder, notices=lambda text: None)
             found = self._lists[key] = (graders, all(getattr(each, "answer_only", False) for each in graders))
             if len(self._lists) > _LISTS_KEPT:
                 self._lists.popitem(last=False)

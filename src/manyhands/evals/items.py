@@ -18,24 +18,47 @@ INVALID = "invalid"
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class TestItem:
-    """One item. ``file``: the index of the eval file among the run's; ``trial`` counts from 0, of ``trials`` in all."""
+    """One item. ``file``: the index of the eval file among the run's; ``trial`` counts from 0, of ``trials`` in all; ``written``: the test
+    as the journal holds it, which is read as a whole only if somebody needs more of it than what stands here."""
 
     file: int
     dataset: str
-    test: Test
+    written: Mapping[str, Any]
     target: str
     trial: int
     trials: int = 1
+    _test: Test | None = None
+
+    @property
+    def test(self) -> Test:
+        if self._test is None:
+            self._test = Test.from_json(self.written)
+        return self._test
+
+    @property
+    def test_id(self) -> str:
+        found: str = self.written["id"]
+        return found
+
+    @property
+    def graders(self) -> Sequence[Mapping[str, Any]]:
+        """See ``Test``; also the next one."""
+        found: Sequence[Mapping[str, Any]] = self.written.get("graders", ())
+        return found
+
+    @property
+    def threshold(self) -> float | None:
+        return self.written.get("threshold")
 
     @property
     def key(self) -> str:
-        return _key(self.dataset, self.test.id, self.target, self.trial)
+        return item_key(self.dataset, self.test_id, self.target, self.trial)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """An item of its payload."""
-        test, trials = Test.from_json(value["test"]), value.get("trials", 1)
-        return cls(value["file"], value["dataset"], test, value["target"], value["trial"], trials)
+        trials = value.get("trials", 1)
+        return cls(value["file"], value["dataset"], value["test"], value["target"], value["trial"], trials)
 
 
 def plan_tests(
@@ -49,7 +72,7 @@ def plan_tests(
             for target in names if test.get("targets") is None else [name for name in names if name in test["targets"]]:
                 for trial in range(count):
                     payload = _payload(index, file.dataset, test, target, trial, count)
-                    yield PlannedItem(_key(file.dataset, test["id"], target, trial), payload)
+                    yield PlannedItem(item_key(file.dataset, test["id"], target, trial), payload)
         for number, invalid in enumerate(file.invalid):
             key = f"{file.dataset}/{invalid.id or 'test'}!{number}"
             payload = {"file": index, "dataset": file.dataset, "id": invalid.id, "place": str(invalid.place)}
@@ -57,7 +80,8 @@ def plan_tests(
             yield PlannedItem(key, payload, outcome=outcome)
 
 
-def _key(dataset: str, test_id: str, target: str, trial: int) -> str:
+def item_key(dataset: str, test_id: str, target: str, trial: int) -> str:
+    """The key of an item among those of its run. ``trial`` counts from 0."""
     return f"{dataset}/{test_id}@{target}" + (f"#{trial}" if trial else "")
 
 

@@ -171,7 +171,7 @@ class Openings:
         reader = open_recorded(regraded_folder(self.prepared.options))
         self.stack.callback(reader.close)
         dataset = self.prepared.files[file].dataset
-        return RecordedAnswerer(reader, dataset, target.name, file=file)
+        return RecordedAnswerer(reader, dataset, target.name)
 
     def _cached(
         self, file: int, target: Target, answerer: Answerer, files: Mapping[str, Json], told: tuple[str, ...] = ()

@@ -25,12 +25,13 @@ Kind = TypeVar("Kind")
 
 
 class Entry(NamedTuple):
-    """Where a test's record is: offset and length in bytes, the line, and what it says (see ``Found``)."""
+    """Where a test's record is: offset and length in bytes, the line, and hashes of what it says and of its bytes (see ``Found``)."""
 
     offset: int
     length: int
     line: int
     meaning: int
+    written: int
 
 
 @dataclass(slots=True)
@@ -65,11 +66,8 @@ class RecordIndex:
         self._given = bytearray(count)
         self._given_meaning = array("q", bytes(8 * count))
         self._lengths = array("q", bytes(8 * count))
-        self._offsets, self._lines, self._meanings = (
-            array("q", self._lengths),
-            array("q", self._lengths),
-            array("q", self._lengths),
-        )
+        self._offsets, self._lines = array("q", self._lengths), array("q", self._lengths)
+        self._meanings, self._written = array("q", self._lengths), array("q", self._lengths)
         self._void()
 
     def _void(self) -> None:
@@ -90,7 +88,13 @@ class RecordIndex:
         """A test's record; None if there is none yet."""
         if not self._lengths[place]:
             return None
-        return Entry(self._offsets[place], self._lengths[place], self._lines[place], self._meanings[place])
+        return Entry(
+            self._offsets[place],
+            self._lengths[place],
+            self._lines[place],
+            self._meanings[place],
+            self._written[place],
+        )
 
     def give(self, place: int) -> None:
         """Note that somebody took a test's record, and goes by it."""
@@ -118,6 +122,7 @@ class RecordIndex:
         else:
             self._offsets[place], self._lengths[place] = event.offset, event.length
             self._lines[place], self._meanings[place] = event.line, event.meaning
+            self._written[place] = event.written
             if self._given[place] and self._given_meaning[place] != event.meaning:
                 self.retracted[place] = "the output was written anew, with another record for it"
             return place

@@ -24,13 +24,14 @@ _NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
 
 class Found(NamedTuple):
-    """A record: its test, where its line is in the file (bytes), and a hash of what it says, good for this process."""
+    """A record: its test, where its line is in the file (bytes), and hashes of what it says and of its bytes, good for this process."""
 
     id: str
     offset: int
     length: int
     line: int
     meaning: int
+    written: int
 
 
 class BadLine(NamedTuple):
@@ -104,7 +105,7 @@ class LineScanner:
             return None
         try:
             record = parse_line(line)
-            return Found(record_id(record), offset, len(line), self._line, meaning_of(record))
+            return Found(record_id(record), offset, len(line), self._line, meaning_of(record), hash(line))
         except (NoRecord, RecordFault) as error:
             return BadLine(self._line, str(error), _likely_id(line))
 
@@ -130,6 +131,12 @@ def parse_line(line: bytes) -> dict[str, Json]:
         raise NoRecord("is not an object")
     if too_deep(text):
         raise NoRecord("is nested too deeply")
+    return value
+
+
+def parse_known_line(line: bytes) -> dict[str, Json]:
+    """The object in a line that ``parse_line`` has found good before."""
+    value: dict[str, Json] = loads(line.strip().removeprefix(BYTE_ORDER_MARK).lstrip())
     return value
 
 

@@ -36,7 +36,7 @@ class RunControl:
 
     def limit(self, item: TestItem) -> float:
         """The score from which on a test has passed."""
-        own = item.test.threshold
+        own = item.threshold
         return self._prepared.limits[item.file] if own is None else own
 
     def tries(self, item: Item, failure: ItemError) -> int | None:

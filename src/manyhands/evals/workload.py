@@ -178,7 +178,7 @@ class EvalsWorkload:
         answerer, places = await self._answerer(item, target, cached=workspace is None), self._opened.places
         if isinstance(answerer, BatchAnswerer):  # whoever waits for the command keeps nobody from work
             answer = await self._answered(context, item, answerer)
-            seen = await answerer.seen(item.test.id)
+            seen = await answerer.seen(item.test_id)
             try:
                 async with places.in_work(item.file):
                     outcome = await self._graded(context, item, target, answerer, answer, seen)
@@ -207,7 +207,7 @@ class EvalsWorkload:
         seconds = self._prepared.options.agent_timeout
         try:
             if isinstance(answerer, BatchAnswerer):  # its time limit is the command's
-                return await answerer.answer(context, item.test, item.trial)
+                return await answerer.answer_to(context, item.test_id, item.graders)
             limit = within(seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
             async with self._opened.time.running(context.item.number), limit:
                 return await answerer.answer(context, item.test, item.trial, workspace)
@@ -325,7 +325,7 @@ class EvalsWorkload:
 
 async def _settled(item: TestItem, answerer: BatchAnswerer, outcome: Outcome) -> Outcome:
     """The outcome with what is known when the command has ended. Raises ItemError if it contradicted the answer."""
-    contradiction = await answerer.settle(item.test.id, outcome.record)  # the record was made for this outcome alone
+    contradiction = await answerer.settle(item.test_id, outcome.record)  # the record was made for this outcome alone
     if contradiction is not None:
         raise _contradicted(contradiction, outcome.record)
     return outcome
@@ -334,7 +334,7 @@ async def _settled(item: TestItem, answerer: BatchAnswerer, outcome: Outcome) ->
 async def _settled_failure(item: TestItem, answerer: BatchAnswerer, failure: ItemError) -> ItemError:
     """The same for a test that is an error: its end waits for the command's, too, so that the command is not cut off when its last
     test has ended."""
-    contradiction = await answerer.settle(item.test.id, failure.record)
+    contradiction = await answerer.settle(item.test_id, failure.record)
     return failure if contradiction is None else _contradicted(contradiction, failure.record)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from manyhands.core.jsonio import loads
@@ -108,8 +109,10 @@ class TextRule:
         absent = [value for value in self.values if value not in there]
         case = " (case ignored)" if folded else ""
         if there if self.type.endswith("_any") else not absent:
-            return found(self, 1.0, hits=(f"the answer {verb} {_listed(there)}{case}",), pass_limit=grading.pass_limit)
-        misses = (f"the answer {_without(verb)} {_listed(absent)}{case}",)
+            return found(
+                self, 1.0, hits=(f"the answer {verb} {_listed(tuple(there))}{case}",), pass_limit=grading.pass_limit
+            )
+        misses = (f"the answer {_without(verb)} {_listed(tuple(absent))}{case}",)
         return found(self, 0.0, misses=misses, pass_limit=grading.pass_limit)
 
 
@@ -157,7 +160,8 @@ def _json_problem(text: str) -> str | None:
     return None
 
 
-def _listed(values: Sequence[str]) -> str:
+@lru_cache(maxsize=64)
+def _listed(values: tuple[str, ...]) -> str:
     return ", ".join(shown(value, LONGEST_SHOWN) for value in values)
 
 

@@ -12,7 +12,7 @@ from manyhands.core.failures import Cause
 from manyhands.engine.context import Context
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.workload import ItemRow
-from manyhands.evals.items import TestItem
+from manyhands.evals.items import TestItem, item_key
 from manyhands.evals.model import Test
 from manyhands.evals.records import Answer, read_record, read_text
 from manyhands.evals.trial_order import NEEDLESS
@@ -35,17 +35,16 @@ class RecordedTrial:
 class RecordedAnswerer:
     """See ``answering.Answerer``. Nobody is asked: an answer is what the other run's journal holds for the item of the same key."""
 
-    def __init__(self, reader: JournalReader, dataset: str, target: str, *, file: int) -> None:
+    def __init__(self, reader: JournalReader, dataset: str, target: str) -> None:
         """``reader``: of the other run, closed by whoever opened it."""
         self._reader = reader
         self._dataset = dataset
         self._target = target
-        self._file = file
         self.simulated = False
         """Whether the latest answer was made up."""
 
     async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
-        key = TestItem(self._file, self._dataset, test, self._target, trial).key
+        key = item_key(self._dataset, test.id, self._target, trial)
         row = self._reader.item_by_key(key)
         if row is None or not row.state.final:
             run = self._reader.folder.name
