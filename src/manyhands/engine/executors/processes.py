@@ -320,8 +320,6 @@ class ProcessExecutor:
         self._wake_all()
 
     async def _end(self, worker: _Worker) -> None:
-        if not worker.ready:
-            _kill(worker.process)  # it performs nothing, and would first import everything
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await worker.process.wait()
