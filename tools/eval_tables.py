@@ -17,6 +17,7 @@ from manyhands.evals.blocks import (
     TestBlock,
     TestExecution,
     TrialsBlock,
+    TurnBlock,
     WorkspaceBlock,
 )
 from manyhands.evals.placeholders import PLACEHOLDERS
@@ -39,8 +40,10 @@ from manyhands.graders.entry import Entry
 from manyhands.graders.fields import FieldEntry
 from manyhands.graders.registry import ALIASES as GRADER_ALIASES
 from manyhands.graders.registry import BUILTIN, load_kind
-from manyhands.graders.rubrics import RubricItem
+from manyhands.graders.rubric_items import RubricItem
+from manyhands.graders.skills import SkillCount
 from manyhands.graders.trajectory import ExpectedCall
+from manyhands.graders.trajectory_kinds import ArgsValue, SequenceValue, StepCount, ToolCount
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 _BLOCKS: Mapping[str, type[Block]] = {
@@ -48,6 +51,7 @@ _BLOCKS: Mapping[str, type[Block]] = {
     "`execution` of the file": SuiteExecution,
     "A test": TestBlock,
     "`execution` of a test": TestExecution,
+    "`turns`": TurnBlock,
     "`trials`": TrialsBlock,
     "`workspace`": WorkspaceBlock,
     "`before_all` and so on": HookBlock,
@@ -57,6 +61,11 @@ _PARTS: Mapping[str, Mapping[str, type[Entry]]] = {
     "tool_trajectory": {"expected": ExpectedCall},
     "composite": {"aggregator": AggregatorEntry},
     "rubrics": {"criteria": RubricItem},
+    "trajectory:tool_used": {"value": ToolCount},
+    "trajectory:tool_sequence": {"value": SequenceValue},
+    "trajectory:tool_args_match": {"value": ArgsValue},
+    "trajectory:step_count": {"value": StepCount},
+    "skill_used": {"value": SkillCount},
 }
 
 

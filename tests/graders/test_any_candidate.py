@@ -33,6 +33,19 @@ ENTRIES: list[dict[str, Any]] = [
         for mode in ("in_order", "exact", "superset", "subset")
         for match in ("exact", "superset", "subset", ["x", "y[0]"])
     ),
+    *(
+        {"type": f"{prefix}{kind}", "value": value, "min_score": 0.5}
+        for prefix in ("", "not-")
+        for kind, value in (
+            ("trajectory:tool-used", ["a", "shell"]),
+            ("trajectory:tool-used", {"pattern": "r*", "min": 2}),
+            ("trajectory:tool-sequence", {"steps": ["a", "b"], "mode": "exact"}),
+            ("trajectory:tool-args-match", {"name": "*", "args": {"x": [1]}, "ignore": "y", "defaults": {"a": 1}}),
+            ("trajectory:step-count", {"type": ["command", "message"], "max": 1}),
+            ("skill-used", {"pattern": "a*"}),
+        )
+    ),
+    {"type": "skill-trigger", "skill": "a"},
     {
         "type": "composite",
         "assert": [{"type": "equals", "value": "a"}, {"type": "ends_with", "value": "b", "weight": 3}],
@@ -40,16 +53,23 @@ ENTRIES: list[dict[str, Any]] = [
 ]
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "x", "y"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "x", "y", "cmd", "skill", "path"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
-_USES = st.builds(ToolUse, st.sampled_from(["a", "b", "read", ""]), _JSON, _JSON, st.none() | st.floats(0, 10))
+_USES = st.builds(
+    ToolUse, st.sampled_from(["a", "b", "read", "shell", "Skill", ""]), _JSON, _JSON, st.none() | st.floats(0, 10)
+)
 _ANSWERS = st.text(max_size=30) | _JSON.map(lambda value: dumps(value).decode())
 _CANDIDATES = st.builds(
     Candidate,
     st.just("t"),
     _ANSWERS,
-    output=st.none() | st.just([]),
+    output=st.none()
+    | st.just([])
+    | st.lists(st.fixed_dictionaries({"role": st.just("assistant"), "content": _JSON}), max_size=2),
     tool_uses=st.lists(_USES, max_size=4),
     duration_ms=st.none() | st.floats(0, 10),
     token_usage=st.none() | st.fixed_dictionaries({"input": st.integers(0, 9)}, optional={"output": st.integers(0, 9)}),

@@ -100,6 +100,9 @@ def test_plain_strings_become_one_rubrics_grader() -> None:
     found = normal("is polite", {"type": "is_json"}, "names the town")
     assert found == [{"type": "rubrics", "criteria": ["is polite", "names the town"]}, {"type": "is_json"}]
     assert problem(" ") == "checks.yaml: [0]: a rubric must not be empty"
+    for text in ("is_json", "is-json", " contains ", "llm-grader"):
+        said = f"a text is a rubric, and {text!r} a kind of grader; did you mean {{type: {text.strip()}}}?"
+        assert problem(text) == f"checks.yaml: [0]: {said}"
 
 
 # --- Names of graders
@@ -352,7 +355,9 @@ def test_schemas_of_all_kinds() -> None:
     types = grader_types()
     assert set(types) == set(BUILTIN)
     assert types["contains"]["required"] == ["type", "value"]
-    assert {"type", "name", "weight", "required", "negate", "value"} == set(types["contains"]["properties"])
+    assert {"type", "name", "weight", "required", "min_score", "preprocessors", "negate", "value"} == set(
+        types["contains"]["properties"]
+    )
     assert "tool" in types["tool_trajectory"]["$defs"]["ExpectedCall"]["properties"]
     assert "assert" in types["composite"]["properties"]
 

@@ -26,7 +26,8 @@ from manyhands.graders.judge_prompt import SCORE_REPLY, Prompt, prompt_of, secti
 from manyhands.graders.judging import BROKEN, MOST_CALLS, SYSTEM, Reply, Shape, ask, broken, read_reply
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judge, Score
 from manyhands.graders.registry import Setup
-from manyhands.graders.rubrics import Points, RubricItem, RubricList
+from manyhands.graders.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
+from manyhands.graders.rubrics import Points
 from manyhands.graders.verdicts import score_of
 from manyhands.graders.workspace_tools import TOOLS, WORKSPACE
 from manyhands.sandboxes.protocol import Sandbox
@@ -53,6 +54,9 @@ class AgentJudgeEntry(Entry):
     entries: ClassVar[Mapping[str, type[Entry]]] = {"rubrics": RubricItem}
     prompt: Any = key(None, "What the judge is told: a text, the path of a file, or a mapping with script.")
     rubrics: RubricList | None = key(None, "Points to be judged one by one.")
+    value: RubricValue = key(
+        None, "Points to be judged one by one; or a text or an object that counts instead of the test's criteria."
+    )
     max_steps: Annotated[int, whole(least=1, most=50)] = key(10, "Model calls at most, 1 to 50.")
     temperature: Annotated[float | None, optional_number(least=0, most=2)] = key(0.0, "0 to 2.")
     target: OptionalText = key(None, "The model that judges; the test's own judge by default.")
@@ -64,7 +68,8 @@ ENTRY = AgentJudgeEntry
 def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
     """Raises UserError for a prompt file that can't be read, and for points as ``rubrics`` does."""
     settings = read(AgentJudgeEntry, entry, place)
-    points = None if settings.rubrics is None else Points.of(settings.rubrics, place.at("rubrics"))
+    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, place, setup.notices)
+    points = None if rubrics is None else Points.of(rubrics, at)
     return AgentJudge(
         entry["name"],
         entry["type"],
@@ -74,12 +79,14 @@ def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
         settings.temperature,
         settings.target,
         setup.folder,
+        criteria_in(settings.value),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class AgentJudge:
-    """``steps``: model calls at most; ``target``: the judge's name, None for the test's own, which needs a workspace to look at."""
+    """``steps``: model calls at most; ``target``: the judge's name, None for the test's own, which needs a workspace to look at;
+    ``criteria``: instead of the test's."""
 
     name: str
     type: str
@@ -89,8 +96,11 @@ class AgentJudge:
     temperature: float | None
     target: str | None
     folder: Path
+    criteria: str | None = None
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
+        if self.criteria is not None:
+            candidate = replace(candidate, criteria=self.criteria)
         workspace = candidate.workspace
         if workspace is None and self.target is None:
             raise GraderError("there is no workspace to look at; give the target one, or name a target here")

@@ -29,18 +29,34 @@ def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
 
         value = Σ(score · weight) ÷ Σ(weight)        0 if all weights are 0, or if a required grader is below its minimum
 
-    If a grader broke there is no value, whatever the others say and however little it weighs. Raises ValueError for no scores at all.
+    If a grader broke there is no value, whatever the others say and however little it weighs. What is below its minimum is the first of
+    the misses. Raises ValueError for no scores at all.
     """
     if not scores:
         raise ValueError("there are no scores to combine")
+    if len(scores) == 1 and (alone := _alone(scores[0], pass_limit)) is not None:
+        return alone
     hits = tuple([hit for score in scores for hit in score.hits])
     misses = tuple([miss for score in scores for miss in score.misses])
     reasoning = " | ".join([f"{score.name}: {score.reasoning}" for score in scores if score.reasoning]) or None
     error = "; ".join([f"{score.name}: {score.error or 'no score'}" for score in scores if broken(score)]) or None
     if error is not None:
         return Total(None, "error", hits, misses, reasoning, error)
-    value = 0.0 if short(scores) else weighted_mean([(score.value or 0.0, score.weight) for score in scores])
+    below = short(scores)
+    if below:
+        misses = (*[f"{score.name}: {shortfall(score)}" for score in below], *misses)
+        return Total(0.0, verdict_of(0.0, pass_limit), hits, misses, reasoning)
+    value = weighted_mean([(score.value or 0.0, score.weight) for score in scores])
     return Total(value, verdict_of(value, pass_limit), hits, misses, reasoning)
+
+
+def _alone(score: Score, pass_limit: float) -> Total | None:
+    """What most tests come to, which have one grader; None if there is more to be said."""
+    value, minimum = score.value, score.minimum
+    if value is None or score.error is not None or score.reasoning or (minimum is not None and value < minimum):
+        return None
+    value = value if score.weight else 0.0
+    return Total(value, verdict_of(value, pass_limit), score.hits, score.misses)
 
 
 def broken(score: Score) -> bool:
@@ -57,3 +73,11 @@ def short(scores: Sequence[Score]) -> tuple[Score, ...]:
             if score.minimum is not None and score.value is not None and score.value < score.minimum
         ]
     )
+
+
+def shortfall(score: Score) -> str:
+    """What is wrong with a required score that is below its minimum."""
+    value, minimum = f"{score.value:g}", f"{score.minimum:g}"
+    if value == minimum:  # they differ further on than people want to read
+        value = repr(score.value)
+    return f"{value} is below the required {minimum}"

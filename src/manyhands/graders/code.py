@@ -28,6 +28,7 @@ from manyhands.engine.context import Effect
 from manyhands.graders.entry import Entry, key, own_keys, read
 from manyhands.graders.judge_proxy import DEFAULT_CALLS, JudgeProxy
 from manyhands.graders.payload import LATER, encoded, payload_of
+from manyhands.graders.programs import script_of
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, ScriptResult
 from manyhands.graders.registry import Setup
 from manyhands.graders.verdicts import LARGEST, last_object, said, score_of
@@ -39,17 +40,6 @@ _TAIL = 1800
 _LAST_LINES = 300
 _HIGHEST = 125
 """The highest exit code that is a program's own: shells use those above for programs that can't be run, and for signals."""
-
-
-def _script(value: Any) -> str | tuple[str, ...]:
-    words = [value] if isinstance(value, str) else value
-    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-        raise ValueError("must be a line for sh, or a list of a program and its arguments")
-    if not words or not words[0].strip():
-        raise ValueError("must not be empty")
-    if any("\0" in word for word in words):
-        raise ValueError("must not hold a NUL character")
-    return value if isinstance(value, str) else tuple(words)
 
 
 def target_calls(value: Any) -> int | None:
@@ -67,7 +57,7 @@ class CodeEntry(Entry):
 
     spellings: ClassVar[Mapping[str, str]] = {"command": "script"}
     open: ClassVar[bool] = True
-    script: Annotated[Any, BeforeValidator(_script)] = key(
+    script: Annotated[Any, BeforeValidator(script_of)] = key(
         ..., "The program: a line for sh, or a list of a program and its arguments."
     )
     cwd: OptionalText = key(None, "The folder to run it in, from the eval file's folder, which is the default.")

@@ -5,15 +5,15 @@ aggregator         score
 =================  ==================================================================================================
 weighted_average   Σ(score · weight) ÷ Σ(weight) of the members
 threshold          weight of the members whose verdict is pass or borderline ÷ Σ(weight); the verdict is pass if that reaches
-                   ``threshold``, else fail
+                   ``threshold``, else fail. A member with a ``min_score`` passes from that on, and not below
 minimum            the lowest score of a member whose weight is above 0
 code_judge         what a program makes of the members' results
 llm_judge          what a model makes of them
 =================  ==================================================================================================
 
-A member's weight is the one that ``weights`` of the aggregator gives its name, else its own. Weight, required and negate hold for members
-as for graders of a test, at every depth: if a required member is below its minimum, the composite scores 0, whatever the aggregator, and
-one that would cost something is not asked. If a member breaks, so does the composite.
+A member's weight is the one that ``weights`` of the aggregator gives its name, else its own. Weight, required, min_score and negate hold
+for members as for graders of a test, at every depth: if a required member is below its minimum, the composite scores 0, whatever the
+aggregator, and one that would cost something is not asked. If a member breaks, so does the composite.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydantic import BeforeValidator
 from manyhands.core.places import Place
 from manyhands.core.settings import OptionalText, optional_number
 from manyhands.core.usage import ZERO, Usage
-from manyhands.graders.aggregate import broken, short
+from manyhands.graders.aggregate import broken, short, shortfall
 from manyhands.graders.aggregators import AskModel, RunProgram
 from manyhands.graders.config import members_of
 from manyhands.graders.entry import Entry, SomeItems, key, read, snake
@@ -174,7 +174,7 @@ class Composite:
             return Score(self.name, self.type, None, "error", error="; ".join(failures))
         below = short(scores)
         if below:
-            texts = [f"[{score.name}] {score.value:g} is below the required {score.minimum:g}" for score in below]
+            texts = [f"[{score.name}] {shortfall(score)}" for score in below]
             return _with_findings(0.0, "fail", scores, "a required member is below its minimum", extra=texts)
         return await self.aggregator.combined(scores, candidate, grading)
 

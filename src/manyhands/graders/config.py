@@ -6,22 +6,24 @@ strings become rubrics, kinds and keys get their present names. ``build_graders`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.places import Place
 from manyhands.core.settings import Flag, Text, number, shown
 from manyhands.graders.configured import Configured
 from manyhands.graders.entry import Entry, Notices, key, read, respelled, snake
 from manyhands.graders.includes import MOST_DEEP, included
 from manyhands.graders.names import free_name, name_for
+from manyhands.graders.programs import PreprocessorEntry
 from manyhands.graders.protocol import Grader
-from manyhands.graders.registry import BUILTIN, Setup, kind_of, load_kind, spellings_of
+from manyhands.graders.registry import ALIASES, BUILTIN, GraderKind, Setup, affirmed, kind_of, load_kind, spellings_of
 
 MOST_NESTED = 20
 """Composites within composites."""
@@ -35,20 +37,33 @@ def _minimum(value: Any) -> float | bool:
     return float(value)
 
 
+def _min_score(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError("must be a number above 0 and up to 1")
+    return float(value)
+
+
 class Common(Entry):
     """Keys that every grader has."""
 
+    entries: ClassVar = {"preprocessors": PreprocessorEntry}
     type: str = key(..., "The kind of grader.")
     name: Text | None = key(None, "What results call it; without one it is named after its kind and value.")
     weight: Annotated[float, number(least=0)] = key(1.0, "How much its score counts, 0 or more.")
     required: Annotated[float | bool, BeforeValidator(_minimum)] | None = key(
-        None, "The score below which the whole test scores 0; true: the pass limit."
+        None, "The score below which the whole test scores 0; true: its min_score, or without one the pass limit."
+    )
+    min_score: Annotated[float, BeforeValidator(_min_score)] | None = key(
+        None, "The score from which on its verdict is pass; the pass limit without it."
     )
     negate: Flag = key(False, "Whether its score is turned round: 1 − score.")
+    preprocessors: tuple[PreprocessorEntry, ...] | None = key(
+        None, "Programs that turn files in the answer into text: a list of mappings with type and command."
+    )
 
 
 _COMMON = Common.key_names()
-_APPLIED = ("weight", "required", "negate")
+_APPLIED = ("weight", "required", "min_score", "preprocessors", "negate")
 
 
 def parse_graders(entries: Any, place: Place, *, folder: Path, notices: Notices) -> tuple[Grader, ...]:
@@ -69,9 +84,17 @@ def normal_entries(entries: Any, place: Place, *, folder: Path, notices: Notices
     return plain_entries(placed_entries(entries, place, folder=folder, notices=notices))
 
 
-def placed_entries(entries: Any, place: Place, *, folder: Path, notices: Notices) -> list[Placed]:
-    """The same with the place of each entry; those within an entry know theirs too (``Members``). Raises as ``normal_entries``."""
-    return _normal(entries, place, Setup(folder, _once(notices)))
+def placed_entries(
+    entries: Any,
+    place: Place,
+    *,
+    folder: Path,
+    notices: Notices,
+    variables: Callable[[Json], Json] | None = None,
+) -> list[Placed]:
+    """The same with the place of each entry; those within an entry know theirs too (``Members``). ``variables``: see ``Setup``. Raises as
+    ``normal_entries``."""
+    return _normal(entries, place, Setup(folder, _once(notices), variables=variables))
 
 
 def plain_entries(placed: Sequence[Placed]) -> list[dict[str, Any]]:
@@ -148,6 +171,11 @@ class _Problems:
 def _check_rubric(text: str, place: Place) -> None:
     if not text.strip():
         raise place.error("a rubric must not be empty")
+    kind = snake(text.strip())
+    if ALIASES.get(kind, kind) in BUILTIN:
+        raise place.error(
+            f"a text is a rubric, and {shown(text)} a kind of grader; did you mean {{type: {text.strip()}}}?"
+        )
 
 
 def _entry(entry: Any, place: Place, setup: Setup, depth: int) -> Iterator[Placed]:
@@ -169,15 +197,21 @@ def _included(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, d
     if len(setup.including) >= MOST_DEEP:
         raise place.error(f"files are included more than {MOST_DEEP} deep")
     path, entries, at = included(entry[word], place.at(word), setup)
-    inner = Setup(path.parent, setup.notices, (*setup.including, path), setup.home)
+    if setup.variables is not None:
+        entries = setup.variables(entries)
+    inner = Setup(path.parent, setup.notices, (*setup.including, path), setup.home, setup.variables)
     yield from _normal(entries, at, inner, depth)
 
 
 def _normal_entry(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, depth: int) -> dict[str, Any]:
-    kind = load_kind(kind_of(entry[word], place.at(word), setup.notices, setup.home), place)
+    spelled, opposite = affirmed(entry[word], setup.home)
+    kind = load_kind(kind_of(spelled, place.at(word), setup.notices, setup.home), place)
     common = {name: value for name, value in entry.items() if _is_common(name)}
     rest = {name: value for name, value in entry.items() if not _is_common(name)}
     normal = respelled(Common, common, place, setup.notices) | {"type": kind.name}
+    if opposite:
+        _check_sense(normal, entry[word], place)
+        normal["negate"] = True
     if kind.entry is None:
         return {**normal, **rest}
     keys = respelled(kind.entry, rest, place, setup.notices, _COMMON)
@@ -186,6 +220,11 @@ def _normal_entry(entry: Mapping[str, Any], word: str, place: Place, setup: Setu
         at = place.at(_written(kind.entry, rest, members))
         keys[members] = Members(_normal(keys[members], at, setup, depth + 1))
     return {**normal, **keys}
+
+
+def _check_sense(entry: Mapping[str, Any], kind: str, place: Place) -> None:
+    if entry.get("negate", True) is not True:
+        raise place.at("negate").error(f"contradicts the kind {kind}")
 
 
 def _is_common(word: Any) -> bool:
@@ -233,19 +272,30 @@ def build_graders(entries: Sequence[Placed], setup: Setup) -> tuple[Grader, ...]
 
 def _grader(entry: Mapping[str, Any], common: Common, name: str, place: Place, setup: Setup) -> Configured:
     kind = load_kind(entry["type"], place)
-    given = {key: value for key, value in entry.items() if key not in _APPLIED} | {"name": name}
+    negate = common.negate and not _negates(kind)
+    applied = _APPLIED[:-1] if common.negate and not negate else _APPLIED
+    given = {key: value for key, value in entry.items() if key not in applied} | {"name": name}
     grader = kind.parse(given, place, setup)
-    return Configured(grader, name, kind.name, common.weight, common.required, common.negate)
+    required, min_score = common.required, common.min_score
+    if min_score is not None and isinstance(required, float) and required != min_score:
+        setup.notices(place.at("required").says(f"{required:g} has no effect beside min_score, which holds instead"))
+    return Configured(grader, name, kind.name, common.weight, required, negate, min_score, common.preprocessors or ())
+
+
+def _negates(kind: GraderKind) -> bool:
+    return kind.entry is not None and kind.entry.negates
 
 
 def _schema(model: type[Entry] | None, name: str) -> dict[str, Any]:
     common = Common.model_json_schema()
     own = {} if model is None else model.model_json_schema(ref_template="#/$defs/{model}")
-    properties = {**common["properties"], **own.get("properties", {}), "type": {"enum": spellings_of(name)}}
+    spelled = spellings_of(name)
+    types = {"enum": [*spelled, *(f"not-{word}" for word in spelled)]}
+    properties = {**common["properties"], **own.get("properties", {}), "type": types}
     found: dict[str, Any] = {
         "type": "object",
         "properties": properties,
         "required": ["type", *own.get("required", ())],
         "additionalProperties": model is None or model.open,
     }
-    return found | ({"$defs": own["$defs"]} if "$defs" in own else {})
+    return found | {"$defs": {**common.get("$defs", {}), **own.get("$defs", {})}}

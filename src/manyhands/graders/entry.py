@@ -38,6 +38,7 @@ class Entry(BaseModel):
     ``spellings``: other names of keys, in snake case, and the keys they stand for; ``obsolete``: those of them that are older than the
     format's present version, which is said once. ``entries``: keys whose value is an object, or a list of objects, of a class like
     this. ``members``: the key whose value is a list of graders. ``open``: keys of a person's own may stand beside those declared.
+    ``negates``: whether graders of the kind see to ``negate`` themselves, as the opposite of what they look for is not 1 − score.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=False)
@@ -46,6 +47,7 @@ class Entry(BaseModel):
     entries: ClassVar[Mapping[str, type[Entry]]] = {}
     members: ClassVar[str | None] = None
     open: ClassVar[bool] = False
+    negates: ClassVar[bool] = False
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:

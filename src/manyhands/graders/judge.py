@@ -1,13 +1,14 @@
 """``llm_judge``: a model that judges (specification of evals, section 4.8).
 
 ``prompt`` is a text, the path of a file, or a program that prints one; without it the judge sees criteria, question, reference answer
-and answer in sections. With ``rubrics`` it answers point by point (``rubrics``), else with a score.
+and answer in sections. With ``rubrics`` it answers point by point (``rubrics``), else with a score. ``value``, as ``llm-rubric`` has it,
+is a list of points, or what stands in the place of the test's criteria: a text, or an object that becomes JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,8 @@ from manyhands.graders.judge_prompt import SCORE_REPLY, SCORE_TASK, Prompt, prom
 from manyhands.graders.judging import SYSTEM, Shape, ask, broken
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
 from manyhands.graders.registry import Setup
-from manyhands.graders.rubrics import RubricItem, RubricList, rubrics_of
+from manyhands.graders.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
+from manyhands.graders.rubrics import rubrics_of
 from manyhands.graders.verdicts import said, score_of
 
 MOST_FINDINGS = 4
@@ -53,6 +55,9 @@ class JudgeEntry(Entry):
     open: ClassVar[bool] = True
     prompt: Any = key(None, "A text, the path of a file, or a mapping with script: what the judge is told.")
     rubrics: RubricList | None = key(None, "Points to be judged one by one.")
+    value: RubricValue = key(
+        None, "Points to be judged one by one; or a text or an object that counts instead of the test's criteria."
+    )
     target: OptionalText = key(None, "The model that is asked; the test's own judge by default.")
 
 
@@ -63,28 +68,32 @@ def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
     """Raises UserError for a prompt file that can't be read, or shows the judge no answer."""
     settings = read(JudgeEntry, entry, place)
     prompt = prompt_of(settings.prompt, place.at("prompt"), setup.folder)
-    own = own_keys(JudgeEntry, entry)
+    own = own_keys(JudgeEntry, entry) | ({"value": settings.value} if prompt.script and settings.value else {})
     if prompt.script is None:
         for word in own:
             setup.notices(place.at(word).says("has no effect, as only a prompt that is a program is told of it"))
     elif prompt.config is None:
         prompt = Prompt(script=prompt.script, config=own or None)
-    if settings.rubrics is not None:
-        return rubrics_of(entry, settings.rubrics, place.at("rubrics"), settings.target, prompt, setup.folder)
-    return LlmJudge(entry["name"], entry["type"], prompt, settings.target, setup.folder)
+    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, place, setup.notices)
+    if rubrics is not None:
+        return rubrics_of(entry, rubrics, at, settings.target, prompt, setup.folder)
+    return LlmJudge(entry["name"], entry["type"], prompt, settings.target, setup.folder, criteria_in(settings.value))
 
 
 @dataclass(frozen=True, slots=True)
 class LlmJudge:
-    """Asks for a score. ``target``: the judge's name, None for the test's own."""
+    """Asks for a score. ``target``: the judge's name, None for the test's own; ``criteria``: instead of the test's."""
 
     name: str
     type: str
     prompt: Prompt
     target: str | None
     folder: Path
+    criteria: str | None = None
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
+        if self.criteria is not None:
+            candidate = replace(candidate, criteria=self.criteria)
         judge = await grading.judges.judge(self.target)
         text = await self.prompt.rendered(self, candidate, grading, self.folder)
         reply = await ask(grading.context, judge, score_messages(text or default_prompt(candidate)), SCORE)

@@ -13,7 +13,10 @@ _REGEX_LENGTH = 30
 def name_for(entry: Mapping[str, Any]) -> str:
     """The kind and, where that says more, what it looks for: ``contains-CLEAR``, ``regex-`` with the first 30 characters, ``latency``."""
     kind = str(entry["type"])
-    value = _one_line(entry.get("value"))
+    value = entry.get("value", entry.get("skill") if kind == "skill_trigger" else None)
+    if isinstance(value, Mapping):
+        value = value.get("pattern") or value.get("name") or value.get("goal")
+    value = _one_line(value)
     if not value:
         return kind
     return f"{kind}-{value[:_REGEX_LENGTH]}" if kind == "regex" else _cut(f"{kind}-{value}")

@@ -63,7 +63,8 @@ class Candidate:
 class Score:
     """What a grader found. ``value``: 0 to 1, or None if the grader itself failed, and then ``error`` says how. ``verdict``: ``pass``,
     ``borderline``, ``fail``, or ``error``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a composite's
-    members. ``minimum``: what a required grader must reach, None if it is not required."""
+    members. ``minimum``: what a required grader must reach, None if it is not required. ``min_score``: the score from which on this
+    grader's own verdict is pass, None if that is the run's pass limit."""
 
     name: str
     type: str
@@ -78,6 +79,7 @@ class Score:
     scores: tuple[Score, ...] = ()
     error: str | None = None
     usage: Usage = ZERO
+    min_score: float | None = None
 
     @property
     def simulated(self) -> bool:
@@ -99,6 +101,8 @@ class Score:
             value["reasoning"] = self.reasoning
         if self.minimum is not None:
             value["required"] = self.minimum
+        if self.min_score is not None:
+            value["min_score"] = self.min_score
         if self.details is not None:
             value["details"] = self.details
         if self.scores:

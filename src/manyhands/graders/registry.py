@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from manyhands.core.jsonio import Json
 from manyhands.core.places import Place
 from manyhands.core.settings import shown, suggestion
 from manyhands.graders.entry import Entry, Notices, snake
@@ -28,6 +30,15 @@ BUILTIN = {
     ),
     "regex": "manyhands.graders.regex_rule",
     "tool_trajectory": "manyhands.graders.trajectory",
+    **dict.fromkeys(
+        (
+            *("trajectory:tool_used", "trajectory:tool_sequence", "trajectory:tool_args_match"),
+            "trajectory:step_count",
+        ),
+        "manyhands.graders.trajectory_kinds",
+    ),
+    "trajectory:goal_success": "manyhands.graders.trajectory_goal",
+    **dict.fromkeys(("skill_used", "skill_trigger"), "manyhands.graders.skills"),
     "field_accuracy": "manyhands.graders.fields",
     "latency": "manyhands.graders.metrics",
     "cost": "manyhands.graders.metrics",
@@ -59,16 +70,24 @@ ALIASES = {
 OBSOLETE = frozenset(("rubric",))
 """Those that are older than the format's present version."""
 
+JUDGED = ("llm_judge", "rubrics", "agent_judge", "trajectory:goal_success")
+"""Kinds that ask a judge, whatever their settings."""
+
+TRAJECTORY = "trajectory:"
+_NOT = "not_"
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What parsing a grader may need. ``folder``: what relative paths in the file start from; ``notices``: takes lines for the
-    person; ``including``: the files that are being included, the outermost first, and ``eval_folder`` then that of the eval file."""
+    person; ``including``: the files that are being included, the outermost first, and ``eval_folder`` then that of the eval file;
+    ``variables``: puts the values of variables into what such files hold."""
 
     folder: Path
     notices: Notices
     including: tuple[Path, ...] = ()
     eval_folder: Path | None = None
+    variables: Callable[[Json], Json] | None = None
 
     @property
     def home(self) -> Path:
@@ -77,8 +96,8 @@ class Setup:
 
 
 class Parse(Protocol):
-    """Makes a grader of an entry whose keys are spelled as declared. ``name`` and ``type`` are always there; ``weight``, ``required`` and
-    ``negate`` never, as they are applied to whatever it finds. Raises UserError that names the place."""
+    """Makes a grader of an entry whose keys are spelled as declared. ``name`` and ``type`` are always there; the other keys that all kinds
+    have never, as they are applied to whatever it finds (but see ``Entry.negates``). Raises UserError that names the place."""
 
     def __call__(self, entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader: ...
 
@@ -92,12 +111,28 @@ class GraderKind:
     entry: type[Entry] | None
 
 
+def affirmed(spelled: Any, folder: Path | None = None) -> tuple[Any, bool]:
+    """A kind without the ``not-`` that may stand before it, and whether it did: ``not-contains`` is the opposite of ``contains``, unless
+    a kind of its own has that name. ``folder``: the eval file's."""
+    if not isinstance(spelled, str) or not _word(spelled).startswith(_NOT):
+        return spelled, False
+    own = [*_plugged(), *(_conventions().names_in(folder) if folder is not None else ())]
+    if _word(spelled) in map(_word, own):
+        return spelled, False
+    return (spelled if spelled[3] in "-_" else _word(spelled))[len(_NOT) :], True
+
+
+def _word(spelled: str) -> str:
+    """A kind in snake case; in those of several words with colons between them each."""
+    return ":".join(map(snake, spelled.split(":")))
+
+
 def kind_of(spelled: Any, place: Place, notices: Notices, folder: Path | None = None) -> str:
     """The kind that a word stands for. ``folder``: the eval file's, for kinds by convention. Raises UserError, with the nearest one, if
     there is none."""
     if not isinstance(spelled, str):
         raise place.error(f"must be the name of a kind of grader, not {shown(spelled)}")
-    word = snake(spelled)
+    word = _word(spelled)
     name = ALIASES.get(word, word)
     if word in OBSOLETE:
         notices(f"{place.file}: {spelled!r} is an obsolete name of {name!r}")
@@ -111,7 +146,15 @@ def kind_of(spelled: Any, place: Place, notices: Notices, folder: Path | None = 
         if snake(stem) == word:
             return str(stem)
     known = [*BUILTIN, *ALIASES, *_plugged(), *conventional]
+    if word.startswith(TRAJECTORY):
+        raise place.error(f"unknown kind of grader {shown(spelled)}; did you mean {_nearest(word)}?")
     raise place.error(f"unknown kind of grader {shown(spelled)}{suggestion(word, known)}")
+
+
+def _nearest(word: str) -> str:
+    """The kind of those with that first word that is most like it, as other programs write it."""
+    several = [name for name in BUILTIN if name.startswith(TRAJECTORY)]
+    return get_close_matches(word, several, n=1, cutoff=0)[0].replace("_", "-")
 
 
 def spellings_of(name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """``rubrics``: points that a judge answers one by one (specification of evals, section 4.8).
 
-Each point is a text, or a mapping with ``id``, ``outcome``, ``weight``, ``required``, ``required_min_score`` and ``score_ranges``.
-If no point has score ranges, the judge says of each whether it is satisfied:
+Each point is a text, or a mapping with ``id``, ``outcome``, ``weight``, ``required``, ``min_score``, ``required_min_score`` and
+``score_ranges``. If no point has score ranges or a minimum, the judge says of each whether it is satisfied:
 
     score = Σ(weight of satisfied points) ÷ Σ(weight of answered points)
 
@@ -10,24 +10,22 @@ each from 0 to 10:
 
     score = Σ(weight · points given) ÷ Σ(weight of answered points) ÷ 10
 
-7 and more is a hit; the verdict is fail if one is below its ``required_min_score``, which ``required: true`` makes 10. A point that is
-not answered, after the judge was asked again, is left out and named, unless it is required: then the grader broke.
+7 and more is a hit; the verdict is fail if one is below its minimum: ``min_score``, a share of the 10 points, or in its older form
+``required_min_score``, points; ``required: true`` alone makes it 10. A point that is not answered, after the judge was asked again, is
+left out and named, unless it is required: then the grader broke.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from pydantic import BeforeValidator
+from typing import Any, ClassVar
 
 from manyhands.core.errors import GraderError
 from manyhands.core.messages import Message
 from manyhands.core.places import Place
-from manyhands.core.settings import Flag, OptionalText, Text, number, optional_number
+from manyhands.core.settings import OptionalText
 from manyhands.graders.entry import Entry, key, read
 from manyhands.graders.exact import weighted_mean
 from manyhands.graders.judge_prompt import Prompt, prompt_of, sections
@@ -35,12 +33,10 @@ from manyhands.graders.judging import SYSTEM, Reply, Shape, ask, broken
 from manyhands.graders.names import free_name
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 from manyhands.graders.registry import Setup
+from manyhands.graders.rubric_items import MOST, Range, RubricItem, RubricList
 
 GOOD = 7
 """Points, of 10, from which on one is a hit."""
-MOST = 10.0
-Range = tuple[float, float, str]
-"""From and to, both included, and what it takes."""
 _CHECKLIST_TASK = "Say of each point below whether the answer satisfies it. Judge every point by itself."
 _RANGES_TASK = (
     "Give the answer a whole number from 0 to 10 for each point below. Where a point says what its numbers mean, keep to that. Judge "
@@ -54,84 +50,6 @@ _RANGES_REPLY = (
     'Reply with one JSON object: {"checks": {"ID OF THE POINT": {"score": 0 to 10, "reasoning": "one sentence"}, and so on for every '
     'point}, "overall_reasoning": "one or two sentences"}'
 )
-
-
-def _ranges(value: Any) -> tuple[Range, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, Mapping):
-        return _from_bounds(value)
-    if not isinstance(value, (list, tuple)) or not value:
-        raise ValueError("must be a list of ranges, or a mapping of lower bounds to texts")
-    found = sorted(map(_range, value))
-    edges = [(low, high) for low, high, _ in found]
-    joined = all(after[0] == before[1] + 1 for before, after in pairwise(edges))
-    if edges[0][0] != 0 or edges[-1][1] != MOST or not joined:
-        raise ValueError("must cover 0 to 10 without gaps, each number once")
-    return tuple(found)
-
-
-def _range(value: Any) -> Range:
-    bounds = value.get("score_range", value.get("scoreRange")) if isinstance(value, Mapping) else None
-    if not isinstance(bounds, (list, tuple)) or len(bounds) != 2 or not all(map(_is_points, bounds)):
-        raise ValueError("must be a list of mappings with score_range, as in [0, 3], and outcome")
-    text = value.get("outcome", value.get("expected_outcome"))
-    if not isinstance(text, str) or not text.strip() or bounds[0] > bounds[1]:
-        raise ValueError("each range must go up, and have an outcome")
-    return float(bounds[0]), float(bounds[1]), text
-
-
-def _from_bounds(value: Mapping[Any, Any]) -> tuple[Range, ...]:
-    try:
-        lower = sorted((int(str(bound)), text) for bound, text in value.items())
-    except ValueError:
-        raise ValueError("must be a mapping of whole numbers from 0 to 10 to texts") from None
-    bounds = [bound for bound, _ in lower]
-    if not lower or bounds[0] != 0 or bounds[-1] > MOST or len(set(bounds)) != len(bounds):
-        raise ValueError("must be a mapping of lower bounds, from 0 on and up to 10, to texts")
-    if not all(isinstance(text, str) and text.strip() for _, text in lower):
-        raise ValueError("must be a mapping of lower bounds to texts")
-    ends = [*(bound - 1 for bound in bounds[1:]), MOST]
-    return tuple((float(low), float(high), text) for (low, text), high in zip(lower, ends, strict=True))
-
-
-def _is_points(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
-
-
-def _item(value: Any) -> Any:
-    return {"outcome": value} if isinstance(value, str) else value
-
-
-def _items(value: Any) -> list[Any]:
-    entries = [value] if isinstance(value, str) else value
-    if not isinstance(entries, (list, tuple)) or not entries:
-        raise ValueError("must be a list of texts or of mappings")
-    return [_item(entry) for entry in entries]
-
-
-class RubricItem(Entry):
-    """One point."""
-
-    spellings: ClassVar[Mapping[str, str]] = {
-        "description": "outcome",
-        "expected_outcome": "outcome",
-        "criteria": "outcome",
-        "min_score": "required_min_score",
-    }
-    id: Text | None = key(None, "What results call it; rubric-1 and so on by default.")
-    outcome: OptionalText = key(None, "What the answer must be or do.")
-    weight: Annotated[float, number(least=0)] = key(1.0, "How much it counts, 0 or more.")
-    required: Flag | None = key(
-        None, "Whether the verdict is fail without it; true by default where there are no ranges."
-    )
-    required_min_score: Annotated[float | None, optional_number(least=0, most=10)] = key(
-        None, "The points, of 10, below which the verdict is fail."
-    )
-    score_ranges: Annotated[Any, BeforeValidator(_ranges)] = key((), "What the numbers from 0 to 10 mean.")
-
-
-RubricList = Annotated[tuple[RubricItem, ...], BeforeValidator(_items)]
 
 
 class RubricsEntry(Entry):
@@ -185,7 +103,7 @@ class Points:
     @classmethod
     def of(cls, items: Sequence[RubricItem], place: Place) -> Points:
         """Raises UserError."""
-        ranged = any(item.score_ranges or item.required_min_score is not None for item in items)
+        ranged = any(item.score_ranges or item.minimum is not None for item in items)
         given = {item.id for item in items if item.id is not None}
         names = (free_name(f"rubric-{index + 1}", given) for index in range(len(items)))
         points = tuple(
@@ -348,7 +266,7 @@ def rubrics_of(
 def _point(name: str, item: RubricItem, place: Place, ranged: bool) -> Point:
     if item.outcome is None and not item.score_ranges:
         raise place.error("outcome is required, or score_ranges")
-    minimum = item.required_min_score
+    minimum = item.minimum
     if minimum is None and ranged and item.required:
         minimum = MOST
     return Point(

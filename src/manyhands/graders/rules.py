@@ -102,18 +102,14 @@ class TextRule:
     values: Sequence[str]
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
-        test, verb = _TESTS.get(self.type, (_contains, "contains"))
-        folded = self.type.startswith("i")
+        test, verb, folded, one_will_do = _way(self.type)
         answer = candidate.answer.casefold() if folded else candidate.answer
         there = [value for value in self.values if test(answer, value.casefold() if folded else value)]
-        absent = [value for value in self.values if value not in there]
-        case = " (case ignored)" if folded else ""
-        if there if self.type.endswith("_any") else not absent:
-            return found(
-                self, 1.0, hits=(f"the answer {verb} {_listed(tuple(there))}{case}",), pass_limit=grading.pass_limit
-            )
-        misses = (f"the answer {_without(verb)} {_listed(tuple(absent))}{case}",)
-        return found(self, 0.0, misses=misses, pass_limit=grading.pass_limit)
+        if there if one_will_do else len(there) == len(self.values):
+            hits = (_said(verb, tuple(there), folded),)
+            return found(self, 1.0, hits, pass_limit=grading.pass_limit)
+        absent = tuple(value for value in self.values if value not in there)
+        return found(self, 0.0, misses=(_said(_without(verb), absent, folded),), pass_limit=grading.pass_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +157,15 @@ def _json_problem(text: str) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _listed(values: tuple[str, ...]) -> str:
-    return ", ".join(shown(value, LONGEST_SHOWN) for value in values)
+def _way(kind: str) -> tuple[_Test, str, bool, bool]:
+    """How a kind looks for texts: the comparison, the verb, whether case is ignored, whether one of several texts will do."""
+    return *_TESTS.get(kind, (_contains, "contains")), kind.startswith("i"), kind.endswith("_any")
+
+
+@lru_cache(maxsize=64)
+def _said(verb: str, values: tuple[str, ...], folded: bool) -> str:
+    listed = ", ".join(shown(value, LONGEST_SHOWN) for value in values)
+    return f"the answer {verb} {listed}" + " (case ignored)" * folded
 
 
 def _without(verb: str) -> str:
