@@ -1,7 +1,7 @@
 """A child: an evaluation, made and performed in this process.
 
 Argument: ``suite`` (an eval file beside its ``targets.yaml``). Reports what making and performing it took, the
-most memory that was resident, and the scores.
+most memory that was resident (its own, and that of the process that writes the results of a large run), and the scores.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.children import Meter, arguments, peak_memory, report
+from benchmarks.children import ChildMemory, Meter, arguments, peak_memory, report
 from manyhands.core.jsonio import loads
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import perform_run
@@ -26,11 +26,12 @@ def main() -> None:
     options = EvalSpec.make({"eval_files": [str(suite)], **given})
     session = run_on_loop(open_eval(options, resume=False, notice=lambda text: None, environ=os.environ))
     made, performing = making.read(), Meter()
-    result = run_on_loop(perform_run(session.folder, session.workload))
+    with ChildMemory("manyhands.evals.results_process") as writer:
+        result = run_on_loop(perform_run(session.folder, session.workload))
     performed = performing.read()
     summary = loads((session.folder / "eval_summary.json").read_bytes())
     scores = {"passed": summary["tests"]["passed"], "mean": summary["mean_score"]["value"]}
-    memory = peak_memory()
+    memory = peak_memory() + writer.peak
     report(make=asdict(made), perform=asdict(performed), memory=memory, completed=result.ledger["completed"], **scores)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import StorageError
+from manyhands.core.failures import Cause
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.blobs import pack
 from manyhands.engine.performance import StepRow
@@ -55,6 +57,26 @@ async def test_whoever_waits_sees_the_row_on_disk(tmp_path: Path) -> None:
 
     await asyncio.gather(*(one(item) for item in range(1, 21)))
     await store.end("finished")
+    store.close()
+
+
+async def test_items_that_begin_and_end_between_commits_are_entered_as_if_they_had_not(tmp_path: Path) -> None:
+    store = make_store(tmp_path, 3)
+    store.begin()
+    done = asyncio.Event()
+    store.start(1)
+    await store.writer.committed()
+    assert [row.state for row in store.reader.items()] == ["running", "pending", "pending"]
+    store.start(2)
+    store.settle(1, Outcome(ItemState.COMPLETED), lambda failure: None)
+    store.settle(2, Outcome(ItemState.FAILED, cause=Cause.TIMEOUT), lambda failure: done.set())
+    store.start(3)
+    await asyncio.wait_for(done.wait(), 5)
+    await store.end("finished")
+    rows = list(store.reader.items())
+    assert [(row.state, row.performances) for row in rows] == [("completed", 1), ("failed", 1), ("running", 1)]
+    assert all(row.started_at is not None and row.started_at <= (row.finished_at or row.started_at) for row in rows)
+    assert store.reader.counts() == {("completed", ""): 1, ("failed", "timeout"): 1, ("running", ""): 1}
     store.close()
 
 

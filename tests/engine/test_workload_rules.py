@@ -56,3 +56,48 @@ async def test_the_end_of_an_item_may_stop_the_run_before_the_next_one_begins(tm
     assert performed == ["a", "b"]
     assert (result.stopped, result.ledger["pending"], result.interrupted) == ("b was the last", 2, False)
     assert (await perform_run(tmp_path / "r", workload)).ledger["completed"] == 4
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_items_that_are_held_take_no_slot_until_they_are_freed(tmp_path: Path, slots: int) -> None:
+    performed: list[str] = []
+    ended: set[str] = set()
+    waiting: dict[str, int] = {}
+
+    async def program(context: Context) -> Outcome:
+        performed.append(context.item.key)
+        if context.item.key == "z" and performed.count("z") == 1:
+            raise ItemError(Cause.TOOL_ERROR, "once more")  # it goes back, and is performed again later
+        return Outcome(ItemState.COMPLETED)
+
+    def holds(item: Item) -> bool:
+        """Every item waits for the one behind it in the alphabet."""
+        following = {"w": "x", "x": "y", "y": "z"}.get(item.key)
+        if following is None or following in ended:
+            return False
+        waiting[following] = item.number
+        return True
+
+    def stops(item: Item, outcome: Outcome) -> str | None:
+        ended.add(item.key)
+        return None
+
+    def freed() -> list[int]:
+        return [waiting.pop(key) for key in list(waiting) if key in ended]
+
+    workload = ProgramWorkload(program, "wxyaz", concurrency=slots, holds=holds, stops=stops, freed=freed)
+    create_run(tmp_path / "r", "program", workload, version="test", notice=print)
+    result = await perform_run(tmp_path / "r", workload)
+    assert sorted(performed[:2]) == ["a", "z"]
+    assert performed[2:] == ["z", "y", "x", "w"]
+    assert result.ledger["completed"] == 5
+
+
+async def test_items_that_are_never_freed_stay_pending_and_the_run_ends(tmp_path: Path) -> None:
+    async def program(context: Context) -> Outcome:
+        return Outcome(ItemState.COMPLETED)
+
+    workload = ProgramWorkload(program, "ab", holds=lambda item: item.key == "a", freed=lambda: ())
+    create_run(tmp_path / "r", "program", workload, version="test", notice=print)
+    result = await perform_run(tmp_path / "r", workload)
+    assert (result.ledger["completed"], result.ledger["pending"]) == (1, 1)

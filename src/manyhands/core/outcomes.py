@@ -19,9 +19,11 @@ class ItemState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def final(self) -> bool:
-        return self is not ItemState.PENDING and self is not ItemState.RUNNING
+    final: bool
+    """Whether nothing follows any more."""
+
+    def __init__(self, value: str) -> None:
+        self.final = value not in ("pending", "running")
 
 
 @dataclass(slots=True)  # not frozen, which would make it slow to make, and one is made for each item

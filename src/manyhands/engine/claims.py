@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from manyhands.core.clock import Clock
@@ -30,9 +31,12 @@ class Claimed:
 class Claims:
     """Reads claimable items from the journal, a page at a time. Never gives out an item twice before it was put back."""
 
-    def __init__(self, reader: JournalReader, clock: Clock) -> None:
+    def __init__(self, reader: JournalReader, clock: Clock, holds: Callable[[Item], bool] | None = None) -> None:
+        """``holds``: whether an item has to wait; it is not given out before it was freed."""
         self._reader = reader
         self._clock = clock
+        self._holds = holds
+        self._freed: deque[int] = deque()
         self._fresh: deque[Claimed] = deque()
         self._due: deque[Claimed] = deque()
         self._position = -1
@@ -42,10 +46,16 @@ class Claims:
 
     def take(self) -> Claimed | None:
         """The next item, or None if there is none at this moment."""
-        claimed = self._take_due() or self._take_fresh()
-        if claimed is not None:
+        while (claimed := self._take_due() or self._take_freed() or self._take_fresh()) is not None:
             self._held.add(claimed.item.number)
-        return claimed
+            if self._holds is None or not self._holds(claimed.item):
+                return claimed
+        return None
+
+    def free(self, numbers: Iterable[int]) -> bool:
+        """Items that were held are to be looked at again; whether there are any."""
+        self._freed.extend(numbers)
+        return bool(self._freed)
 
     def release(self, number: int) -> None:
         """The item's end, or its return to the journal, is on disk."""
@@ -68,6 +78,10 @@ class Claims:
                 self._position = rows[-1][-1]
             self._fresh.extend(map(_claimed, rows))
         return self._fresh.popleft() if self._fresh else None
+
+    def _take_freed(self) -> Claimed | None:
+        row = self._reader.item(str(self._freed.popleft())) if self._freed else None
+        return None if row is None else Claimed(row.item, row.attempt, row.performances, row.failures)
 
     def _take_due(self) -> Claimed | None:
         if not self._due and self._clock.monotonic() - self._looked_at >= DUE_INTERVAL:

@@ -66,7 +66,7 @@ class Engine:
         self._limits = limits
         self._on_outcome = on_outcome
         self._workspaces = str(store.folder / WORKSPACES)
-        self._claims = Claims(store.reader, clock)
+        self._claims = Claims(store.reader, clock, execution.holds)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._performing = 0
         self._slots: set[asyncio.Task[None]] = set()
@@ -78,6 +78,8 @@ class Engine:
         self._removals: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
+        self._looked_at = -1
+        self._workspaces_there = False
         self.ending = Ending()
 
     @property
@@ -257,6 +259,8 @@ class Engine:
         self._unsettled += 1
         if self._execution.stops is not None and (reason := self._execution.stops(claimed.item, outcome)) is not None:
             self.stop(reason)
+        if self._execution.freed is not None and self._claims.free(self._execution.freed()):
+            self._wake_one()
 
     def _settled(self, claimed: Claimed, outcome: Outcome, failure: StorageError | None) -> None:
         """An item's end is on disk, or can't be written. What goes wrong here stops the run."""
@@ -365,13 +369,16 @@ class Engine:
         claimed.performances = 0
 
     def _may_have_workspace(self) -> bool:
-        return not self._execution.keep_workspaces and os.path.exists(self._workspaces)
+        """Whether any item has one. Looked up once for all that a commit ended: what these made was there before it."""
+        commits = self._store.writer.commits
+        if commits != self._looked_at:
+            self._looked_at = commits
+            self._workspaces_there = not self._execution.keep_workspaces and os.path.exists(self._workspaces)
+        return self._workspaces_there
 
     async def _remove_workspace(self, claimed: Claimed) -> None:
-        if not self._may_have_workspace():
-            return
         folder = self._workspace_of(claimed)
-        if folder.exists():
+        if not self._execution.keep_workspaces and folder.exists():
             await asyncio.to_thread(remove_tree, folder)
 
     def _workspace_of(self, claimed: Claimed) -> Path:

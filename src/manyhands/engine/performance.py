@@ -249,11 +249,11 @@ class _Performance:
     __slots__ = ("_waiters", "abandoned", "broken", "ended", "in_flight", "recorded", "replayed", "scopes")
 
     def __init__(self, claim: Claim) -> None:
-        self.recorded = {
-            (scope, seq): (kind, identity, output) for scope, seq, kind, identity, output in claim.recorded
-        }
+        self.recorded: dict[tuple[str, int], tuple[str, bytes, bytes]] = {}
+        for scope, seq, kind, identity, output in claim.recorded:
+            self.recorded[scope, seq] = kind, identity, output
         self.replayed: set[tuple[str, int]] = set()
-        self.scopes: set[str] = {ROOT_SCOPE}
+        self.scopes = {ROOT_SCOPE}
         self.broken: Exception | None = None
         """Why the performance can't come to an end of its own, even if the workload should overlook it."""
         self.in_flight = 0

@@ -17,9 +17,10 @@ UPDATE items SET state = 'pending', not_before = v.column2, attempt = v.column3,
 FROM (VALUES :rows) AS v WHERE items.number = v.column1;
 
 -- name: settle_items
--- number, state, reason, cause, message, record, finished_at, output file (or null)
+-- number, state, reason, cause, message, record, finished_at, output file (or null), started_at (null: that is entered already)
 UPDATE items SET state = v.column2, reason = v.column3, cause = v.column4, message = v.column5, record = v.column6,
-    finished_at = v.column7, written = 0, output = (SELECT id FROM outputs WHERE file = v.column8)
+    finished_at = v.column7, written = 0, output = (SELECT id FROM outputs WHERE file = v.column8),
+    performances = performances + (v.column9 IS NOT NULL), started_at = coalesce(started_at, v.column9)
 FROM (VALUES :rows) AS v WHERE items.number = v.column1;
 
 -- name: end_attempts
@@ -147,6 +148,10 @@ FROM items WHERE key = ?;
 -- name: items_after
 SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
 FROM items WHERE position > ? ORDER BY position LIMIT ?;
+
+-- name: payloads
+-- of items that are still in the input
+SELECT payload, position FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;
 
 -- name: exported_items
 -- what a table of the items shows of each, but for those that left the input; of one that waits or is performed again: why it last failed

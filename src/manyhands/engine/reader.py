@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ class JournalReader:
         """Whether the journal has this version's schema. Raises RunError if a newer version wrote it, or if it is no journal."""
         return is_current(self._connection, self._path)
 
+    def hinders_nobody(self) -> bool:
+        """Whether the owner can write while others read: the journal has a write-ahead log."""
+        with storage_errors(self._path):
+            mode: str = self._connection.execute("PRAGMA journal_mode").fetchone()[0]
+        return mode == "wal"
+
     def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """All rows of a named query."""
         with storage_errors(self._path):
@@ -68,9 +75,18 @@ class JournalReader:
         row = self.one("item_by_key", without_surrogates(key))
         return None if row is None else item_row(row)
 
-    def items(self) -> Iterator[ItemRow]:
-        """All items in order of the input, streamed."""
-        return self._paged("items_after")
+    def items(self, behind: int = -1) -> Iterator[ItemRow]:
+        """All items (behind a position) in order of the input, streamed."""
+        return self._paged("items_after", behind)
+
+    def payloads(self) -> Iterator[Json]:
+        """Of all items that are still in the input, in its order, streamed."""
+        return (unpack(payload) for payload, _ in self.streamed("payloads"))
+
+    def ended_after(self, position: int) -> list[ItemRow]:
+        """The next items behind a position, in order, up to one that has not ended, and so many at most that they are quickly read."""
+        rows = self.all("items_after", position, PAGE)
+        return [item_row(row) for row in takewhile(lambda row: _STATES[row[3]].final, rows)]
 
     def unwritten(self) -> Iterator[ItemRow]:
         """Ended items whose output line is not known to be on disk."""
@@ -125,8 +141,8 @@ class JournalReader:
 
         Only where the journal has a write-ahead log: elsewhere a reader that stays would keep the owner from writing.
         """
+        holds = self.hinders_nobody()
         with storage_errors(self._path):
-            holds = self._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
             if holds:
                 self._connection.execute("BEGIN")
         try:
@@ -146,8 +162,7 @@ class JournalReader:
                 return
             position = row[-1]
 
-    def _paged(self, query: str) -> Iterator[ItemRow]:
-        position = -1
+    def _paged(self, query: str, position: int = -1) -> Iterator[ItemRow]:
         while rows := self.all(query, position, PAGE):
             for row in rows:
                 yield item_row(row)

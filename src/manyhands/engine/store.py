@@ -235,7 +235,7 @@ class Store:
     def settle(self, number: int, outcome: Outcome, tell: OnCommit) -> None:
         """An item has ended; ``tell`` is called once that is on disk. Raises TypeError or ValueError, with nothing written, if its record
         is no JSON."""
-        row = (number, *outcome_row(outcome, self._clock.now()))
+        row = (number, *outcome_row(outcome, self._clock.now()), None)
         if outcome.line is not None:
             self._name_output(outcome.line[0])
         self.writer.submit("settle_items", row, tell=tell)

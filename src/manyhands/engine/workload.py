@@ -28,7 +28,8 @@ class Execution:
     before anything is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be
     performed in all before such a failure ends it, where the workload has rules of its own (None: as the failure table and
     ``max_attempts`` say).
-    ``stops``: told of every end of an item; if it gives a reason, the run stops for it.
+    ``stops``: told of every end of an item; if it gives a reason, the run stops for it. ``holds``: whether an item that could be performed
+    waits for others; it takes no slot then, and is looked at again once ``freed``, which is asked after every end, gives its number.
     """
 
     executor: str = "processes"
@@ -47,6 +48,8 @@ class Execution:
     seed: int = 0
     tries: Callable[[Item, ItemError], int | None] | None = None
     stops: Callable[[Item, Outcome], str | None] | None = None
+    holds: Callable[[Item], bool] | None = None
+    freed: Callable[[], Sequence[int]] | None = None
 
 
 WORKLOADS = {

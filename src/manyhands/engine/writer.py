@@ -61,6 +61,8 @@ class GroupWriter:
         self._lock = threading.Lock()
         self._condition = threading.Condition(self._lock)
         self._asleep = False
+        self._dozing = False
+        """What the thread waits for: any row, or somebody who waits for the rows that there are. (Telling one that works takes long.)"""
         self._batch = _Batch()
         self._closing = False
         self._failure: Exception | None = None
@@ -84,7 +86,7 @@ class GroupWriter:
                 self._batch.usage += usage
             if tell is not None:
                 self._batch.waiters.append(tell)
-            if self._asleep or tell is not None:
+            if self._asleep or (tell is not None and self._dozing):
                 self._condition.notify()
 
     def submit_all(self, kind: str, rows: Iterable[Row]) -> None:
@@ -126,7 +128,8 @@ class GroupWriter:
             return
         with self._lock:
             self._batch.waiters.append(tell)
-            self._condition.notify()
+            if self._asleep or self._dozing:
+                self._condition.notify()
 
     async def close(self) -> None:
         """Commit what is queued, then end the thread."""
@@ -150,11 +153,14 @@ class GroupWriter:
             self._condition.wait()
             self._asleep = False
         if not (self._batch.waiters or self._closing):
+            self._dozing = True
             self._condition.wait(LAZY_SECONDS)
+            self._dozing = False
 
     def _commit(self, batch: _Batch) -> None:
         try:
             if self._failure is None and batch.rows:
+                fold_starts(batch.rows)
                 with transaction(self._connection):
                     for kind in ORDER:
                         if kind in batch.rows:
@@ -174,6 +180,20 @@ class GroupWriter:
             chunk = rows[start : start + size]
             self._connection.execute(expanded(kind, columns, size), [value for row in chunk for value in row])
             start += size
+
+
+def fold_starts(rows: dict[str, list[Row]]) -> None:
+    """An item that was begun and has ended since the last commit is written once: a row less for each of many, and no index that holds
+    it for an instant."""
+    starts, ends = rows.get("start_items"), rows.get("settle_items")
+    if starts is None or ends is None:
+        return
+    begun: dict[int, float] = {row[0]: row[1] for row in starts}
+    rows["settle_items"] = [(*end[:-1], begun.pop(end[0], None)) for end in ends]
+    if begun:
+        rows["start_items"] = list(begun.items())
+    else:
+        del rows["start_items"]
 
 
 def usage_row(usage: Usage) -> tuple[Any, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from typing import Any
 
 from manyhands.engine.performance import Claim, Performed, Surroundings, perform_item
 from manyhands.engine.workload import Workload
@@ -27,8 +29,8 @@ class LocalExecutor:
     async def start(self) -> None:
         await self._stack.enter_async_context(self._workload.performing())
 
-    async def perform(self, claim: Claim) -> Performed:
-        return await perform_item(self._workload, self._surroundings, claim, self._item_timeout)
+    def perform(self, claim: Claim) -> Coroutine[Any, Any, Performed]:
+        return perform_item(self._workload, self._surroundings, claim, self._item_timeout)
 
     def stop(self) -> None:
         self._surroundings.stopping = True
