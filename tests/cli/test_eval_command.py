@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from manyhands.testing.batches import Ran, read_lines, run_command
 from manyhands.testing.commands import Command
@@ -184,6 +185,47 @@ def test_every_kind_of_file(folder: Path) -> None:
     assert (folder / "again.yml").read_text() == (folder / "out" / "r.yaml").read_text()
 
 
+def test_a_file_of_results_is_what_its_ending_says(folder: Path) -> None:
+    for name in ("out.json", "out.XML", "out.yml", "out.html", "out.ndjson", "out", "out.v2"):
+        assert evaluate(folder, "--target=echo", f"--out=files/{name}", name=name).code == 1
+    texts = {path.name: path.read_text() for path in (folder / "files").iterdir()}
+    assert json.loads(texts["out.json"])["stats"]["total"] == 2
+    assert ElementTree.fromstring(texts["out.XML"]).get("tests") == "2"
+    assert [document["test_id"] for document in YAML(typ="safe").load_all(texts["out.yml"])] == ["good", "bad/1"]
+    assert texts["out.html"].startswith("<!DOCTYPE html>")
+    for name in ("out.ndjson", "out", "out.v2"):
+        assert [json.loads(line)["test_id"] for line in texts[name].splitlines()] == ["good", "bad/1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out=r.csv"], "--out r.csv: results are not written as .csv; let it end in one of .jsonl, .json, .xml"),
+        (["--out=r.jsonl.gz"], "results are not written as .gz"),
+        (["--out=r.json", "--output_format=yaml"], "r.json: .json is not what --output_format=yaml writes"),
+        (["--out=r.yaml", "--output_format=jsonl"], "r.yaml: .yaml is not what --output_format=jsonl writes"),
+        (["--output=r.csv"], "--output must end in one of .jsonl, .json, .xml, .html, .yaml, .yml"),
+        (["--output=r"], "--output must end in one of"),
+        (["--trace_file=t.json"], "--trace_file t.json: is written as JSON Lines, not as .json; let it end in .jsonl"),
+        (["--trace_file=t.csv"], "not as .csv"),
+    ],
+)
+def test_a_file_of_results_that_would_not_be_what_its_ending_says(folder: Path, words: list[str], said: str) -> None:
+    ran = evaluate(folder, "--target=echo", *words)
+    assert ran.code == 2
+    (line,) = ran.err.strip().splitlines()
+    assert said in line
+    assert not (folder / "data").exists()
+
+
+def test_a_report_that_can_not_be_written_whole_is_not_begun(folder: Path) -> None:
+    evaluate(folder, "--target=echo")
+    ran = run_command(folder, "eval", "report", "r", "-o", "a.json", "-o", "b.csv")
+    assert ran.code == 2
+    assert "--output b.csv: must end in one of" in ran.err
+    assert not (folder / "a.json").exists()
+
+
 def test_results_take_no_place_of_the_runs_own_files(folder: Path) -> None:
     evaluate(folder, "--target=echo")
     ran = run_command(folder, "eval", "report", "r", "--output=data/r/results.jsonl")
@@ -210,6 +252,23 @@ def test_results_take_no_place_of_the_runs_own_files(folder: Path) -> None:
 
 
 # --- Going on
+
+
+def test_a_run_is_graded_again_by_its_name_or_its_folder(folder: Path) -> None:
+    assert evaluate(folder, "--target=echo").code == 1
+    (folder / "sub").mkdir()
+    for place, named in (
+        (folder, "r"),
+        (folder, "data/r"),
+        (folder, str(folder / "data" / "r")),
+        (folder / "sub", "../data/r"),
+    ):
+        words = ("--target=echo", f"--regrade={named}", f"--run_name=again-{named.replace('/', '-')}", "--quiet")
+        ran = run_command(place, "eval", str(folder / "e.yaml"), *words)
+        assert ran.code == 1, ran.err
+    assert (folder / "asked.txt").read_text() == "yes\n" * 2
+    ran = evaluate(folder, "--target=echo", "--regrade=data/none", name="none")
+    assert (ran.code, "not a run folder" in ran.err) == (2, True)
 
 
 def test_a_name_that_is_taken(folder: Path) -> None:

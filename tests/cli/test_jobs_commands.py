@@ -324,6 +324,38 @@ def test_cancel_firmly(folder: JobFolder) -> None:
 # --- Export
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x.json", "x.json: results are not written as .json; let it end in one of .csv, .jsonl, .parquet, .tsv"),
+        ("x.xlsx", "results are not written as .xlsx"),
+        ("x.json.gz", "results are not written as .json"),
+        ("x.parquet.gz", "Parquet is compressed in itself; leave out .gz"),
+    ],
+)
+def test_names_that_promise_another_format_are_refused(folder: JobFolder, name: str, said: str) -> None:
+    spawned = folder.jobs("spawn", "rows.csv", "--instruction=x", f"--output_csv_path={name}", *LOCAL)
+    assert spawned.code == 2
+    assert said in one_line(spawned)
+    folder.spawn(*LOCAL, "--detach", "--no-auto_export")
+    ended = folder.jobs("export", "j", f"--output_csv_path={name}")
+    assert ended.code == 2
+    assert said in one_line(ended)
+    assert not (folder.path / name).exists()
+
+
+def test_a_name_says_the_format_of_an_export(folder: JobFolder) -> None:
+    folder.spawn(*LOCAL, "--detach", "--no-auto_export", "--export_format=csv")
+    for name, words in (("x.jsonl", []), ("x.ndjson", []), ("x.json", ["--format=jsonl"])):
+        assert folder.jobs("export", "j", f"--path={name}", *words).code == 0
+        lines = (folder.path / name).read_text().splitlines()
+        assert all(isinstance(json.loads(line), dict) for line in lines)
+    assert folder.jobs("export", "j", "--path=x.csv").out == "3 rows: x.csv\n"
+    ended = folder.jobs("export", "j", "--path=x.txt")
+    assert (ended.code, ended.out) == (0, "3 rows: x.txt (CSV)\n")
+    assert (folder.path / "x.txt").read_text().startswith("name,text,")
+
+
 def test_export_at_any_time_in_every_format(folder: JobFolder) -> None:
     folder.write_rows(["one", "until go", "=three"])
     folder.spawn(*LOCAL, "--detach", "--no-auto_export")

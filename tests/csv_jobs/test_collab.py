@@ -169,6 +169,17 @@ async def test_an_export_goes_where_it_is_asked_to(attempt: Attempt) -> None:
     assert sorted(path.name for path in kept.iterdir()) == ["paths.json", "table.csv"]
 
 
+async def test_a_name_that_promises_another_format_is_refused_as_the_model_knows_it(attempt: Attempt) -> None:
+    spawn = ("spawn_agents_on_csv", {**SPAWN, "output_csv_path": "out.json"})
+    export = ("export_agent_job_csv", {"job_id": "cities", "output_csv_path": "some/where.xlsx"})
+    calls = (WRITE, spawn, ("spawn_agents_on_csv", SPAWN), WAIT, export, ("terminal", {"command": "ls"}))
+    _, refused, _, _, not_exported, shown = await attempt.hold(*calls)
+    assert "out.json: results are not written as .json" in json.dumps(refused)
+    assert "some/where.xlsx: results are not written as .xlsx" in json.dumps(not_exported)
+    assert no_host_path(attempt, refused, not_exported)
+    assert "some" not in shown["output"].split()
+
+
 async def test_an_attempt_sees_its_own_jobs_only(attempt: Attempt) -> None:
     await attempt.hold(WRITE, ("spawn_agents_on_csv", {**SPAWN, "wait": True}))
     other = Attempt(attempt.folder, number=2)

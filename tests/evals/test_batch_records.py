@@ -321,6 +321,52 @@ def test_what_could_be_unpacked_counts(followed: Followed) -> None:
     assert "its end is missing or damaged" in (followed.file.note or "")
 
 
+WIDE = ["utf-16", "utf-16-le", "utf-16-be"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("encoding", WIDE)
+def test_lines_in_utf_16_are_read_once_they_are_whole(followed: Followed, encoding: str, packed: bool) -> None:
+    lines = '{"id": "a", "text": "naïve 😀"}\r\n{"id": "b"\r\n\r\n{"id": "c"}\r\n'
+    data = gzip.compress(lines.encode(encoding)) if packed else lines.encode(encoding)
+    with followed.path.open("wb", buffering=0) as file:
+        for place in range(0, len(data), 3):
+            file.write(data[place : place + 3])
+            assert followed.on() == []
+    a, bad, c = followed.end()
+    assert (a, c) == ("a", "c")
+    assert bad.startswith("!2 is not JSON")
+    assert json.loads(followed.lines()[0])["text"] == "naïve 😀"
+    assert "the output is UTF-16 and was read as such" in (followed.file.note or "")
+    assert followed.file.problem is None
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+def test_an_array_in_utf_16(followed: Followed, encoding: str) -> None:
+    followed.path.write_bytes(ARRAYS[1].encode(encoding))
+    assert followed.end() == ["a", "b"]
+    assert followed.file.unit == "element"
+    assert "UTF-16" in (followed.file.note or "")
+    assert "one JSON array was read as lines" in (followed.file.note or "")
+    assert [path.name for path in sorted(followed.path.parent.iterdir())] == ["output.jsonl", "records.jsonl"]
+
+
+def test_utf_16_that_begins_with_one_byte_is_waited_for(followed: Followed) -> None:
+    with followed.path.open("wb", buffering=0) as file:
+        for byte in (b"\xff", b"\xfe"):
+            file.write(byte)
+            assert followed.on() == []
+        file.write(record("a").decode().encode("utf-16-le")[:-1])
+    (found,) = followed.end()  # the last character is cut in two
+    assert found.startswith("!1 is not JSON")
+
+
+def test_utf_16_without_anything_in_it_is_empty(followed: Followed) -> None:
+    followed.path.write_bytes("\r\n".encode("utf-16"))
+    assert followed.end() == []
+    assert followed.file.problem == "the output file is empty"
+
+
 # --- Whose they are
 
 

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,11 @@ async def test_what_the_command_is_told(suite: Suite, tmp_path: Path) -> None:
     settings = CommandSettings(template, settings.folder, settings.eval_file, 20.0, settings.files_format)
     files = [tmp_path / "x 1", tmp_path / "x 1", tmp_path / "x2"]
     tests = {"a": {"id": "a", "input": [1]}, "b c": {"id": "b c", "camelKey": {"X": 1}}}
-    async with suite.opened(settings, list(tests), tests=tests.__getitem__, files=files) as batch:
+
+    def lines(ids: Collection[str]) -> Iterable[bytes]:
+        return (json.dumps(tests[each]).encode() for each in ids)
+
+    async with suite.opened(settings, list(tests), tests=lines, files=files) as batch:
         found = await batch.answer("a")
         assert isinstance(found, Answer)
         said = json.loads(found.text)

@@ -149,6 +149,12 @@ def test_nothing_that_is_written_is_too_strange(data: bytes) -> None:
     assert answer.text is not None
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig"])
+def test_answers_of_windows_programs_are_read(encoding: str) -> None:
+    assert read_answer("naïve\r\n".encode(encoding)).text == "naïve\r\n"
+    assert read_answer('{"text": "naïve"}\r\n'.encode(encoding)).text == "naïve"
+
+
 # --- How it fails
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.evals.dotenv_files import environment, parse_dotenv, read_dotenv
 from manyhands.evals.file_references import Surroundings
+from manyhands.graders.dotenv_files import environment, parse_dotenv, read_dotenv
 from manyhands.testing.eval_runs import perform_eval
 
 
@@ -85,6 +85,23 @@ def test_a_file_that_cant_be_read(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="not UTF-8"):
         read_dotenv(tmp_path / ".env")
+
+
+async def test_what_graders_print_holds_no_secrets_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LICENCE_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("LICENCE_TOKEN=abcdefgh12345\nPLAIN=plain-text\n")
+    says = """echo "{\\"score\\": 1, \\"reasoning\\": \\"$LICENCE_TOKEN $PLAIN\\"}" """
+    graders = [{"name": "says", "type": "code_judge", "script": says}]
+    breaks = [{"name": "breaks", "type": "code_judge", "script": 'echo "no $LICENCE_TOKEN" >&2; exit 3'}]
+    tests = [{"id": "a", "input": "x", "assert": graders}, {"id": "b", "input": "x", "assert": breaks}]
+    (tmp_path / "suite.yaml").write_text(json.dumps({"targets": {"m": {"provider": "mock"}}, "tests": tests}))
+    run = await perform_eval(tmp_path)
+    assert "[redacted] plain-text" in run.record("a")["reasoning"]
+    assert "no [redacted]" in run.record("b")["error"]
+    assert "abcdefgh12345" not in json.dumps(run.records())
 
 
 @pytest.mark.parametrize("batching", [False, True])

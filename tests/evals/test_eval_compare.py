@@ -203,6 +203,18 @@ def test_few_tests_say_little_and_none_say_nothing(folder: Path) -> None:
     assert "too few of them differ" in same.out
 
 
+def test_the_json_says_why_there_is_no_interval(folder: Path) -> None:
+    write(folder / "two.jsonl", {"test_id": "t0", "score": 1.0}, {"test_id": "t1", "score": 0.3})
+    summary = json.loads(ran(folder, "base.jsonl", "two.jsonl", "--json").out)["summary"]
+    assert (summary["interval"], summary["no_interval"]) == (None, "2 independent tests can't say how sure that is")
+    assert (summary["p_value"], summary["least_p_value"]) == (1.0, 0.5)
+    summary = json.loads(ran(folder, "base.jsonl", "worse.jsonl", "--json").out)["summary"]
+    assert summary["no_interval"] is None
+    assert summary["interval"]["low"] < summary["mean_delta"] < summary["interval"]["high"]
+    said = ran(folder, "base.jsonl", "worse.jsonl").out
+    assert "p = 0.5000 (sign flips, exact; with 3 independent tests it is never below 0.25)" in said
+
+
 def test_json_and_the_threshold(folder: Path) -> None:
     value = json.loads(ran(folder, "base.jsonl", "better.jsonl", "--json", "--threshold=0.3").out)
     assert (value["summary"]["wins"], value["summary"]["ties"], value["summary"]["threshold"]) == (1, 2, 0.3)

@@ -82,6 +82,19 @@ def test_matching_files_are_sorted(tmp_path: Path) -> None:
     assert found == [tmp_path / name for name in ("a.yaml", "b.yaml", "d/c.yaml")]
 
 
+def test_any_levels_are_no_links_that_lead_round(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.yaml").touch()
+    (tmp_path / "a" / "b" / "round").symlink_to(tmp_path / "a")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "file.yaml").symlink_to(tmp_path / "a" / "b" / "x.yaml")
+    assert matching_files("a/**/*.yaml", tmp_path) == [tmp_path / "a/b/x.yaml", tmp_path / "a/file.yaml"]
+    assert matching_files("**/x.yaml", tmp_path) == [tmp_path / "a/b/x.yaml"]
+    # What is named is followed.
+    assert matching_files("link/**/x.yaml", tmp_path) == [tmp_path / "link/b/x.yaml"]
+    assert matching_files("*/b/x.yaml", tmp_path) == [tmp_path / "a/b/x.yaml", tmp_path / "link/b/x.yaml"]
+
+
 def test_a_folder_stands_for_the_files_in_it_whose_kind_is_known(tmp_path: Path) -> None:
     write(
         tmp_path,

@@ -238,7 +238,7 @@ def test_expected_outputs(case: Case, written: str, messages: list[Any]) -> None
         ("input: i\n    rubrics: be nice", "tests[0].rubrics: must be a list of rubrics"),
         ("input: i\n    assert: [{type: contians, value: x}]", "tests[0].assert[0].type: unknown kind of grader"),
         ("input: i\n    assert: [{type: contains}]", "tests[0].assert[0]: value is required"),
-        ("input: i\n    turns: []", "tests[0].turns: is not supported"),
+        ("input: i\n    turns: []", "tests[0].turns: goes with mode: conversation"),
         ("input: {a: 1}\n    input_files: [x.txt]", "tests[0].input: must be a text where there are input_files"),
         ("input_files: [x.txt]", "tests[0]: input is required"),
     ],
@@ -502,6 +502,19 @@ tests:
     assert two.criteria == "suite"
 
 
+def test_what_is_almost_a_variable_is_named_once(case: Case) -> None:
+    test = "{criteria: 'in {{ twon }}', input: {a: ['{{ town.zip }}', '{{ town }}', '{{ answer }}']}"
+    case.write(
+        "e.yaml",
+        f"vars: {{town: Rome}}\ntests: [{test}, id: a}}, {test}, id: b}}, {test}, vars: {{twon: x}}, id: c}}]\n",
+    )
+    (file,) = case.load_all(["e.yaml"])
+    assert file.notices == (
+        "e.yaml: {{ town.zip }} is no variable and stays as it is; did you mean {{ town }}?",
+        "e.yaml: {{ twon }} is no variable and stays as it is; did you mean {{ town }}?",
+    )
+
+
 def test_without_variables_braces_are_text(case: Case) -> None:
     assert case.test("    input: 'say {{ name }}'").question == "say {{ name }}"
 
@@ -562,6 +575,50 @@ def test_a_bad_line_can_be_skipped(case: Case) -> None:
     assert file.invalid[0].message.startswith("bad.jsonl, line 2: not JSON")
 
 
+def test_a_file_of_tests_that_is_named_twice(case: Case) -> None:
+    case.write("e.yaml", 'tests: ["file://m*.yaml", file://more.yaml]\n')
+    case.write("more.yaml", "- {id: a, input: x, criteria: c}\n")
+    with pytest.raises(
+        UserError, match=r"^more\.yaml, line 1: \[0\]\.id: 'a' comes again, as its file is named twice$"
+    ):
+        case.load_all(["e.yaml"])
+
+
+def test_an_id_that_comes_twice_in_json_lines(case: Case) -> None:
+    case.write("d.jsonl", '{"id": "a", "input": "x", "criteria": "c"}\n' * 2)
+    with pytest.raises(UserError, match=r"^d\.jsonl, line 2: id: 'a' is the id of another test too, in line 1$"):
+        case.load_all(["d.jsonl"])
+
+
+def test_variables_stand_for_their_values_in_graders_that_are_included(case: Case) -> None:
+    case.write("shared.yaml", "- {type: contains, value: '{{ town }} {{ answer }}'}\n- {include: ./more.yaml}\n")
+    case.write("more.yaml", "- {type: latency, threshold: '{{ most }}'}\n")
+    case.write(
+        "e.yaml",
+        "vars: {most: 5}\nassert: [{include: ./shared.yaml}]\ntests:\n"
+        "  - {id: a, input: x, vars: {town: Rome}}\n  - {id: b, input: x, vars: {town: Oslo, most: 7}}\n",
+    )
+    (file,) = case.load_all(["e.yaml"])
+    values = [(test.graders[0]["value"], test.graders[1]["threshold"]) for test in file.tests]
+    assert values == [("Rome {{ answer }}", 5), ("Oslo {{ answer }}", 7)]
+
+
+def test_tests_that_are_nothing(case: Case) -> None:
+    case.write("e.yaml", "description: d\ntests:\n")
+    with pytest.raises(UserError, match=r"^e\.yaml, line 2: tests: must be a list of tests; nothing is there$"):
+        case.load_all(["e.yaml"])
+
+
+def test_a_file_of_tests_that_names_another_one(case: Case) -> None:
+    case.write("e.yaml", "tests: [file://more.yaml]\n")
+    case.write("more.yaml", "- {id: a, input: x, criteria: c}\n- file://rest.yaml\n")
+    with pytest.raises(UserError) as caught:
+        case.load_all(["e.yaml"])
+    assert str(caught.value) == (
+        "more.yaml, line 2: [1]: 'file://rest.yaml': only the eval file itself may name files of tests"
+    )
+
+
 # --- JSON Lines
 
 
@@ -586,6 +643,22 @@ def test_the_sidecar_called_eval_goes_first(case: Case) -> None:
 
     assert case.load_all(["data.jsonl"])[0].dataset == "first"
     assert case.load_all(["data.eval.yaml"])[0].dataset == "first"
+
+
+def test_a_second_sidecar_is_named_as_one_that_does_not_count(case: Case) -> None:
+    case.write("data.jsonl", '{"id": "a", "criteria": "c", "input": "i"}\n')
+    case.write("data.yaml", "dataset: first\n")
+    assert case.load_all(["data.jsonl"])[0].notices == ()
+
+    case.write("data.yml", "dataset: second\n")
+    (file,) = case.load_all(["data.jsonl"])
+    assert file.dataset == "first"
+    assert file.notices == ("data.jsonl: its sidecar is data.yaml; data.yml beside it does not count",)
+
+    case.write("data.eval.yaml", "dataset: third\n")
+    (file,) = case.load_all(["data.jsonl"])
+    assert file.dataset == "third"
+    assert file.notices == ("data.jsonl: its sidecar is data.eval.yaml; data.yaml and data.yml beside it do not count",)
 
 
 def test_json_lines_without_a_sidecar(case: Case) -> None:

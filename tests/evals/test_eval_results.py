@@ -22,10 +22,10 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import wilson
 from manyhands.engine.workload import BEHIND_INPUT, ItemRow
 from manyhands.evals.eval_summary import EvalFigures
+from manyhands.evals.output_names import ENDINGS
 from manyhands.evals.result_files import write_as
 from manyhands.evals.result_records import Record, results
 from manyhands.evals.results import records_in
-from manyhands.evals.spec import ENDINGS
 
 _numbers = count(1)
 LIMIT = 0.8
@@ -297,7 +297,7 @@ def test_every_test_is_counted_once_and_errors_have_no_part_in_scores() -> None:
     rows += [row("f", state=ItemState.FAILED, status="grader_error", error="x")]
     value = figures(*found(*rows))
     assert value["tests"] == {
-        "in": 6, "passed": 1, "failed": 1, "errors": 1, "grader_errors": 1, "ungraded": 1, "invalid": 0, "pending": 1,
+        "in": 6, "passed": 1, "failed": 1, "errors": 1, "grader_errors": 1, "skipped": 0, "ungraded": 1, "invalid": 0, "pending": 1,
     }  # fmt: skip
     assert value["mean_score"]["value"] == 0.75
     assert value["mean_score"]["tests"] == 2

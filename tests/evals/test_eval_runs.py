@@ -109,6 +109,27 @@ async def test_all_kinds_of_targets_and_a_judge_are_put_to_the_same_tests(tmp_pa
     assert ("", "target") in run.steps("suite/a@tool")
 
 
+async def test_a_duration_that_is_none_is_an_error_of_its_test_and_not_measured_over(tmp_path: Path) -> None:
+    record = '{"text": "a", "duration_ms": "slow"}'
+    write(
+        tmp_path,
+        f"""\
+        targets:
+          - {{name: function, provider: python, function: "own.py:answer"}}
+          - {{name: tool, provider: cli, command: "printf '%s' '{record.replace('"', chr(92) + '"')}' > {{OUTPUT_FILE}}"}}
+        execution: {{targets: [function, tool]}}
+        assert: [{{type: contains, value: a}}]
+        tests: [{{id: a, input: x}}]
+        """,
+        own=f"def answer(asked):\n    return {record}\n",
+    )
+    run = await perform_eval(tmp_path)
+    assert [(each["target"], each["error"]) for each in run.records()] == [
+        ("function", "duration_ms is not a number"),
+        ("tool", "duration_ms is not a number"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("judge", "status"),
     [
@@ -377,6 +398,25 @@ async def test_a_finished_run_is_graded_again_without_its_targets(tmp_path: Path
     assert again.record("a")["answer"] == first.record("a")["answer"]
     assert again.record("a")["duration_ms"] == first.record("a")["duration_ms"]
     assert "run first has no answer to test new" in again.record("new")["error"]
+
+
+async def test_a_test_that_asks_something_else_than_before_says_so_when_it_is_graded_again(tmp_path: Path) -> None:
+    lines = "targets: {{m: {{provider: mock, response: hi}}}}\nassert: [{{type: contains, value: hi}}]\ntests: [{}]\n"
+    before, after = "{id: a, input: x}, {id: b, input: x}", "{id: a, input: x}, {id: b, input: y}"
+    (tmp_path / "suite.yaml").write_text(lines.format(before))
+    await perform_eval(tmp_path, "first")
+    (tmp_path / "suite.yaml").write_text(lines.format(after))
+    again = await perform_eval(tmp_path, "again", regrade="first")
+    assert "notices" not in again.record("a")
+    assert again.record("b")["notices"] == ["the input has changed since run first, whose answer this is"]
+
+
+async def test_a_target_that_no_cache_spares_is_named(tmp_path: Path) -> None:
+    target = cli("bulk", "{OUTPUT_FILE}", provider_batching=True)
+    write(tmp_path, suite(target, "a"), bulk=BULK)
+    said = "target tool answers all tests at once, and is invoked whatever is in the cache"
+    assert said not in (await perform_eval(tmp_path, "plain")).said
+    assert (await perform_eval(tmp_path, "cached", cache=True)).said.count(said) == 1
 
 
 @pytest.mark.parametrize(("name", "message"), [("none", "not a run folder"), ("other", "has no dataset 'suite'")])

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from manyhands.core.yaml_files import parse_yaml, read_yaml
-from manyhands.evals.blocks import Block, EvalBlock, HookBlock, SuiteExecution, TestBlock, TestExecution
+from manyhands.evals.blocks import Block, EvalBlock, HookBlock, SuiteExecution, TestBlock, TestExecution, TurnBlock
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.finding import files_below
 from manyhands.evals.schema_export import eval_schema, targets_schema
@@ -96,9 +96,20 @@ def test_all_examples_fit(evals: Draft202012Validator, targets: Draft202012Valid
     [
         "evalcases: [{id: 7, expected_outcome: c, input_messages: [{role: user, content: i}], evaluators: [{type: contains, value: x}]}]",
         "tests: cases.jsonl",
+        "tests: [{id: a, criteria: c, input: i}, {id: b, dependsOn: [a, 7], on_dependency_failure: run, input: i, criteria: c}]",
+        "tests: [{id: a, mode: conversation, turns: [{input: i, assert: [be kind]}, {input: {a: 1}, expected_output: o}], window_size: 2}]",
         "tests: ['file://*.yaml', {id: a, criteria: c, input: {a: 1}, rubrics: [a], tags: fast, vars: {a: 1}}]",
         "assertions: [be kind, {include: shared}, {type: llm-judge, prompt: x}, {type: is_json}]\ntests: []",
         "execution: {targets: [a, b], trials: {count: 2, costLimitUsd: 3}, evaluators: []}\ntests: []\nx-own: 3",
+        "assert: [{type: not-contains, value: x, minScore: 0.5}, {type: 'trajectory:tool-used', value: [a]}]\ntests: []",
+        "assert: [{type: not-trajectory:tool-used, value: {name: a, min: 2}}, {type: skill-used, value: {pattern: a}}]\ntests: []",
+        "assert: [{type: trajectory:tool-sequence, value: [a, {name: b}]}, {type: skill-trigger, skill: a}]\ntests: []",
+        "assert: [{type: trajectory:tool-sequence, value: {mode: exact, steps: [a]}}]\ntests: []",
+        "assert: [{type: trajectory:tool-args-match, value: {name: a, arguments: {b: 1}, ignore: c}}]\ntests: []",
+        "assert: [{type: trajectory:step-count, value: {type: [tool, command], max: 3}}]\ntests: []",
+        "assert: [{type: trajectory:goal-success, value: x}, {type: llm-rubric, value: [a, {outcome: b}]}]\ntests: []",
+        "assert: [{type: rubrics, criteria: [{outcome: b, min_score: 0.7}]}, {type: llm-rubric, value: a}]\ntests: []",
+        "preprocessors: [{type: xlsx, command: [a, b]}]\nassert: [{type: is_json, preprocessors: [{type: a, command: b}]}]\ntests: []",
         "name: a\nversion: 1.0\nauthor: {name: x}\nrequires: {agentv: '>=2'}\ntests: []\n$schema: agentv-eval-v2",
         "workspace: {template: t, beforeAll: {command: x}}\ntests: []",
         "targets: [{name: a, provider: CLI, command: [a]}, {name: b, provider: Azure_OpenAI, endpoint: x, deployment: m}]\ntests: []",
@@ -150,6 +161,7 @@ def test_all_names_of_keys_fit(evals: Draft202012Validator, targets: Draft202012
         (EvalBlock, lambda entry: entry),
         (SuiteExecution, lambda entry: {"execution": entry}),
         (TestBlock, lambda entry: {"tests": [{"id": "a", **entry}]}),
+        (TurnBlock, lambda entry: {"tests": [{"id": "a", "turns": [{"input": "i", **entry}]}]}),
         (TestExecution, lambda entry: {"tests": [{"id": "a", "execution": entry}]}),
         (HookBlock, lambda entry: {"workspace": {"before_all": entry}}),
     ):
@@ -176,11 +188,18 @@ def required(block: type[Block]) -> list[str]:
         ("tests: [{id: a, critera: c}]", "$.tests[0]"),
         ("tests: [{id: a, execution: {skip: true}}]", "$.tests[0].execution"),
         ("tests: [{id: a, assert: [{type: contains, vlaue: x}]}]", "$.tests[0].assert[0]"),
+        ("assert: [{type: not-contains, vlaue: x}]\ntests: []", "$.assert[0]"),
+        ("assert: [{type: 'trajectory:tool-used', valeu: x}]\ntests: []", "$.assert[0]"),
+        ("assert: [{type: 'trajectory:step-count', value: {mni: 3}}]\ntests: []", "$.assert[0].value"),
+        ("preprocessors: [{type: a, comand: b}]\ntests: []", "$.preprocessors"),
         ("tests: []\nnmae: x", "$"),
         ("targets: {a: {provider: cli}, b: {command: x}}", "$.targets.b"),
         ("targets: {a: {provider: cli, comand: x}}", "$.targets.a"),
         ("targets: {a: {provider: agent, max_turns: many}}", "$.targets.a.max_turns"),
         ("execution: {trials: {}}", "$.execution.trials"),
+        ("tests: [{id: a, on_dependency_failure: stop}]", "$.tests[0].on_dependency_failure"),
+        ("tests: [{id: a, mode: conversation, turns: [{inputs: x}]}]", "$.tests[0].turns[0]"),
+        ("tests: [{id: a, mode: conversation, turns: []}]", "$.tests[0].turns"),
     ],
 )
 def test_what_is_refused_does_not_fit(evals: Draft202012Validator, text: str, place: str) -> None:

@@ -330,9 +330,39 @@ def test_differences_that_only_rounding_makes_differ_are_equal() -> None:
 
 
 def test_an_interval_ends_where_differences_do() -> None:
-    found = paired([0.5, -0.2, 0.9], ["a", "a", "b"]).difference.interval
+    found = paired([0.5, -0.2, 0.9, 0.9], ["a", "a", "b", "c"]).difference.interval
     assert found is not None
-    assert (found.low, found.high, found.method) == (-1.0, 1.0, "t, clustered")
+    assert (found.high, found.method) == (1.0, "t, clustered")
+    assert found.low > -1
+
+
+@pytest.mark.parametrize(
+    ("differences", "groups", "why", "least"),
+    [
+        ([], None, "there are no differences", None),
+        ([0.4], None, "1 independent test can't say how sure that is", 1.0),
+        ([0.0], None, "1 independent test can't say how sure that is", 1.0),
+        ([0.5, 0.5], None, "2 independent tests can't say how sure that is", 0.5),
+        ([0.5, 0.51], None, "2 independent tests can't say how sure that is", 0.5),
+        ([1.0, 1.0, 1.0], "aab", "2 independent tests can't say how sure that is", 0.5),
+        ([1.0, -1.0, 0.5], None, "3 independent tests that differ so much can't say how sure that is", 0.25),
+    ],
+)
+def test_differences_that_say_nothing_have_no_interval(
+    differences: list[float], groups: str | None, why: str, least: float | None
+) -> None:
+    found = paired(differences, groups)
+    assert (found.difference.interval, found.no_interval, found.least_p_value) == (None, why, least)
+
+
+@pytest.mark.parametrize("differences", [[0.0, 0.0, 0.0], [-1.0, -1.0, -1.0], [-0.2, -0.3, -0.25], [0.1, 0, -0.1]])
+def test_three_differences_have_an_interval(differences: list[float]) -> None:
+    found = paired(differences)
+    assert found.no_interval is None
+    assert found.difference.interval is not None
+    assert -1 <= found.difference.interval.low < found.difference.interval.high <= 1
+    assert found.difference.interval.high - found.difference.interval.low < 2
+    assert found.least_p_value == 0.25
 
 
 def test_flipping_large_groups_takes_no_longer() -> None:
@@ -376,8 +406,10 @@ def test_turning_the_comparison_round_turns_its_signs(differences: list[float]) 
     assert there.p_value == back.p_value
     assert there.sign_p == back.sign_p
     assert there.difference.value == pytest.approx(-(back.difference.value or 0), abs=1e-12)
-    assert there.difference.interval is not None
-    assert back.difference.interval is not None
+    assert there.no_interval == back.no_interval
+    if there.difference.interval is None or back.difference.interval is None:
+        assert (there.difference.interval, back.difference.interval) == (None, None)
+        return
     assert there.difference.interval.low == pytest.approx(-back.difference.interval.high, abs=1e-9)
 
 

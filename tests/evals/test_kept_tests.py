@@ -15,7 +15,7 @@ from manyhands.core.jsonio import dumps, loads
 from manyhands.core.places import Place
 from manyhands.evals.kept_tests import BLOCK, IN_MEMORY, KeptTests
 from manyhands.evals.loading import load_evals
-from manyhands.evals.model import Hook, Test, Trials, Workspace
+from manyhands.evals.model import Conversation, Hook, Test, Trials, Turn, Workspace
 from manyhands.evals.session import open_eval
 from manyhands.evals.spec import EvalSpec
 
@@ -45,6 +45,13 @@ TRIALS = st.builds(
     strategy=st.sampled_from(("pass_at_k", "mean")),
     cost_limit_usd=st.none() | st.floats(0.1, 9),
 )
+CONVERSATIONS = st.builds(
+    Conversation,
+    turns=st.lists(st.builds(Turn, MESSAGES, MESSAGES, MESSAGES), min_size=1, max_size=3).map(tuple),
+    aggregation=st.sampled_from(("mean", "min", "max")),
+    on_turn_failure=st.sampled_from(("continue", "stop")),
+    window_size=st.none() | st.integers(1, 9),
+)
 LINES = st.integers(1, 10**6)
 FIELDS = st.lists(NAMES | st.integers(0, 9), max_size=3).map(tuple)
 PLACES = st.builds(lambda file, path, line: Place(file, path, {path: line}), TEXTS, FIELDS, LINES)
@@ -67,6 +74,9 @@ FULL = st.builds(
     guideline_files=st.lists(PATHS, max_size=2).map(tuple),
     guidelines=TEXTS,
     workspace=st.none() | WORKSPACES,
+    depends_on=WORDS,
+    on_dependency_failure=st.sampled_from(("skip", "fail", "run")),
+    conversation=st.none() | CONVERSATIONS,
 )
 
 
@@ -82,6 +92,9 @@ def test_nothing_of_a_test_is_forgotten_here() -> None:
             "guideline_files",
             "guidelines",
             "workspace",
+            "depends_on",
+            "on_dependency_failure",
+            "conversation",
         ),
     }
 

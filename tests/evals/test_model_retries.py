@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manyhands.core.errors import UserError
 from manyhands.testing.eval_runs import perform_eval
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedResponse, ScriptedServer
 
@@ -107,3 +110,80 @@ async def test_prices_that_are_given_hold_for_the_targets(tmp_path: Path) -> Non
         own = await perform_eval(tmp_path, "without")
     assert run.record("a")["cost_usd"] == 1
     assert "cost_usd" not in own.record("a")
+
+
+OVERLOADED = ScriptedResponse({"error": {"message": "busy"}}, status=503)
+RETRIES = {"retry_initial_delay_ms": 40, "retry_backoff_factor": 2, "retry_max_delay_ms": 50}
+
+
+def asking(server: ScriptedServer, **more: Any) -> tuple[str, str, str]:
+    return f"targets: [{model(server, **more)}]", "assert: [{type: contains, value: x}]", TEST
+
+
+async def test_a_target_says_when_a_failed_call_is_tried_again(tmp_path: Path) -> None:
+    times: list[float] = []
+    replies = [OVERLOADED, OVERLOADED, OVERLOADED, answer("x")]
+
+    def reply(_request: RecordedRequest) -> Any:
+        times.append(time.monotonic())
+        return replies[len(times) - 1]
+
+    async with ScriptedServer(reply) as server:
+        write(tmp_path, *asking(server, **RETRIES))
+        run = await perform_eval(tmp_path)
+    assert run.statuses() == {"a": "passed"}
+    assert run.record("a").get("attempts", 1) == 1  # within one call
+    pauses = [after - before for before, after in pairwise(times)]
+    assert all(pause >= 0.75 * least for pause, least in zip(pauses, (0.04, 0.05, 0.05), strict=True))
+    assert sum(pauses) < 3  # as usual it would be 1 s, 2 s and 4 s, less a quarter
+
+
+@pytest.mark.parametrize(("status", "requests"), [(503, 4), (418, 4), (500, 1), (404, 1)])
+async def test_a_target_says_after_which_statuses_a_call_is_tried_again(
+    tmp_path: Path, status: int, requests: int
+) -> None:
+    async with ScriptedServer([ScriptedResponse({"error": {"message": "no"}}, status=status)]) as server:
+        write(tmp_path, *asking(server, **RETRIES, retry_status_codes=[503, "418"]))
+        run = await perform_eval(tmp_path)
+        assert len(server.requests) == requests
+    assert run.record("a")["status"] == "error"
+    assert run.record("a").get("attempts", 1) == 1  # the test is not performed again beside what its target says
+
+
+async def test_the_same_holds_for_a_judge(tmp_path: Path) -> None:
+    judged = json.dumps({"score": 1, "hits": [], "misses": [], "reasoning": "good"})
+    async with ScriptedServer([ScriptedResponse({}, status=418), answer(judged)]) as server:
+        mock = "{name: mock, provider: mock, response: said, judge_target: m}"
+        judge = model(server, retry_initial_delay_ms=1, retry_status_codes=[418])
+        write(tmp_path, f"targets: [{mock}, {judge}]", "execution: {target: mock}", TEST)
+        run = await perform_eval(tmp_path)
+        assert len(server.requests) == 2
+    assert run.statuses() == {"a": "passed"}
+
+
+async def test_a_judge_that_a_grader_names_says_how_often_it_is_asked(tmp_path: Path) -> None:
+    async with ScriptedServer([OVERLOADED]) as server:
+        mock = "{name: mock, provider: mock, response: said}"
+        judge = model(server, retry_status_codes=[500])
+        graders = "assert: [{type: llm_judge, target: m}]"
+        write(tmp_path, f"targets: [{mock}, {judge}]", graders, "execution: {target: mock}", TEST)
+        run = await perform_eval(tmp_path)
+        assert len(server.requests) == 1
+    assert (run.record("a")["status"], run.record("a")["cause"]) == ("grader_error", "model_error")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"retry_status_codes": [200]}, "retry_status_codes: must be a list of HTTP statuses, 400 to 599"),
+        ({"retry_status_codes": "503,5xx"}, "retry_status_codes: must be a list of HTTP statuses, 400 to 599"),
+        ({"retry_backoff_factor": 0.5}, "retry_backoff_factor: must be 1 or more"),
+        ({"retryInitialDelayMs": -1}, "retryInitialDelayMs: must be 0 or more"),
+    ],
+)
+async def test_settings_of_retries_that_are_none(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    target = json.dumps({"provider": "model", "model": "m", "base_url": "http://127.0.0.1:1/v1", **settings})
+    write(tmp_path, "targets:", f"  m: {target}", "assert: [{type: contains, value: x}]", TEST)
+    with pytest.raises(UserError) as caught:
+        await perform_eval(tmp_path)
+    assert f"suite.yaml, line 2: targets.m.{message}" in str(caught.value)

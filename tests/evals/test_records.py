@@ -269,6 +269,7 @@ def test_an_id_is_text_or_a_number(value: Any, test_id: str) -> None:
         ({}, "has no id"),
         ({"id": ""}, "has no id"),
         ({"id": None}, "has no id"),
+        ({"test_id": "a"}, "has no id but a test_id, as results of a run have it"),
         ({"id": True}, "neither text nor a number"),
         ({"id": ["a"]}, "neither text nor a number"),
         ({"id": {}}, "neither text nor a number"),

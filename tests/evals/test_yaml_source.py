@@ -224,6 +224,25 @@ def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
     assert read_yaml(path)[0] == {"a": 1, "b": 2}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_files_of_windows_programs_are_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_bytes("a: naïve 😀\r\nb: |\r\n  one\r\n  two\r\n".encode(encoding))
+    found, place = read_yaml(path)
+    assert found == {"a": "naïve 😀", "b": "one\ntwo\n"}
+    assert place.at("b").line == 2
+
+
+def test_the_line_is_named_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_bytes(b"a: 1\nb: caf\xe9\n")
+    with pytest.raises(UserError, match=r"e\.yaml, line 2: not UTF-8 text$"):
+        read_yaml(path)
+    path.write_bytes("a: 1\n".encode("utf-16")[:-1])
+    with pytest.raises(UserError, match=r"e\.yaml, line \d: not UTF-16 text$"):
+        read_yaml(path)
+
+
 def test_json_lines_know_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "tests.jsonl"
     path.write_bytes(

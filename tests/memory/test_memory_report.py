@@ -125,7 +125,7 @@ def test_a_page_about_several_compares_them(data_dir: Path, tmp_path: Path) -> N
     assert (difference.pairs, difference.unscored) == (4, 4)
     assert difference.result is not None
     assert difference.result.difference.value == pytest.approx(-1)
-    assert "-1.000 [" in page.text
+    assert "-1.000 (too few datasets for an interval)" in page.text
     assert "only first ran" not in page.text
     assert page.tags.count("svg") == 2 + 2 * 2
     assert "ForgetfulAgent" in page.text

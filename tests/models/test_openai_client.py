@@ -18,6 +18,7 @@ from manyhands.engine.limits import Budget, SharedLimits
 from manyhands.models.openai_client import OpenAIChatModel
 from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
+from manyhands.models.retries import Retries
 from manyhands.models.simulated_server import ServerOptions, SimulatedServer
 from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
 
@@ -35,7 +36,7 @@ async def ask(
     **options: Any,
 ) -> Completion:
     base_url = server if isinstance(server, str) else server.base_url
-    model = OpenAIChatModel(base_url, **{"api_key": KEY, "retry_delay": 0.005, **options})
+    model = OpenAIChatModel(base_url, **{"api_key": KEY, "retries": Retries(delay=0.005), **options})
     limits = limits or SharedLimits(first_pause=0.01)
     try:
         return await model.complete(ChatRequest(settings or ChatSettings("m"), messages), limits, CLOCK)
@@ -283,6 +284,45 @@ async def test_rate_limits_are_waited_out_through_the_limits() -> None:
     assert figures["episodes"] == 6
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "statuses", "requests", "cause"),
+    [
+        (503, {}, {}, {503}, 3, Cause.MODEL_ERROR),
+        (503, {}, {"Retry-After": "0.01"}, {503}, 3, Cause.RATE_LIMIT),
+        (503, {}, {"Retry-After": "0.01"}, {500}, 1, Cause.RATE_LIMIT),
+        (500, {}, {}, set(), 1, Cause.MODEL_ERROR),
+        (418, {}, {}, {418}, 3, Cause.MODEL_REFUSED),
+        (401, {}, {}, {401}, 3, Cause.AUTHENTICATION),
+        (429, {}, {}, {429}, 3, Cause.RATE_LIMIT),
+        (429, {}, {}, {503}, 1, Cause.RATE_LIMIT),
+        # No wait mends these.
+        (429, {"error": {"code": "insufficient_quota"}}, {}, {429}, 1, Cause.PAYMENT),
+        (400, {"error": "context length exceeded"}, {}, {400}, 1, Cause.CONTEXT_OVERFLOW),
+    ],
+)
+async def test_the_statuses_that_are_named_are_tried_again_and_no_others(
+    status: int, body: dict[str, Any], headers: dict[str, str], statuses: set[int], requests: int, cause: Cause
+) -> None:
+    retries = Retries(tries=3, delay=0.005, statuses=frozenset(statuses))
+    async with ScriptedServer([ScriptedResponse(body, status, headers)]) as server:
+        error = await failure(server, retries=retries)
+        assert (error.cause, len(server.requests)) == (cause, requests)
+
+
+async def test_an_answer_after_a_status_that_is_named() -> None:
+    async with ScriptedServer([ScriptedResponse({}, 418), chat_response("yes")]) as server:
+        retries = Retries(tries=2, delay=0.005, statuses=frozenset((418,)))
+        assert (await ask(server, retries=retries)).extra["tries"] == 2
+
+
+def test_pauses_grow_by_their_factor_up_to_the_longest_one() -> None:
+    pauses = [Retries(delay=1, factor=3, longest_delay=20).pause(failures, "x") for failures in range(1, 9)]
+    for pause, middle in zip(pauses, (1, 3, 9, 20, 20, 20, 20, 20), strict=True):
+        assert 0.75 * middle <= pause <= min(20, 1.25 * middle)
+    assert len({pause / middle for pause, middle in zip(pauses, (1, 3, 9), strict=False)}) == 3
+    assert Retries(factor=1e300).pause(500, "x") <= 60
+
+
 async def test_waiting_for_rate_limits_has_an_end() -> None:
     async with ScriptedServer([ScriptedResponse({}, 429, {"Retry-After": "0.05"})]) as server:
         error = await failure(server, longest_rate_limit_wait=0.2)
@@ -377,7 +417,7 @@ async def test_every_fault_of_the_simulated_server_is_survived() -> None:
         rate_429=0.1, retry_after=0.01, rate_500=0.05, rate_truncated=0.02, rate_hang=0.01, hang_seconds=20
     )
     async with SimulatedServer(options) as server:
-        model = OpenAIChatModel(server.base_url, retry_delay=0.005, tries=6)
+        model = OpenAIChatModel(server.base_url, retries=Retries(tries=6, delay=0.005))
         limits = SharedLimits()
 
         async def one(number: int) -> Completion:

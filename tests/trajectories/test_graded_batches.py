@@ -337,3 +337,45 @@ def test_a_judge_elsewhere_is_not_given_the_key_of_the_batch(folder: BatchFolder
         assert {request.headers.get("Authorization") for request in server.requests} == {"Bearer sk-0123456789"}
         assert {request.headers.get("Authorization") for request in other.requests} == {None}
     assert folder.lines("failures.jsonl")[0]["cause"] == "grader_error"
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_programs_of_graders_have_the_variables_of_dotenv_files(
+    folder: BatchFolder, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    monkeypatch.delenv("LICENCE_TOKEN", raising=False)
+    (folder.path / "checks").mkdir()
+    write(folder, ".env", "LICENCE_TOKEN=far-away-and-long\nOTHER=above\n")
+    write(folder, "checks/.env", "LICENCE_TOKEN=near-it-and-long\n")
+    write(
+        folder,
+        "checks/judge.py",
+        """
+        import json, os
+        token = os.environ["LICENCE_TOKEN"]
+        good = token == "near-it-and-long" and os.environ["OTHER"] == "above"
+        print(json.dumps({"score": int(good), "hits": [token], "reasoning": os.environ["OTHER"]}))
+        """,
+    )
+    graders = f"- {{name: own, type: code_judge, script: [{sys.executable}, judge.py]}}\n"
+    write(folder, "checks/checks.yaml", graders)
+    with ServerThread() as server:
+        words = ("--grade=checks/checks.yaml", f"--executor={executor}", "--max_samples=1")
+        ran = folder.batch(f"--base_url={server.base_url}", *words)
+        assert ran.code == 0, ran
+    (line,) = folder.lines()
+    assert line["metadata"]["score"] == 1.0
+    own = json.dumps(line["metadata"]["scores"]["own"])
+    assert "[redacted]" in own
+    for path in folder.run().rglob("*"):
+        assert not path.is_file() or b"near-it-and-long" not in path.read_bytes(), path
+
+
+def test_a_dotenv_file_that_is_wrong_is_an_error_before_anything_runs(folder: BatchFolder) -> None:
+    program(folder, "print('{\"score\": 1}')")
+    write(folder, ".env", "LICENCE\n")
+    with ServerThread() as server:
+        out = graded(folder, server, code=2)
+        assert server.requests == []
+    assert ".env, line 1: expected NAME=value" in out
+    assert not folder.run().exists()

@@ -12,10 +12,13 @@ from manyhands.core.digests import derive_seed
 from manyhands.engine.context import Context
 from manyhands.models.factory import make_model, reasoning_settings
 from manyhands.models.protocol import ChatModel, ChatSettings
+from manyhands.models.retries import Retries
 
 
-def model_of(options: AgentOptions, api_key: str | None, run_folder: Path, *, tries: int | None = None) -> ChatModel:
-    """The model that the settings name. ``tries``: how often a call is tried in all. Raises UserError if it can't be used."""
+def model_of(
+    options: AgentOptions, api_key: str | None, run_folder: Path, *, retries: Retries | None = None
+) -> ChatModel:
+    """The model that the settings name. ``retries``: how failed calls are tried again. Raises UserError if it can't be used."""
     return make_model(
         model=options.model,
         base_url=options.base_url,
@@ -23,7 +26,7 @@ def model_of(options: AgentOptions, api_key: str | None, run_folder: Path, *, tr
         seed=options.seed or 0,
         prices=None if options.prices is None else kept_file(run_folder, options.prices),
         latency=options.simulated_latency,
-        tries=tries,
+        retries=retries,
     )
 
 

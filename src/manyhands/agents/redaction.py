@@ -28,6 +28,12 @@ class Redactor:
     def text(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 
+    def data(self, data: bytes) -> bytes:
+        """Bytes of a text, in whichever encoding."""
+        if self._pattern is None:
+            return data
+        return self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
     def json(self, value: Json) -> Json:
         """A JSON value with the secrets taken out of all its texts, also of keys."""
         if isinstance(value, str):

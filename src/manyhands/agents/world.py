@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from manyhands.engine.context import Context
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
+
+_NUMBERS = re.compile(r"\d+")
 
 
 class World:
@@ -89,6 +92,6 @@ class World:
             raise self._context.new_attempt_needed("the sandbox could not be brought back to the last recorded step")
 
 
-def _number(place: str) -> int:
-    number = place.rpartition("/")[2]
-    return int(number) if number.isdigit() else 0
+def _number(place: str) -> tuple[int, ...]:
+    """Orders places: those of a later turn come behind those of an earlier one."""
+    return tuple(map(int, _NUMBERS.findall(place)))

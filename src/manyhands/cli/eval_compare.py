@@ -106,7 +106,7 @@ def _lines(comparison: Comparison) -> list[str]:
     lines += [f"mean score: {value['base_mean']:.3f} → {value['candidate_mean']:.3f}"]
     lines += [f"mean difference: {comparison.mean_delta:+.3f}{_between(comparison)}"]
     if statistics.p_value is not None:
-        lines += [f"p = {statistics.p_value:.4f} ({statistics.test})"]
+        lines += [f"p = {statistics.p_value:.4f} ({statistics.test}{_never_below(comparison)})"]
     lines += [
         f"wins {value['wins']}, losses {value['losses']}, ties {value['ties']} (a win is a difference of "
         f"{comparison.threshold:g} or more)"
@@ -116,14 +116,19 @@ def _lines(comparison: Comparison) -> list[str]:
 
 
 def _between(comparison: Comparison) -> str:
-    """The interval of the mean difference. One from −1 to 1 says nothing, and so it is not given as a finding."""
-    difference = comparison.statistics.difference
-    interval = difference.interval
+    """The interval of the mean difference, or why there is none."""
+    interval = comparison.statistics.difference.interval
     if interval is None:
-        return ""
-    if (interval.low, interval.high) == (-1.0, 1.0):
-        return f"  (no interval: {difference.clusters} independent {_tests(difference.clusters)} can't say how sure that is)"
+        return f"  (no interval: {comparison.statistics.no_interval})"
     return f"  [{interval.low:+.3f} … {interval.high:+.3f}], {100 * interval.level:g} %, {interval.method}"
+
+
+def _never_below(comparison: Comparison) -> str:
+    """That so few tests can't show a difference by this p-value, whatever it is, if that is so."""
+    least, clusters = comparison.statistics.least_p_value, comparison.statistics.difference.clusters
+    if least is None or least < 1 - comparison.level:
+        return ""
+    return f"; with {clusters} independent {_tests(clusters)} it is never below {least:g}"
 
 
 def _detectable(comparison: Comparison) -> str:

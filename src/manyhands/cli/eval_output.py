@@ -10,8 +10,9 @@ from manyhands.cli.plain import shown_path
 from manyhands.cli.run_folders import find_run
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
-from manyhands.evals.results import RESULTS, SUMMARY, write_output
-from manyhands.evals.spec import ENDINGS
+from manyhands.evals.output_names import ENDINGS
+from manyhands.evals.result_lines import RESULTS
+from manyhands.evals.results import SUMMARY, check_output, write_output
 
 
 def run(argv: list[str]) -> int:
@@ -24,9 +25,12 @@ def run(argv: list[str]) -> int:
     if not (folder / RESULTS).is_file() or not (folder / SUMMARY).is_file():
         raise UserError(f"{folder}: no run of evaluations with results; manyhands resume writes them")
     summary = loads((folder / SUMMARY).read_bytes())
-    for path in [Path(each) for each in options.output or [str(folder / "report.html")]]:
+    named = [Path(each) for each in options.output or [str(folder / "report.html")]]
+    for path in named:
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"--output {path}: must end in one of {', '.join(ENDINGS)}")
+        check_output(path, folder)
+    for path in named:
         write_output(folder, summary, path)
         out().print(shown_path(path), markup=False, soft_wrap=True)
     return 0

@@ -19,28 +19,33 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
 from manyhands.core.wording import are, counted, have
 from manyhands.engine.run import RunResult
+from manyhands.evals.dependencies import SKIPPED
 from manyhands.evals.eval_summary import statuses
 from manyhands.evals.grading import FAILED, GRADER_ERROR, PASSED, UNGRADED
 from manyhands.evals.items import INVALID
+from manyhands.evals.result_lines import RESULTS
 from manyhands.evals.result_records import NO_ID, WITHOUT_SCORE, Record, simulated_scores
-from manyhands.evals.results import RESULTS, SUMMARY, named_outputs, records_in
+from manyhands.evals.results import SUMMARY, named_outputs, records_in
 from manyhands.evals.spec import EvalSpec
 from manyhands.evals.target_reports import said
 from manyhands.evals.workspace_ends import hook_problems
 
 LISTED = 20
 """Tests that are named, of each kind; with no more in all, every test is."""
+LONGEST_ID = 120
+"""Characters of a test's id that lines for a person show."""
 _MEANING = {
     "passed": "at or above the limit of {limit:g}",
     "failed": "below the limit of {limit:g}",
     "errors": "the target gave no answer that could be graded: no score",
     "grader_errors": "a grader broke: no score",
+    "skipped": "a test that it depends on is an error: no score",
     "ungraded": "has no graders, and that was allowed",
     "invalid": "left out, as it can't be run",
     "pending": "not ended: resume to go on",
 }
 _WIDEST = 1000
-_SEVERE = ("errors", "grader_errors", "pending")
+_SEVERE = ("errors", "grader_errors", "skipped", "pending")
 Figures = Mapping[str, Any]
 
 
@@ -87,8 +92,8 @@ def _print_tests(console: Console, errors: Console, folder: Path, figures: Figur
             for notice in record.get("notices") or ():
                 errors.print(one_line(f"  {record['test_id']}: {notice}"), markup=False, soft_wrap=True)
         return
-    for statuses_, name in (((FAILED,), "failed"), (WITHOUT_SCORE, "errors")):
-        count = tests["failed"] if name == "failed" else tests["errors"] + tests["grader_errors"]
+    for statuses_, name in (((FAILED,), "failed"), (WITHOUT_SCORE, "errors"), ((SKIPPED,), "skipped")):
+        count = tests["errors"] + tests["grader_errors"] if name == "errors" else tests[name]
         wanted = (record for record in records_in(folder / RESULTS) if record["status"] in statuses_)
         for record in islice(wanted, LISTED if count else 0):
             errors.print(_test_line(record, naming), markup=False, soft_wrap=True)
@@ -105,13 +110,14 @@ class _Naming:
 
     def name(self, record: Record) -> str:
         test_id = record["test_id"] or NO_ID
+        test_id = one_line(test_id, LONGEST_ID)
         name = f"{record['dataset']}/{test_id}" if self.datasets else test_id
         return f"{name} @ {record['target']}" if self.targets and record["target"] else name
 
 
 def _test_line(record: Record, naming: _Naming) -> str:
     status, score = record["status"], record["score"]
-    mark = {PASSED: "✓", FAILED: "✗", UNGRADED: "-", INVALID: "-"}.get(status, "!")
+    mark = {PASSED: "✓", FAILED: "✗", SKIPPED: "-", UNGRADED: "-", INVALID: "-"}.get(status, "!")
     label = " (simulated)" if record.get("simulated") else " (simulated judge)" if simulated_scores(record) else ""
     if score is not None:
         said = [f"{score:.3f}", *(record["misses"][:1] if status == FAILED else [])]
@@ -178,7 +184,7 @@ def _print_counts(console: Console, figures: Figures) -> None:
     table.add_column("", justify="right")
     table.add_column("")
     for name, count in statuses(figures):
-        if count or name not in ("ungraded", "invalid", "pending"):
+        if count or name not in ("skipped", "ungraded", "invalid", "pending"):
             table.add_row(name.replace("_", " "), f"{count:,}", _meaning(name, figures))
     table.add_row("in all", f"{figures['tests']['in']:,}", "= the sum of these")
     console.print(table)

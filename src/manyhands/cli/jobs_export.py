@@ -11,6 +11,7 @@ from typing import get_args
 from manyhands.cli.arguments import add_job, parser
 from manyhands.cli.plain import counted_rows, shown_path
 from manyhands.csv_jobs.desk import JobDesk
+from manyhands.csv_jobs.export_names import NAMES, format_in_name
 from manyhands.csv_jobs.rows import TableFormat
 
 
@@ -26,7 +27,10 @@ def run(argv: list[str]) -> int:
         found = {"job_id": exported.job_id, "output_csv_path": exported.path, "row_count": exported.rows}
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        print(f"{counted_rows(exported.rows)}: {shown_path(Path(exported.path))}")
+        path = Path(exported.path)
+        # What the name says need not be said again.
+        held = "" if format_in_name(path) == exported.format else f" ({NAMES[exported.format]})"
+        print(f"{counted_rows(exported.rows)}: {shown_path(path)}{held}")
     return 0
 
 

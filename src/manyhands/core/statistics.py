@@ -20,6 +20,8 @@ from manyhands.core.quantiles import effective_size, t_quantile
 LEVEL = 0.95
 POWER = 0.8
 RESAMPLES = 1000
+FEWEST_PAIRED = 3
+"""Independent differences from which on there is an interval of their mean."""
 EXACT_PAIRS = 200
 """Differences other than 0 up to which all ways to flip their signs are counted."""
 FEWEST_RESAMPLED = 10
@@ -201,31 +203,52 @@ def _check_trials(trials: int, passes: int, k: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What differences between pairs say. ``p_value``: of their mean being 0, by ``test``; ``detectable``: see
-    ``detectable_effect``; ``sign_p``: of wins and losses being equally likely."""
+    """What differences between pairs say. ``p_value``: of their mean being 0, by ``test``; ``least_p_value``: the least one that as many
+    independent differences can have by that test; ``detectable``: see ``detectable_effect``; ``sign_p``: of wins and losses being
+    equally likely; ``no_interval``: why the mean has no interval, None if it has one."""
 
     difference: Mean
     p_value: float | None
     test: str
     detectable: float | None
     sign_p: float | None
+    no_interval: str | None = None
+    least_p_value: float | None = None
 
 
 def paired(differences: Sequence[float], groups: Sequence[Hashable] | None = None, level: float = LEVEL) -> Paired:
-    """Differences between two scores of the same tests (candidate less base), with a t interval, cut to −1 … 1; where all groups
-    have the same mean or there is but one, Wilson's."""
-    found = _mean(differences, groups, level)
-    if found.error and found.interval is not None:
-        found = replace(found, interval=_cut(found.interval, -1.0, 1.0))
-    elif found.value is not None:
-        found = replace(found, interval=_of_equal_differences(found.value, found.clusters, level))
+    """Differences between two scores of the same tests (candidate less base), with a t interval (Student 1908), cut to −1 … 1; where all
+    groups have the same mean, Wilson's.
+
+    There is none for less than ``FEWEST_PAIRED`` independent differences: a t interval of two rests on 12.7 times the half of one
+    distance, and Wilson's of one or two misses its level by far (Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial
+    Proportion", section 3). Nor is one from −1 to 1 given, which any differences have.
+    """
+    found, no_interval = _bounded(_mean(differences, groups, level), level)
     p_value, test = sign_flips(differences, groups)
     detectable = None
     if found.error:
         detectable = detectable_effect(found.error, found.clusters - 1, level)
     wins = sum(each > 0 for each in differences)
     losses = sum(each < 0 for each in differences)
-    return Paired(found, p_value, test, detectable, sign_test(wins, losses))
+    least = min(1.0, 2.0 ** (1 - found.clusters)) if found.clusters else None
+    return Paired(found, p_value, test, detectable, sign_test(wins, losses), no_interval, least)
+
+
+def _bounded(found: Mean, level: float) -> tuple[Mean, str | None]:
+    """A mean of differences with the interval that it may have, or why there is none."""
+    if found.value is None:
+        return found, "there are no differences"
+    number = f"{found.clusters} independent {'test' if found.clusters == 1 else 'tests'}"
+    if found.clusters < FEWEST_PAIRED:
+        return replace(found, interval=None), f"{number} can't say how sure that is"
+    if found.error and found.interval is not None:
+        interval: Interval | None = _cut(found.interval, -1.0, 1.0)
+    else:
+        interval = _of_equal_differences(found.value, found.clusters, level)
+    if interval is not None and (interval.low, interval.high) == (-1.0, 1.0):
+        return replace(found, interval=None), f"{number} that differ so much can't say how sure that is"
+    return replace(found, interval=interval), None
 
 
 def _of_equal_differences(value: float, clusters: int, level: float) -> Interval | None:

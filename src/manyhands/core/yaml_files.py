@@ -6,6 +6,7 @@ they multiply is bounded. Keys are text as it is written, since data ends up as 
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,11 +68,16 @@ def read_source(path: Path, name: str | None = None) -> Source:
     """The same, and how its numbers are written."""
     called = name or str(path)
     try:
-        return parse_source(path.read_text(encoding="utf-8-sig"), called)
-    except UnicodeDecodeError:
-        raise UserError(f"{called}: not UTF-8 text") from None
+        data = path.read_bytes()
+        # YAML 1.2.2, section 5.2: UTF-16, too, has to be understood.
+        wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{called}, line {line}: not {'UTF-16' if wide else 'UTF-8'} text") from None
     except OSError as error:
         raise UserError(f"can't read {called}: {error.strerror or error}") from error
+    return parse_source(text.replace("\r\n", "\n").replace("\r", "\n"), called)
 
 
 def parse_source(text: str, name: str) -> Source:

@@ -24,6 +24,7 @@ from manyhands.agents.setup import API_KEY, kept_file
 from manyhands.core.errors import RunError, ToolError, UserError
 from manyhands.csv_jobs import tool_declarations as declared
 from manyhands.csv_jobs.desk import JobDesk
+from manyhands.csv_jobs.export_names import check_name
 from manyhands.csv_jobs.folders import SHORT
 from manyhands.csv_jobs.status import ENDS, JobStatus
 from manyhands.csv_jobs.tool_arguments import Arguments
@@ -189,6 +190,10 @@ class _Call:
         typed = read.text("output_csv_path", "path") or (places.output_csv_path if places else None)
         if typed is None:
             raise ToolError("output_csv_path is missing: a path in the sandbox")
+        try:
+            check_name(Path(typed))
+        except UserError as error:
+            raise ToolError(f"output_csv_path {error}") from error
         target = self._folder(job_id) / f"{uuid5(_IDS, self._environment.call_key)}{_suffix(typed)}"
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         try:

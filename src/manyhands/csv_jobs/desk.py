@@ -28,9 +28,10 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.version import VERSION
 from manyhands.csv_jobs.control import ANSWER_SECONDS, request, watch
 from manyhands.csv_jobs.export import ExportOptions
+from manyhands.csv_jobs.export_names import SUFFIXES, check_name, format_in_name
 from manyhands.csv_jobs.folders import find_job, job_folder
 from manyhands.csv_jobs.launching import Orders, launch
-from manyhands.csv_jobs.prepared import SUFFIXES, PreparedJob, check_worker, format_of, limited, prepare
+from manyhands.csv_jobs.prepared import PreparedJob, check_worker, limited, prepare
 from manyhands.csv_jobs.reports import Acceptance
 from manyhands.csv_jobs.rows import JobRow
 from manyhands.csv_jobs.spec import JobSpec
@@ -63,11 +64,12 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written where; ``rows`` without the header."""
+    """What was written where, in which format; ``rows`` without the header."""
 
     job_id: str
     path: str
     rows: int
+    format: str
 
 
 class JobDesk:
@@ -184,7 +186,10 @@ class JobDesk:
         recorded = self._recorded(folder)
         settings = recorded.options
         path = _own_output(recorded, format) if target is None else target.expanduser().absolute()
-        chosen = format or (recorded.export_format if target is None else settings.export_format or format_of(path))
+        if target is not None:
+            check_name(path, format)  # type: ignore[arg-type]
+            format = format or format_in_name(path) or settings.export_format
+        chosen = format or (recorded.export_format if target is None else "csv")
         if Path(recorded.table.path).exists() and path.exists() and path.samefile(recorded.table.path):
             raise UserError(f"{path} is the job's table itself, which would be overwritten")
         options = ExportOptions(
@@ -194,7 +199,7 @@ class JobDesk:
         )
         with closing(open_reader(folder)) as reader:
             rows = CsvJobsWorkload(recorded.to_json(), folder).write(reader, path, options)
-            return Exported(str(reader.meta("run_id")), str(path), rows)
+            return Exported(str(reader.meta("run_id")), str(path), rows, chosen)
 
     async def report(self, job_id: str, item_id: str, result: Any, *, stop: bool, secret: str) -> Acceptance:
         """Hand in the report of an external worker. A refusal says why."""

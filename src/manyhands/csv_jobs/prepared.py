@@ -13,6 +13,7 @@ from manyhands.agents.mcp_record import mcp_record
 from manyhands.agents.offer import ToolOffer
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.csv_jobs.export_names import SUFFIXES, check_name, format_of
 from manyhands.csv_jobs.folders import SHORT, default_name
 from manyhands.csv_jobs.planning import id_place, plan_rows
 from manyhands.csv_jobs.prompt import worker_prompt
@@ -26,7 +27,6 @@ from manyhands.engine.context import Item
 from manyhands.engine.workload import PlannedItem
 
 _STEM = "agent_job_output"
-SUFFIXES: Mapping[TableFormat, str] = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,9 @@ def default_output(options: JobSpec, job_id: str) -> str:
     return str(table.with_name(f"{stem}.agent-job-{job_id[:SHORT]}{suffix}"))
 
 
-def format_of(path: Path) -> TableFormat:
-    """What a file of this name holds."""
-    by_suffix: dict[str, TableFormat] = {suffix: name for name, suffix in SUFFIXES.items()}
-    return by_suffix.get(Path(path.name.lower().removesuffix(".gz")).suffix, "csv")
-
-
 def _check_output(job: PreparedJob) -> None:
     output = Path(job.output_csv_path)
+    check_name(output, job.options.export_format)
     try:
         problem = _problem_of(output, Path(job.table.path))
         if problem is None and job.options.auto_export:

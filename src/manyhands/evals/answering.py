@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from manyhands.engine.context import Context
 from manyhands.evals.model import Test
@@ -25,6 +25,15 @@ class Answerer(Protocol):
         Whatever is paid for or takes effect outside is a step of the context, so that a resumed run does not ask again. An answer
         with an ``error`` is a target that failed. Raises ItemError for what may pass (an endpoint that is down …).
         """
+        ...
+
+
+@runtime_checkable
+class Conversational(Protocol):
+    """An answerer that keeps something from one turn of a conversation to the next."""
+
+    def conversing(self, context: Context) -> AbstractAsyncContextManager[Answerer]:
+        """What answers all turns of one conversation. ``context``: the item's, of which each turn has a scope."""
         ...
 
 

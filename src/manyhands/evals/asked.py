@@ -1,16 +1,20 @@
-"""The tests that one command answers, as the journal holds them: their ids in memory, all else read again when it is wanted."""
+"""The tests that one command answers, as the journal holds them: their ids in memory, what it is told of them in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from manyhands.core.jsonio import Json
-from manyhands.engine.database import connect
-from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.core.errors import StorageError
+from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.engine.files import bytes_written_aside
+from manyhands.engine.reader import JournalReader
 from manyhands.evals.model import Test, Workspace
+
+TOLD = "told.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,66 +28,74 @@ class Asked:
     workspace: Workspace | None = None
 
 
-def asked(run_folder: Path, file: int, target: str, trial: int, others: tuple[str, ...]) -> Asked:
-    """What a target is asked in a trial. ``others``: ids of the eval file that are not in the run."""
-    ids: dict[str, None] = {}
-    files: dict[Path, None] = {}
-    known = set(others)
-    workspace: Workspace | None = None
-    with closing(JournalReader(run_folder)) as reader:
-        for payload in _payloads(reader, file):
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked in a run: of a target, about the tests of an eval file, in a trial. ``others``: ids of the file that are not in the
+    run."""
+
+    run_folder: Path
+    file: int
+    target: str
+    trial: int
+    others: tuple[str, ...] = ()
+
+    def asked(self, told: Path | None = None) -> Asked:
+        """The tests, read in one pass. ``told``: a file that is written meanwhile, with an object for each of them, a line of JSON each, in
+        their order. Raises StorageError if that can't be done."""
+        with closing(JournalReader(self.run_folder)) as reader:
+            if told is None:
+                return self._read(reader, None)
+            try:
+                told.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"{told.parent}: can't be made ({error.strerror})") from error
+            with bytes_written_aside(told) as lines:
+                return self._read(reader, lines)
+
+    def _read(self, reader: JournalReader, lines: BinaryIO | None) -> Asked:
+        ids: dict[str, None] = {}
+        files: dict[Path, None] = {}
+        known = set(self.others)
+        workspace: Workspace | None = None
+        for payload in reader.payloads():
+            if payload["file"] != self.file or "test" not in payload:  # of another file, or an invalid one
+                continue
             test = payload["test"]
-            known.add(test["id"])
-            if payload["target"] == target and payload["trial"] == trial:
-                if not ids and test.get("workspace"):
-                    workspace = Test.from_json(test).workspace
-                ids[test["id"]] = None
-                if test.get("references"):
-                    files |= dict.fromkeys(Test.from_json(test).files)
-    return Asked(tuple(ids), tuple(files), frozenset(known - ids.keys()), workspace)
+            test_id = test["id"]
+            if payload["target"] != self.target or payload["trial"] != self.trial:
+                known.add(test_id)
+                continue
+            if not ids and test.get("workspace"):
+                workspace = Test.from_json(test).workspace
+            ids[test_id] = None
+            named = Test.from_json(test).files if test.get("references") else ()
+            files |= dict.fromkeys(named)
+            if lines is not None:
+                lines.write(dumps(_told(test, named)) + b"\n")
+        return Asked(tuple(ids), tuple(files), frozenset(known - ids.keys()), workspace)
 
 
+@dataclass(frozen=True, slots=True)
 class Told:
-    """What a command is told of tests, an object each. Ids are asked for in the order of the journal, by one thread at a time."""
+    """What a command is told of tests. ``path``: the file that ``Asking.asked`` has written, with ``count`` tests."""
 
-    def __init__(self, run_folder: Path, file: int) -> None:
-        self._folder = run_folder
-        self._file = file
-        self._left: Iterator[tuple[str, Json]] = iter(())
+    path: Path
+    count: int
 
-    def __call__(self, test_id: str) -> dict[str, Json]:
-        """Raises KeyError for an id that is not in the run."""
-        for _ in range(2):
-            for found, test in self._left:
-                if found == test_id:
-                    return _told(test)
-            self._left = self._tests()  # another invocation asks from the beginning again
-        raise KeyError(test_id)
-
-    def close(self) -> None:
-        """Idempotent."""
-        self._left = iter(())
-
-    def _tests(self) -> Iterator[tuple[str, Json]]:
-        # Whichever thread asks, one at a time does.
-        connection = connect(self._folder / JOURNAL, read_only=True, any_thread=True)
-        with closing(JournalReader(self._folder, connection)) as reader:
-            for payload in _payloads(reader, self._file):
-                yield payload["test"]["id"], payload["test"]
+    def __call__(self, ids: Collection[str]) -> Iterator[bytes]:
+        """A line for each of these tests, without its end, in the order of all tests."""
+        wanted = None if len(ids) == self.count else frozenset(ids)
+        with self.path.open("rb") as lines:
+            for line in lines:
+                if wanted is None or loads(line)["id"] in wanted:
+                    yield line[:-1]
 
 
-def _payloads(reader: JournalReader, file: int) -> Iterator[Json]:
-    """Of the tests of an eval file, without those that are invalid or not in the input any more."""
-    for row in reader.items():
-        if not row.left_input and row.payload["file"] == file and "test" in row.payload:
-            yield row.payload
-
-
-def _told(test: Json) -> dict[str, Json]:
+def _told(test: Json, files: Collection[Path]) -> dict[str, Json]:
     return {
         "id": test["id"],
         "input": test["input"],
         "criteria": test.get("criteria", ""),
         "metadata": test.get("metadata", {}),
-        "files": [str(path) for path in Test.from_json(test).files] if test.get("references") else [],
+        "files": [str(path) for path in files],
     }

@@ -20,6 +20,7 @@ from manyhands.agents.redaction import Redactor
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.jsonio import dumps
 from manyhands.evals.batch_output import OutputFile
 from manyhands.evals.command_settings import CommandSettings
 from manyhands.evals.invocation import (
@@ -128,7 +129,7 @@ class BatchCommand:
         settings: CommandSettings | None = None,
         runner: CommandRunner | None = None,
         known: Collection[str] = (),
-        tests: Callable[[str], Mapping[str, Any]] | None = None,
+        tests: Callable[[Collection[str]], Iterable[bytes]] | None = None,
         files: Collection[Path] = (),
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
@@ -141,7 +142,7 @@ class BatchCommand:
         self._settings = settings
         self._runner = runner
         self._known = frozenset(known)
-        self._tests = tests or _only_id
+        self._tests = tests or _only_ids
         self._files = files
         self._redactor = Redactor.of(environ or {})
         self._clock = clock or SystemClock()
@@ -162,7 +163,7 @@ class BatchCommand:
         *,
         runner: CommandRunner | None,
         known: Collection[str] = (),
-        tests: Callable[[str], Mapping[str, Any]] | None = None,
+        tests: Callable[[Collection[str]], Iterable[bytes]] | None = None,
         files: Collection[Path] = (),
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
@@ -172,7 +173,7 @@ class BatchCommand:
         """``folder``: of this command in the run folder; what earlier invocations left there is read again, and nothing is started.
 
         ``ids``: the tests to be answered; ``runner``: starts it, None where nothing may be started; ``known``: further ids of the eval
-        file, whose records are no surprise; ``tests``: what the command is told about a test (``{BATCH_INPUT_FILE}``); ``files``: all
+        file, whose records are no surprise; ``tests``: what the command is told about tests (see ``Request``); ``files``: all
         their input files; ``environ``: whose secrets are kept out of what is stored; ``room``: where it works;
         ``tell``: is told of every command that is run. Raises StorageError.
         """
@@ -467,8 +468,8 @@ class BatchCommand:
         self._tell(list(self._waiting))
 
 
-def _only_id(test_id: str) -> Mapping[str, Any]:
-    return {"id": test_id}
+def _only_ids(ids: Collection[str]) -> Iterable[bytes]:
+    return (dumps({"id": test_id}) for test_id in ids)
 
 
 def _output_in(folder: Path) -> OutputFile:

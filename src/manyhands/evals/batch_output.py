@@ -1,7 +1,7 @@
 """A batch command's output file, read while it is written.
 
 JSON Lines are followed as they grow. A file may also be replaced or written anew meanwhile; then what was read of it before is void.
-One JSON array, and gzip, can be read only when they are whole: they are turned into lines once the command has ended.
+One JSON array, UTF-16 and gzip are read when they are whole: they are turned into lines once the command has ended.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from manyhands.evals.output_lines import Unwound, unwind
+from manyhands.evals.output_lines import GZIP, Unwound, unwind
 from manyhands.evals.record_lines import BYTE_ORDER_MARK, Event, LineScanner
+from manyhands.evals.wide_text import may_be_wide, wide_encoding
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
-_GZIP = b"\x1f\x8b"
 _SEAL = 64
 """Bytes before the present place that show whether the file is still the same one."""
 _HEAD = 4096
@@ -155,19 +155,21 @@ class OutputFile:
         return self._read(place, len(self._seal)) != self._seal
 
     def _known_to_be_lines(self, size: int) -> bool:
-        """Whether the file's beginning shows that it holds lines: not an array of objects, nor compressed."""
+        """Whether the file's beginning shows that it holds lines in UTF-8: not an array of objects, nor compressed."""
         if self._lines is None and size:
             head = self._read(0, _HEAD)
             text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
             inner = text[1:].lstrip()
             array = text.startswith(b"[") and (not inner or inner[:1] in b"{]")
             undecided = not text and size < _HEAD
-            if not array and not undecided and not _GZIP.startswith(head[:2]):
+            wide = wide_encoding(head) is not None or may_be_wide(head)
+            if not array and not undecided and not wide and not GZIP.startswith(head[:2]):
                 self._lines = True
         return self._lines is True
 
     def _empty(self) -> bool:
-        return not self._read(0, _HEAD).removeprefix(BYTE_ORDER_MARK).strip()
+        head = self._read(0, _HEAD)
+        return not head.decode(wide_encoding(head) or "utf-8-sig", "replace").strip()
 
     def _take(self, size: int, progress: Progress) -> None:
         data = self._read(self._scanner.offset, CHUNK)

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 from manyhands.core.settings import Flag, Text, number, whole
 from manyhands.graders.entry import Entry, key
+from manyhands.graders.programs import PreprocessorEntry
 
 STRATEGIES = ("pass_at_k", "mean", "confidence_interval")
 REFERENCE = "x-definition"
@@ -29,6 +30,13 @@ def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
         raise ValueError("must be a list of texts, or one text")
     return tuple(dict.fromkeys(words))
+
+
+def _ids(value: Any) -> tuple[str | int | float, ...]:
+    ids = value if isinstance(value, (list, tuple)) else [value]
+    if not all((isinstance(each, str) and each.strip()) or type(each) in (int, float) for each in ids):
+        raise ValueError("must be a list of ids, or one id")
+    return tuple(ids)
 
 
 def _eval_name(value: Any) -> str:
@@ -54,10 +62,14 @@ def _argv(value: Any) -> tuple[str, ...]:
 _MESSAGES = {"anyOf": [{"type": "string"}, {REFERENCE: "Message"}, {"type": "array"}, {"type": "object"}]}
 _GRADERS = {"type": "array", "items": {REFERENCE: "Grader"}}
 _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_ID = {"type": ["string", "number"]}
+_TURNS = {"type": "array", "minItems": 1, "items": {REFERENCE: "TurnBlock"}}
+_IDS = {"anyOf": [_ID, {"type": "array", "items": _ID}]}
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), WithJsonSchema(_TEXTS)]
 Mapped = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 Argv = Annotated[tuple[str, ...], BeforeValidator(_argv), WithJsonSchema(_TEXTS)]
+Ids = Annotated[tuple[str | int | float, ...], BeforeValidator(_ids), WithJsonSchema(_IDS)]
 Graders = Annotated[Any, WithJsonSchema(_GRADERS)]
 """A list of graders, which ``manyhands.graders.config`` checks."""
 Messages = Annotated[Any, WithJsonSchema(_MESSAGES)]
@@ -147,14 +159,23 @@ class SuiteExecution(Block):
     assert_: Graders = key(None, "Obsolete place of the suite's graders.", alias="assert", json_schema_extra=DEPRECATED)
 
 
-_CONVERSATIONS = "every test is asked once and by itself; earlier turns may stand in its input, as messages"
-_BEYOND_TESTS = dict.fromkeys(
-    (
-        *("mode", "turns", "aggregation", "on_turn_failure", "window_size"),
-        *("depends_on", "on_dependency_failure"),
+_OF_EACH_TEST = {
+    **dict.fromkeys(
+        ("mode", "turns", "aggregation", "on_turn_failure", "window_size"), "each test has turns of its own"
     ),
-    _CONVERSATIONS,
-)
+    **dict.fromkeys(("depends_on", "on_dependency_failure"), "each test says for itself what it depends on"),
+}
+
+
+class TurnBlock(Block):
+    """One turn of a conversation."""
+
+    spellings: ClassVar = {**Block._spelled_graders, "input_messages": "input", "expected_messages": "expected_output"}
+    obsolete: ClassVar = frozenset(("evaluators", "input_messages", "expected_messages"))
+
+    input: Messages = key(..., "What is said to the target: a text, an object, or parts.")
+    expected_output: Messages = key(None, "What it should answer.")
+    assert_: Graders = key(None, "The graders of its answer.", alias="assert")
 
 
 class TestBlock(Block):
@@ -169,7 +190,7 @@ class TestBlock(Block):
     }
     obsolete: ClassVar = frozenset(("expected_outcome", "input_messages", "expected_messages", "evaluators"))
     entries: ClassVar = {"execution": TestExecution, "workspace": WorkspaceBlock}
-    beyond: ClassVar = {**_BEYOND_TESTS, "preprocessors": "convert files before the run"}
+    beyond: ClassVar = {"preprocessors": "they stand at the head of the file, or with a grader"}
 
     id: Annotated[Any, WithJsonSchema({"type": ["string", "number"]})] = key(
         ..., "What the test is called; unique in its file."
@@ -189,6 +210,21 @@ class TestBlock(Block):
     vars: Mapped | None = key(None, "Values for {{ name }} in this test.")
     threshold: Annotated[float, number(0, 1)] | None = key(None, "The score from which on this test passes.")
     workspace: WorkspaceBlock | None = key(None, "Where the target works; on top of the suite's.")
+    depends_on: Ids | None = key(None, "Ids of tests of the file that end before this one begins.")
+    on_dependency_failure: Literal["skip", "fail", "run"] = key(
+        "skip", "What becomes of it if one of these has no score because of an error."
+    )
+    mode: Literal["conversation"] | None = key(None, "`conversation`: the test has turns.")
+    turns: Annotated[Any, WithJsonSchema(_TURNS)] = key(
+        None, "What is said to the target, one after the other, each answered before the next."
+    )
+    aggregation: Literal["mean", "min", "max"] | None = key(None, "How the turns' scores become one; mean without it.")
+    on_turn_failure: Literal["continue", "stop"] | None = key(
+        None, "Whether the conversation goes on after a turn below the limit; continue without it."
+    )
+    window_size: Annotated[int, whole(1)] | None = key(
+        None, "Turns that the target is told of: the last two messages for each, besides the system's; all without it."
+    )
 
 
 class EvalBlock(Block):
@@ -205,11 +241,7 @@ class EvalBlock(Block):
     }
     obsolete: ClassVar = frozenset(("eval_cases", "evalcases", "cases", "evaluators", "input_messages"))
     entries: ClassVar = {"execution": SuiteExecution, "workspace": WorkspaceBlock}
-    beyond: ClassVar = {
-        **_BEYOND_TESTS,
-        "prompts": "give each test its input",
-        "preprocessors": "convert files before the run",
-    }
+    beyond: ClassVar = {**_OF_EACH_TEST, "prompts": "give each test its input"}
 
     schema_: str | None = key(None, "What kind of file this is.", alias="$schema")
     tests: Annotated[Any, WithJsonSchema({"type": ["string", "array"]})] = key(
@@ -233,6 +265,9 @@ class EvalBlock(Block):
     input: Messages = key(None, "Messages that go before each test's own.")
     assert_: Graders = key(None, "Graders of all tests, after each test's own.", alias="assert")
     evaluator: Text | None = key(None, "The kind of grader for tests that have no list of graders.")
+    preprocessors: tuple[PreprocessorEntry, ...] | None = key(
+        None, "Programs that turn files in answers into text, for all graders: a list with type and command."
+    )
     vars: Mapped | None = key(None, "Values for {{ name }} in all tests.")
     threshold: Annotated[float, number(0, 1)] | None = key(None, "The score from which on a test passes.")
     workspace: WorkspaceBlock | None = key(None, "Where targets work.")

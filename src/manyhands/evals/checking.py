@@ -14,7 +14,6 @@ from manyhands.agents.functions import load_function
 from manyhands.agents.offer import ToolOffer
 from manyhands.core.errors import UserError
 from manyhands.engine.strays import process_mark
-from manyhands.evals.dotenv_files import additions, environment
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.findings import Findings
 from manyhands.evals.healthcheck import Health
@@ -29,6 +28,7 @@ from manyhands.evals.target_settings import (
     TargetSettings,
 )
 from manyhands.evals.targets import Target
+from manyhands.graders.dotenv_files import additions, environment
 from manyhands.sandboxes.selection import choose_backend
 
 TO_HOLD = "criteria or an expected output to hold the answer against"

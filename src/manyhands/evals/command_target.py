@@ -21,6 +21,7 @@ from manyhands.evals.placeholders import Values
 from manyhands.evals.record_index import shown
 from manyhands.evals.record_lines import too_deep
 from manyhands.evals.records import Answer, RecordFault, has_answer, read_record, read_text, record_id
+from manyhands.evals.wide_text import wide_encoding
 from manyhands.tools.text import decode
 
 OUTPUT = "output.json"
@@ -145,7 +146,7 @@ class CommandTarget:
 
 def read_answer(data: bytes) -> Answer:
     """An answer as a command wrote it: a record, which needs no id, or else plain text, as it is."""
-    text = data.decode("utf-8-sig", "replace")
+    text = data.decode(wide_encoding(data[:2]) or "utf-8-sig", "replace")
     stripped = text.strip()
     if not (stripped.startswith("{") and stripped.endswith("}")) or too_deep(data):
         return read_text(text)

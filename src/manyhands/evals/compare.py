@@ -12,7 +12,8 @@ from manyhands.core.jsonio import loads
 from manyhands.core.settings import shown, suggestion
 from manyhands.core.statistics import LEVEL, POWER, Paired, mean, paired
 from manyhands.evals.items import INVALID
-from manyhands.evals.results import RESULTS, records_in
+from manyhands.evals.result_lines import RESULTS
+from manyhands.evals.results import records_in
 
 TIE = 0.1
 """The difference from which on a test is won or lost."""
@@ -114,7 +115,9 @@ class Comparison:
             "clusters": difference.clusters,
             "standard_error": difference.error,
             "interval": interval,
+            "no_interval": self.statistics.no_interval,
             "p_value": self.statistics.p_value,
+            "least_p_value": self.statistics.least_p_value,
             "test": self.statistics.test,
             "sign_test_p_value": self.statistics.sign_p,
             "smallest_detectable_effect": self.statistics.detectable,

@@ -28,7 +28,7 @@ MOST_RESAMPLED = 1000
 DENOMINATORS = {
     "mean_score": "tests with a score (passed and failed); errors have none and are counted apart",
     "pass_rate": "tests with a score (passed and failed); errors have none and are counted apart",
-    "passed_of_all": "all tests of the run, with errors, ungraded, invalid and pending ones",
+    "passed_of_all": "all tests of the run, with errors, skipped, ungraded, invalid and pending ones",
     "trials": "tests of which k trials are known: they have a score, or were not needed as one had passed",
 }
 PLURALS = {PASSED: PASSED, FAILED: FAILED, ERROR: "errors", GRADER_ERROR: "grader_errors"}

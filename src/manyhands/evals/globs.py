@@ -9,6 +9,7 @@ from pathlib import Path
 MARKS = frozenset("*?{")
 """What makes a path a pattern."""
 MOST_ALTERNATIVES = 1000
+_ANY_LEVELS = "**"
 
 
 def is_pattern(text: str) -> bool:
@@ -35,11 +36,24 @@ def alternatives(pattern: str) -> list[str]:
 
 
 def matching_files(pattern: str, folder: Path) -> list[Path]:
-    """Files that fit, sorted by path. Hidden ones only if the pattern says the dot. Raises ValueError as ``alternatives`` does."""
+    """Files that fit, sorted by path. Hidden ones only if the pattern says the dot; ``**`` does not go through links to folders, which
+    may lead round in circles. Raises ValueError as ``alternatives`` does."""
     found = {
-        folder / name for each in alternatives(pattern) for name in glob.glob(each, root_dir=folder, recursive=True)
+        folder / name
+        for each in alternatives(pattern)
+        for name in glob.glob(each, root_dir=folder, recursive=True)
+        if not _through_a_link(name, each, folder)
     }
     return sorted(path for path in found if path.is_file())
+
+
+def _through_a_link(name: str, pattern: str, folder: Path) -> bool:
+    """Whether a path that fits goes through a link to a folder which ``**`` may stand for."""
+    if _ANY_LEVELS not in Path(pattern).parts:
+        return False
+    fixed = Path(pattern).parts.index(_ANY_LEVELS)
+    parts = Path(name).parts
+    return any(Path(folder, *parts[:length]).is_symlink() for length in range(fixed + 1, len(parts)))
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

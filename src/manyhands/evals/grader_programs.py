@@ -21,6 +21,8 @@ def missing_programs(placed: Sequence[Placed], folder: Path) -> Iterator[str]:
             yield from _program(entry, place, folder)
         elif entry["type"] == "composite":
             yield from _composite(entry, place, folder)
+        for index, each in enumerate(entry.get("preprocessors") or ()):
+            yield from _line(each["command"], place.at("preprocessors", index, "command"), folder)
         prompt = entry.get("prompt")
         if isinstance(prompt, Mapping):
             word = "script" if "script" in prompt else "command"

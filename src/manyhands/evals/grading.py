@@ -20,8 +20,9 @@ from manyhands.evals.records import Answer
 from manyhands.evals.workspaces import Seen
 from manyhands.graders.aggregate import combine
 from manyhands.graders.config import parse_graders
-from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, ScriptPool, ScriptResult
+from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, ScriptPool
 from manyhands.graders.running import grade_all
+from manyhands.graders.script_environment import ScriptsWith
 
 PASSED = "passed"
 FAILED = "failed"
@@ -62,9 +63,7 @@ class TestGrader:
 
     def __init__(self, settings: GradingSettings, scripts: ScriptPool) -> None:
         self._settings = settings
-        self._scripts: list[ScriptPool] = [
-            _ScriptsWith(scripts, added) if added else scripts for added in settings.environments
-        ]
+        self._scripts = [ScriptsWith.of(scripts, added) for added in settings.environments]
         self._lists: OrderedDict[tuple[str, bytes], tuple[tuple[Grader, ...], bool]] = OrderedDict()
         self._latest: tuple[int, Sequence[Mapping[str, Any]], tuple[tuple[Grader, ...], bool]] | None = None
 
@@ -116,6 +115,22 @@ class TestGrader:
         record["score"] = total.value
         return Outcome(ItemState.COMPLETED, record)
 
+    async def scores(
+        self,
+        context: Context,
+        item: TestItem,
+        entries: Sequence[Mapping[str, Any]],
+        candidate: Candidate,
+        *,
+        judges: ItemJudges,
+        limited: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> Sequence[Score]:
+        """What graders find in something else than a test's answer. ``entries``: theirs, in normal form; for the rest see ``outcome``."""
+        graders, _ = self._parsed(entries, item, self._settings.folders[item.file])
+        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, self._limit(item))
+        async with limited():
+            return await grade_all(graders, candidate, grading)
+
     def _limit(self, item: TestItem) -> float:
         return self._settings.limits[item.file] if item.threshold is None else item.threshold
 
@@ -137,26 +152,6 @@ class TestGrader:
             if len(self._lists) > _LISTS_KEPT:
                 self._lists.popitem(last=False)
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _ScriptsWith:
-    """Programs that have more in their environment."""
-
-    scripts: ScriptPool
-    additions: Mapping[str, str]
-
-    async def run(
-        self,
-        command: str | Sequence[str],
-        payload: bytes,
-        *,
-        folder: Path,
-        seconds: float | None,
-        environment: Mapping[str, str],
-    ) -> ScriptResult:
-        environment = {**self.additions, **environment}
-        return await self.scripts.run(command, payload, folder=folder, seconds=seconds, environment=environment)
 
 
 def entries_of(test: Test, *, judged: bool) -> tuple[Mapping[str, Any], ...]:

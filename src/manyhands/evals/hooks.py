@@ -14,11 +14,11 @@ from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
-from manyhands.evals.dotenv_files import additions
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.invocation import failure_of
 from manyhands.evals.model import Hook, Test
 from manyhands.evals.placeholders import PREFIX
+from manyhands.graders.dotenv_files import additions
 from manyhands.tools.text import decode
 
 BEFORE_ALL, AFTER_ALL, BEFORE_EACH, AFTER_EACH = "before_all", "after_all", "before_each", "after_each"

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from manyhands.agents.command import CommandRunner, RunningCommand
 from manyhands.agents.redaction import Redactor
@@ -139,17 +138,17 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an invocation is asked: the tests' ids, and an object for each that says what the test is."""
+    """What an invocation is asked. ``tests``: for tests' ids a line of JSON each, which says what the test is."""
 
     ids: Collection[str]
-    tests: Callable[[str], Mapping[str, Any]]
+    tests: Callable[[Collection[str]], Iterable[bytes]]
     files: Collection[Path]
     attempt: int
 
     def values(self, settings: CommandSettings, folder: Path, workspace: Path | None = None) -> Values:
         """Raises StorageError if its files can't be written, UserError for an id that can't be on a line."""
         _write_lines(folder / TEST_IDS, map(_id_line, self.ids))
-        _write_lines(folder / TESTS, (dumps(dict(self.tests(each))) for each in self.ids))
+        _write_lines(folder / TESTS, self.tests(self.ids))
         _write_lines(folder / PROMPT, ())
         return Values(
             eval_id="batch",

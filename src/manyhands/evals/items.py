@@ -64,20 +64,29 @@ class TestItem:
 def plan_tests(
     files: Sequence[EvalFile], targets: Sequence[Sequence[str]], trials: int | None
 ) -> Iterator[PlannedItem]:
-    """The items in order of files and tests; of a test, by target, then by trial. ``targets``: of each file."""
+    """The items in order of files and tests; of a test, by target, then by trial. ``targets``: of each file. Those that others depend on
+    say so (``awaited``)."""
     for index, (file, names) in enumerate(zip(files, targets, strict=True)):
-        for test in file.tests.written() if isinstance(file.tests, KeptTests) else map(Test.to_json, file.tests):
+        awaited = {each for test in _written(file) for each in test.get("depends_on", ())} if file.depends else set()
+        for test in _written(file):
             own, of_file = test.get("trials"), 1 if file.trials is None else file.trials.count
             count = trials or (of_file if own is None else own["count"])
             for target in names if test.get("targets") is None else [name for name in names if name in test["targets"]]:
                 for trial in range(count):
                     payload = _payload(index, file.dataset, test, target, trial, count)
+                    if test["id"] in awaited:
+                        payload["awaited"] = True
                     yield PlannedItem(item_key(file.dataset, test["id"], target, trial), payload)
         for number, invalid in enumerate(file.invalid):
             key = f"{file.dataset}/{invalid.id or 'test'}!{number}"
             payload = {"file": index, "dataset": file.dataset, "id": invalid.id, "place": str(invalid.place)}
             outcome = Outcome(ItemState.DISCARDED, {"status": INVALID}, reason=INVALID, message=invalid.message)
             yield PlannedItem(key, payload, outcome=outcome)
+
+
+def _written(file: EvalFile) -> Iterator[Json]:
+    """The tests of a file as a journal holds them."""
+    return file.tests.written() if isinstance(file.tests, KeptTests) else map(Test.to_json, file.tests)
 
 
 def item_key(dataset: str, test_id: str, target: str, trial: int) -> str:

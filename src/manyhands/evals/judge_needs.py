@@ -8,8 +8,8 @@ from typing import Any
 
 from manyhands.evals.grader_programs import aggregator_of
 from manyhands.graders.names import name_for
+from manyhands.graders.registry import JUDGED
 
-_JUDGED = ("llm_judge", "rubrics", "agent_judge")
 _PROGRAMS = ("code_judge", "code_grader")
 
 
@@ -29,9 +29,9 @@ def judge_needs(graders: Sequence[Mapping[str, Any]], within: str = "") -> Itera
     """What the graders of a test need. ``graders``: in normal form; ``within``: names of composites around them."""
     for entry in graders:
         kind, name = entry["type"], within + str(entry.get("name") or name_for(entry))
-        if kind in _JUDGED:
+        if kind in JUDGED:
             target = entry.get("target")
-            bare = kind != "rubrics" and entry.get("prompt") is None and entry.get("rubrics") is None
+            bare = all(entry.get(name) is None for name in ("prompt", "rubrics", "value")) and kind != "rubrics"
             yield JudgeNeed(name, target, workspace=kind == "agent_judge" and target is None, bare=bare)
         elif kind in _PROGRAMS and entry.get("target"):
             yield JudgeNeed(name)

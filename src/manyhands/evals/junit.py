@@ -1,8 +1,8 @@
 """Results as JUnit XML, which systems for continuous integration read.
 
 One suite for each dataset, one case for each test and target. A failure is a score below the limit, an error a test without a score; none
-is counted as both. Tests that were left out or have no graders are skipped. What is wrong with a run besides (a command for all tests that
-failed, tests that have not ended) is in its suite's ``system-err``.
+is counted as both. Tests that were left out, have no graders, or depend on one that failed are skipped. What is wrong with a run besides (a
+command for all tests that failed, tests that have not ended) is in its suite's ``system-err``.
 
 There is no standard for these files; the elements and attributes here are those that the strictest reader knows (the schema
 ``junit-10.xsd`` of Jenkins' xUnit plugin).
@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.wording import are, counted, have
+from manyhands.evals.dependencies import SKIPPED
 from manyhands.evals.grading import FAILED, PASSED, UNGRADED
 from manyhands.evals.items import INVALID
 from manyhands.evals.result_records import NO_ID, WITHOUT_SCORE, Record
@@ -82,7 +83,7 @@ def _counted(suite: str, cases: Iterator[Record]) -> tuple[str, Counter[str]]:
         counts["tests"] += 1
         counts["failures"] += status == FAILED
         counts["errors"] += status in WITHOUT_SCORE
-        counts["skipped"] += status in (INVALID, UNGRADED)
+        counts["skipped"] += status in (INVALID, SKIPPED, UNGRADED)
         counts["milliseconds"] += round(record.get("duration_ms") or 0)
     return suite, counts
 

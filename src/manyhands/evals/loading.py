@@ -10,6 +10,7 @@ from manyhands.core.places import Place
 from manyhands.core.settings import shown
 from manyhands.core.yaml_files import Source, read_source
 from manyhands.evals.blocks import EvalBlock
+from manyhands.evals.dependency_checks import Dependents
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.findings import Findings, told
 from manyhands.evals.kept_tests import KeptTests
@@ -84,7 +85,7 @@ def _file(path: Path, surroundings: Surroundings, findings: Findings) -> EvalFil
     if not path.is_file():
         raise place.error("there is no such file")
     lines = path.suffix == JSONL_ENDING
-    source = _sidecar(path, surroundings) if lines else read_source(path, surroundings.shown(path))
+    source = _sidecar(path, surroundings, findings) if lines else read_source(path, surroundings.shown(path))
     _check_shape(source)
     file = read(EvalBlock, source.value, source.place, findings)
     if file is None:
@@ -94,10 +95,10 @@ def _file(path: Path, surroundings: Surroundings, findings: Findings) -> EvalFil
     if lines:
         _check_sidecar(file, path)
     raw = reader.lines(path) if lines else _own_tests(path, file, source, reader, findings)
-    tests, invalid = _sorted_out(suite, raw)
+    tests, invalid, depends, converses = _sorted_out(suite, raw)
     if not tests and not invalid and not findings.problems:
         findings.problem(place, "holds no tests")
-    return _eval_file(file, suite, path, tests, invalid)
+    return replace(_eval_file(file, suite, path, tests, invalid), depends=depends, converses=converses)
 
 
 def _check_shape(source: Source) -> None:
@@ -114,6 +115,10 @@ def _own_tests(
     path: Path, file: Read[EvalBlock], source: Source, reader: RawTests, findings: Findings
 ) -> Iterable[RawTest]:
     if file.block.tests is None:
+        written = file.at("tests")
+        if written.path in written.lines:
+            findings.problem(written, "must be a list of tests; nothing is there")
+            return ()
         of = next((lines for lines in lines_of(path) if lines.is_file()), None)
         hint = "" if of is None else f"; this seems to be the sidecar of {of.name}, which is the eval file"
         findings.problem(file.place, f"tests is required{hint}")
@@ -121,9 +126,11 @@ def _own_tests(
     return reader.listed(source, file.at("tests"))
 
 
-def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[KeptTests, tuple[Invalid, ...]]:
-    """Tests and invalid ones. Of tests with the same id the first is a test, the others are invalid."""
-    tests, invalid, known = KeptTests(), list[Invalid](), dict[str, int]()
+def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[KeptTests, tuple[Invalid, ...], bool, bool]:
+    """Tests, invalid ones, whether tests depend on others, and whether some have turns. Of tests with the same id the first is a test, the
+    others are invalid."""
+    tests, invalid, known, dependents = KeptTests(), list[Invalid](), dict[str, int](), Dependents()
+    converses = False
     for each in raw:
         found = suite.test(each)
         if isinstance(found, Invalid):
@@ -131,12 +138,19 @@ def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[KeptTests, tuple[
         elif found.id in known:
             at, first = found.place.at("id"), tests[known[found.id]].place
             where = f"line {first.at('id').line}" + ("" if at.file == first.file else f" of {first.file}")
-            problem = at.says(f"{shown(found.id)} is the id of another test too, in {where}")
+            again = str(found.place) == str(first)
+            said = "comes again, as its file is named twice" if again else f"is the id of another test too, in {where}"
+            problem = at.says(f"{shown(found.id)} {said}")
             invalid.append(Invalid(found.place, found.id, (problem,)))
         else:
             known[found.id] = len(tests)
+            dependents.add(len(tests), found)
+            converses = converses or found.conversation is not None
             tests.append(found)
-    return tests, tuple(invalid)
+    if dependents and (wrong := dependents.wrong(tests, {*known, *(each.id for each in invalid if each.id)})):
+        invalid += wrong.values()
+        tests = KeptTests(test for number, test in enumerate(tests) if number not in wrong)
+    return tests, tuple(invalid), bool(dependents), converses
 
 
 def _eval_file(
@@ -173,8 +187,13 @@ def _eval_file(
 
 def sidecar_of(path: Path) -> Path | None:
     """The file that says what holds for all tests of a JSON Lines file: ``BASE.eval.yaml`` beside it, else ``BASE.yaml``."""
+    return next(_sidecars(path), None)
+
+
+def _sidecars(path: Path) -> Iterator[Path]:
+    """All files that could be it, the one that counts first."""
     names = (path.stem + end + ending for end in (".eval", "") for ending in YAML_ENDINGS)
-    return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
+    return (path.with_name(name) for name in names if path.with_name(name).is_file())
 
 
 def lines_of(path: Path) -> Iterator[Path]:
@@ -183,11 +202,15 @@ def lines_of(path: Path) -> Iterator[Path]:
     return (path.with_name(stem + end + JSONL_ENDING) for end in ("", ".eval"))
 
 
-def _sidecar(path: Path, surroundings: Surroundings) -> Source:
+def _sidecar(path: Path, surroundings: Surroundings, findings: Findings) -> Source:
     """What is in the sidecar; nothing without one."""
-    found = sidecar_of(path)
-    if found is None:
+    candidates = list(_sidecars(path))
+    if not candidates:
         return Source({}, Place(surroundings.shown(path)))
+    found, *others = candidates
+    if others:
+        named, verb = " and ".join(other.name for other in others), "does" if len(others) == 1 else "do"
+        findings.notice(f"{surroundings.shown(path)}: its sidecar is {found.name}; {named} beside it {verb} not count")
     source = read_source(found, surroundings.shown(found))
     return source if source.value is not None else Source({}, source.place)
 

@@ -54,6 +54,26 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation: what is said to the target, what it should answer, and who grades that (entries in normal form)."""
+
+    input: Messages
+    expected_output: Messages = ()
+    graders: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A test of several turns. ``aggregation``: how their scores become one (mean, min, max); ``on_turn_failure``: continue, or stop after
+    the first turn below the limit; ``window_size``: of how many turns the target is told, None for all."""
+
+    turns: tuple[Turn, ...]
+    aggregation: str = "mean"
+    on_turn_failure: str = "continue"
+    window_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Test:
     """One test. What the person wrote (content, expected output, metadata, graders' own data) is as they wrote it.
 
@@ -61,7 +81,9 @@ class Test:
     the test's own, then the suite's; ``default_grader``: the kind of grader that is wanted where there are none; ``targets``: the
     names of those that answer this test, None if all do; ``tags``: the suite's and its own; ``references``: of each file that the
     input names, as it is written, the path; ``files``: these paths without those of guidelines; ``guidelines``: what the latter say;
-    ``workspace``: on top of the suite's. Paths are absolute.
+    ``workspace``: on top of the suite's; ``depends_on``: ids of tests that end before this one begins, and ``on_dependency_failure`` says
+    what becomes of it if one of these is an error (see ``dependencies``); ``conversation``: its turns, and then ``input`` is what goes
+    before them, and ``graders`` look at the whole conversation (see ``conversation``). Paths are absolute.
     """
 
     __test__: ClassVar[bool] = False  # it is no test of pytest's
@@ -83,11 +105,21 @@ class Test:
     guideline_files: tuple[Path, ...] = ()
     guidelines: str = ""
     workspace: Workspace | None = None
+    depends_on: tuple[str, ...] = ()
+    on_dependency_failure: str = "skip"
+    conversation: Conversation | None = None
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The input files that are no guidelines, each once."""
         return tuple(path for path in dict.fromkeys(self.references.values()) if path not in self.guideline_files)
+
+    @property
+    def all_graders(self) -> tuple[Mapping[str, Any], ...]:
+        """Those of its turns, too."""
+        if self.conversation is None:
+            return self.graders
+        return (*self.graders, *(grader for turn in self.conversation.turns for grader in turn.graders))
 
     @property
     def question(self) -> str:
@@ -157,8 +189,8 @@ class InlineTargets:
 @dataclass(frozen=True, slots=True)
 class EvalFile:
     """An eval file. ``dataset``: what results call it; ``target_names``: those that it asks for; ``about``: name, version, author, license,
-    requires, category and metadata, where given; ``invalid``: tests that are left out (empty unless that was asked for);
-    ``notices``: lines for the person. Paths are absolute."""
+    requires, category and metadata, where given; ``invalid``: tests that are left out (empty unless that was asked for); ``depends``:
+    whether tests depend on others; ``converses``: whether some have turns; ``notices``: lines for the person. Paths are absolute."""
 
     path: Path
     dataset: str
@@ -178,6 +210,8 @@ class EvalFile:
     workspace: Workspace | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     invalid: tuple[Invalid, ...] = ()
+    depends: bool = False
+    converses: bool = False
     notices: tuple[str, ...] = ()
 
     @property
@@ -195,11 +229,11 @@ def _json() -> TypeAdapter[Test]:
 
 
 @lru_cache(maxsize=1)
-def _blocks() -> TypeAdapter[Trials | Workspace]:
-    return TypeAdapter(Trials | Workspace)
+def _blocks() -> TypeAdapter[Trials | Workspace | Conversation]:
+    return TypeAdapter(Trials | Workspace | Conversation)
 
 
-def _block(entry: Trials | Workspace) -> Json:
+def _block(entry: Trials | Workspace | Conversation) -> Json:
     return _blocks().dump_python(entry, mode="json", exclude_defaults=True)
 
 
@@ -215,8 +249,8 @@ def _usual_values() -> dict[str, Any]:
 
 _USUAL = _usual_values()
 _WRITTEN: dict[str, Callable[[Any], Json]] = {
-    **dict.fromkeys(("expected_output", "graders", "tags", "targets"), list),
-    **dict.fromkeys(("trials", "workspace"), _block),
+    **dict.fromkeys(("expected_output", "graders", "tags", "targets", "depends_on"), list),
+    **dict.fromkeys(("trials", "workspace", "conversation"), _block),
     "references": lambda entry: {name: str(path) for name, path in entry.items()},
     "guideline_files": lambda entry: [str(path) for path in entry],
 }

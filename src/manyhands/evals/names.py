@@ -120,6 +120,13 @@ def _at(place: Place, words: Words, keys: FieldPath) -> Place:
     return place.at(*(words.get(keys[: number + 1], key) for number, key in enumerate(keys)))
 
 
+def spelled_at(place: Place, key: str) -> Place:
+    """The place of a key in a mapping of which only the place is known, however the key is written there."""
+    head, *tail = key.split("_")
+    words = (key, head + "".join(part.capitalize() for part in tail), key.replace("_", "-"))
+    return place.at(next((word for word in words if (*place.path, word) in place.lines), key))
+
+
 def _refuse(model: type[Block], word: str, place: Place, findings: Findings) -> None:
     if word.startswith(OWN):
         return
@@ -135,6 +142,9 @@ def _tell(detail: Mapping[str, Any], place: Place, words: Words, findings: Findi
     if detail["type"] == "missing":
         findings.problem(_at(place, words, keys[:-1]), f"{keys[-1]} is required")
         return
+    if detail["type"] == "extra_forbidden":
+        findings.problem(_at(place, words, keys), "unknown key")
+        return
     said = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _plain(detail)
     findings.problem(_at(place, words, keys), f"{said}, not {shown(detail['input'])}")
 
@@ -142,6 +152,8 @@ def _tell(detail: Mapping[str, Any], place: Place, words: Words, findings: Findi
 def _plain(detail: Mapping[str, Any]) -> str:
     if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "must be a mapping"
+    if detail["type"] in ("list_type", "tuple_type"):
+        return "must be a list"
     if detail["type"] == "literal_error":
         return f"must be {detail['ctx']['expected']}"
     return (

@@ -28,10 +28,9 @@ from manyhands.evals.answerers.function import FunctionAnswerer
 from manyhands.evals.answerers.mock import MockAnswerer
 from manyhands.evals.answerers.recorded import RecordedAnswerer, open_recorded
 from manyhands.evals.answering import Answerer
-from manyhands.evals.asked import Asked, Told, asked
+from manyhands.evals.asked import TOLD, Asked, Asking, Told
 from manyhands.evals.batch_command import BatchCommand
 from manyhands.evals.command_target import CommandTarget
-from manyhands.evals.dotenv_files import additions, environment
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.hooks import Tell
 from manyhands.evals.interpolation import Interpolation
@@ -48,6 +47,7 @@ from manyhands.evals.target_settings import (
 )
 from manyhands.evals.targets import Target
 from manyhands.evals.workspaces import WorkspaceTools, with_template
+from manyhands.graders.dotenv_files import additions, environment
 from manyhands.graders.protocol import Judge
 from manyhands.models.protocol import ChatModel
 from manyhands.sandboxes.pace import PacedBackend
@@ -127,9 +127,9 @@ class Openings:
     async def _batch(
         self, file: int, trial: int, target: Target, settings: CliSettings, environ: Mapping[str, str]
     ) -> BatchAnswerer:
-        wanted = await self._asked(file, trial, target)
-        told = Told(self.run_folder, file)
-        self.stack.callback(told.close)
+        told = self._folder(file, trial, target) / TOLD
+        self.stack.callback(told.unlink, missing_ok=True)
+        wanted = await self._asked(file, trial, target, told)
         workspace = with_template(wanted.workspace, settings.workspace_template)
         of_file = self.prepared.files[file].path
         room = None if workspace is None else InvocationWorkspaces(of_file, workspace, self.workspaces)
@@ -139,7 +139,7 @@ class Openings:
             wanted.ids,
             runner=self._needed_runner(),
             known=wanted.known,
-            tests=told,
+            tests=Told(told, len(wanted.ids)),
             files=wanted.files,
             environ=environ,
             room=room,
@@ -158,9 +158,9 @@ class Openings:
         self.stack.push_async_callback(self._close, batch, file, 0, target)
         return BatchAnswerer(batch, len(wanted.ids), ran=False)
 
-    async def _asked(self, file: int, trial: int, target: Target) -> Asked:
-        others = self.prepared.files[file].others
-        return await asyncio.to_thread(asked, self.run_folder, file, target.name, trial, others)
+    async def _asked(self, file: int, trial: int, target: Target, told: Path | None = None) -> Asked:
+        asking = Asking(self.run_folder, file, target.name, trial, self.prepared.files[file].others)
+        return await asyncio.to_thread(asking.asked, told)
 
     async def _close(self, batch: BatchCommand, file: int, trial: int, target: Target) -> None:
         await batch.close()
@@ -212,8 +212,7 @@ class Openings:
             keep_files(options, self.run_folder)
         elif self.prepared.options.prices is not None:
             options = options.model_copy(update={"prices": self.prepared.options.prices})
-        tries = None if options.max_retries is None else options.max_retries + 1
-        model = model_of(options, key, self.run_folder, tries=tries)
+        model = model_of(options, key, self.run_folder, retries=options.retries())
         self.stack.push_async_callback(model.close)
         return model
 

@@ -1,4 +1,4 @@
-"""Outputs that are no JSON Lines, turned into them: one JSON array, and both kinds compressed with gzip."""
+"""Outputs that are no JSON Lines in UTF-8, turned into them: one JSON array, texts in UTF-16, and all kinds compressed with gzip."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import BinaryIO
 
 from manyhands.engine.files import bytes_written_aside
 from manyhands.evals.record_lines import MAX_RECORD
+from manyhands.evals.wide_text import NAME, wide_encoding, write_as_utf_8
 
 MAX_UNPACKED = 16 << 30
 """Bytes that a compressed output may come to."""
 _CHUNK = 1 << 20
 _BLANK = " \t\n\r"
 _AFTER = (",", "]", *_BLANK)
+GZIP = b"\x1f\x8b"
+"""What compressed outputs begin with."""
 _GZIP = 16 + zlib.MAX_WBITS
 """How zlib is told to expect gzip's header."""
 
@@ -34,22 +37,44 @@ class Unwound:
 
 def unwind(path: Path, target: Path) -> Unwound:
     """Write the records of a file as lines, in place of ``target`` and all at once. Raises StorageError, OSError."""
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if not packed:
-            return _array_unwound(raw, target)
-    lines = target.with_name(f"{target.name}.unpacked")
+    aside = [target.with_name(f"{target.name}.{step}") for step in ("unpacked", "decoded")]
+    notes: list[str] = []
     try:
-        cut = _unpack(path, lines)
-        with lines.open("rb") as raw:
+        path = _as_utf_8(_unpacked_as(aside[0], path, notes), aside[1], notes)
+        with path.open("rb") as raw:
+            if not notes:
+                return _array_unwound(raw, target)
             found = _array_unwound(raw, target) if _is_array(raw) else Unwound(True)
         if found.as_it_is:
-            lines.replace(target)
+            path.replace(target)
     finally:
-        lines.unlink(missing_ok=True)
-    notes = ["the output was unpacked with gzip", *([cut] if cut else []), *([found.note] if found.note else [])]
-    return Unwound(False, found.unit, "; ".join(notes))
+        for each in aside:
+            each.unlink(missing_ok=True)
+    return Unwound(False, found.unit, "; ".join([*notes, *([found.note] if found.note else [])]))
+
+
+def _unpacked_as(target: Path, path: Path, notes: list[str]) -> Path:
+    """Where an output is when it is unpacked."""
+    if _head(path) != GZIP:
+        return path
+    cut = _unpack(path, target)
+    notes += ["the output was unpacked with gzip", *([cut] if cut else [])]
+    return target
+
+
+def _as_utf_8(path: Path, target: Path, notes: list[str]) -> Path:
+    """Where an output is when it is UTF-8."""
+    encoding = wide_encoding(_head(path))
+    if encoding is None:
+        return path
+    write_as_utf_8(path, target, encoding)
+    notes.append(f"the output is {NAME} and was read as such, when it was whole; UTF-8 is read while it is written")
+    return target
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as raw:
+        return raw.read(2)
 
 
 def _unpack(path: Path, target: Path) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from manyhands.evals.prepared import PreparedEval
 from manyhands.evals.targets import Target
@@ -42,10 +42,12 @@ class Places:
         async with self._targets.setdefault(key, asyncio.Semaphore(most)):
             yield
 
-    def in_work(self, file: int) -> AbstractAsyncContextManager[None]:
-        """A place among the tests of a file, and of the run."""
-        places = [each for each in (self._files[file], self._run) if each is not None]
-        return _all_of(places) if places else nullcontext()
+    def in_work(self, file: int) -> AbstractAsyncContextManager[None] | None:
+        """A place among the tests of a file, and of the run; None where nobody has to wait for one."""
+        of_file = self._files[file]
+        if of_file is None and self._run is None:
+            return None
+        return _all_of([each for each in (of_file, self._run) if each is not None])
 
 
 @asynccontextmanager

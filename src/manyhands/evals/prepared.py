@@ -13,6 +13,8 @@ from manyhands.core.jsonio import Json
 from manyhands.evals.answerers.recorded import open_recorded
 from manyhands.evals.checking import Judging, TargetCheck
 from manyhands.evals.choosing import id_filter, told_apart
+from manyhands.evals.conversation_blocks import check_askable
+from manyhands.evals.dependency_checks import check_chosen, tell_of_batches
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.finding import find_evals
 from manyhands.evals.findings import Findings, told
@@ -40,7 +42,7 @@ class FileTargets:
     judging, by name; ``others``: ids of its tests that are not in the run, where a target answers all at once; ``cache``: whether it asks
     for answers of earlier runs, and ``cache_path``: where it says they are; ``threshold``: the pass limit that it asks for; ``in_turn``:
     how many trials of one test go one after another at most (1: none do); ``usual``: the names of those that answer tests which name no
-    targets."""
+    targets; ``depends``: whether tests depend on others."""
 
     path: str
     dataset: str
@@ -55,6 +57,7 @@ class FileTargets:
     fail_on_error: bool = False
     in_turn: int = 1
     usual: tuple[str, ...] = ()
+    depends: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,6 +74,7 @@ class FileTargets:
             "fail_on_error": self.fail_on_error,
             "in_turn": self.in_turn,
             "usual": list(self.usual),
+            **({"depends": True} if self.depends else {}),
         }
 
     @classmethod
@@ -92,6 +96,7 @@ class FileTargets:
             value.get("fail_on_error", False),
             value.get("in_turn", 1),
             tuple(value.get("usual", ())),
+            value.get("depends", False),
         )
 
 
@@ -202,11 +207,16 @@ def _is_tagged(test: Test, options: EvalSpec) -> bool:
     return not (options.exclude_tag and set(options.exclude_tag) & set(test.tags))
 
 
-def _why_none(options: EvalSpec) -> str:
-    chosen = [
+def _chosen_by(options: EvalSpec) -> str:
+    """The settings that choose among tests; empty if there are none."""
+    return " ".join(
         f"--{name}={','.join(value)}" for name in ("test_id", "tag", "exclude_tag") if (value := getattr(options, name))
-    ]
-    return f"{' '.join(chosen)} fits none" if chosen else "the files hold none"
+    )
+
+
+def _why_none(options: EvalSpec) -> str:
+    chosen = _chosen_by(options)
+    return f"{chosen} fits none" if chosen else "the files hold none"
 
 
 def _with_others(targets: FileTargets, file: EvalFile, whole: EvalFile) -> FileTargets:
@@ -236,6 +246,12 @@ class _Choosing:
         before = len(self.findings.problems)
         with self.findings.catching():
             choice, judges = self._choice(file, survey)
+        if file.converses and self._options.regrade is None:
+            check_askable(file.tests, choice, self.findings)
+        if file.depends and len(self.findings.problems) == before:
+            check_chosen(file.tests, whole, choice, _chosen_by(self._options), self.findings)
+            if self._options.regrade is None:
+                tell_of_batches(file, choice, self.findings)
         if choice.changes(survey):
             tests = KeptTests(choice.settled(test) for test in file.tests if choice.of(test.targets))
             file = replace(file, tests=tests)
@@ -292,6 +308,7 @@ def _file_targets(
         fail_on_error=bool(file.fail_on_error),
         in_turn=in_turn(survey.trials, options.trials),
         usual=choice.usual,
+        depends=file.depends,
     )
 
 

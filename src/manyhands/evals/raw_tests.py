@@ -109,4 +109,9 @@ class RawTests:
         if not isinstance(source.value, (list, type(None))):
             raise source.place.error(f"must be a list of tests, not {shown(source.value)}")
         for index, item in enumerate(source.value or ()):
-            yield RawTest(item, source.place.at(index), source.written)
+            place = source.place.at(index)
+            further = isinstance(item, str) and item.startswith(SCHEME)
+            problem = (
+                place.says(f"{shown(item)}: only the eval file itself may name files of tests") if further else None
+            )
+            yield RawTest(item, place, source.written, problem)

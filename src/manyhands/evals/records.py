@@ -60,12 +60,20 @@ class Answer:
         return replace(self, duration_ms=duration_ms, trace={**self.trace, "duration_ms": duration_ms})
 
 
+_PLAIN = frozenset(("id", "text"))
+"""What most records hold, where there are many."""
+_PLAIN_TRACE = trace_of(({"role": "assistant", "content": ""},))
+
+
 class RecordFault(ValueError):
     """A field of a record is not what it has to be; the message names it."""
 
 
 def read_record(record: Mapping[str, Json]) -> Answer:
     """A record's answer. Never raises: whatever is wrong with it is its ``error``."""
+    if record.keys() == _PLAIN and isinstance(record["text"], str):
+        text = record["text"]
+        return Answer(text, _as_message(text), (), _PLAIN_TRACE, record=record)
     notices: list[str] = []
     try:
         metrics = _Metrics.of(record, notices)
@@ -104,7 +112,10 @@ def record_id(record: Mapping[str, Json]) -> str:
     """The test that a record is about; a number is taken as text. Raises RecordFault."""
     value = record.get("id")
     if value is None or value == "":
-        raise RecordFault("has no id")
+        hint = (
+            " but a test_id, as results of a run have it (--regrade grades these again)" if "test_id" in record else ""
+        )
+        raise RecordFault(f"has no id{hint}")
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -15,6 +15,7 @@ from typing import Any
 from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import mean
 from manyhands.engine.workload import ItemRow
+from manyhands.evals.dependencies import DEPENDENCY_FAILED, FAILED_DEPENDENCIES, SKIPPED
 from manyhands.evals.grading import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED
 from manyhands.evals.items import INVALID
 from manyhands.evals.trial_order import COST_LIMIT, NEEDLESS, PASSED_BEFORE
@@ -25,7 +26,7 @@ from manyhands.graders.protocol import verdict_of
 PENDING = "pending"
 OF_WORKSPACES = ("file_changes", "before_each_output", "after_each_output", PLACE)
 """What is recorded of a test's workspace."""
-STATUSES = (PASSED, FAILED, ERROR, GRADER_ERROR, UNGRADED, INVALID, PENDING)
+STATUSES = (PASSED, FAILED, ERROR, GRADER_ERROR, SKIPPED, UNGRADED, INVALID, PENDING)
 """What a test can have come to; their counts add up to the number of tests."""
 WITHOUT_SCORE = (ERROR, GRADER_ERROR)
 PASS_AT_K, MEAN, CONFIDENCE = "pass_at_k", "mean", "confidence_interval"
@@ -59,7 +60,7 @@ def results(
 
 
 def _limit_of(row: ItemRow, threshold: float | Sequence[float]) -> float:
-    return threshold[row.payload["file"]] if isinstance(threshold, Sequence) else threshold
+    return threshold if isinstance(threshold, (int, float)) else threshold[row.payload["file"]]
 
 
 def _test_of(row: ItemRow) -> tuple[Any, ...]:
@@ -94,19 +95,22 @@ def _trial(row: ItemRow, threshold: float) -> Record:
         "expected_output": test.get("expected_output"),
         "criteria": test.get("criteria"),
         "scores": _with_plain_numbers(found.get("scores")),
-        "error": _error(row, found) if status in (*WITHOUT_SCORE, INVALID) else None,
-        "cause": row.cause if status in WITHOUT_SCORE else None,
+        "error": _error(row, found) if status in (*WITHOUT_SCORE, SKIPPED, INVALID) else None,
+        "cause": DEPENDENCY_FAILED if FAILED_DEPENDENCIES in found else row.cause if status in WITHOUT_SCORE else None,
         "trace": found.get("trace"),
         "output": found.get("output"),
         "token_usage": _each_plain(found.get("token_usage")) or None,
         "cost_usd": plain(found.get("cost_usd")),
         "duration_ms": plain(found.get("duration_ms")),
         "notices": found.get("notices") or None,
-        **{name: found.get(name) for name in OF_WORKSPACES},
+        **{name: found[name] for name in OF_WORKSPACES if name in found},
         "simulated": found.get("simulated") or None,
         "metadata": test.get("metadata"),
         "tags": test.get("tags"),
         "group": payload.get("group"),
+        "turns": _with_plain_numbers(found.get("turns")),
+        "depends_on": test.get("depends_on"),
+        FAILED_DEPENDENCIES: found.get(FAILED_DEPENDENCIES),
         "attempts": row.performances if row.performances > 1 else None,
         "trial": payload.get("trial", 0),
         "strategy": (test.get("trials") or {}).get("strategy"),
@@ -125,7 +129,7 @@ def _status(row: ItemRow, found: Mapping[str, Any], limit: float) -> tuple[str, 
     if not row.state.final:
         return PENDING, None
     if row.state is ItemState.DISCARDED:
-        return INVALID, None
+        return (SKIPPED if row.reason == DEPENDENCY_FAILED else INVALID), None
     if row.state is not ItemState.COMPLETED:
         return (GRADER_ERROR if found.get("status") == GRADER_ERROR else ERROR), None
     score = found.get("score")
@@ -166,7 +170,13 @@ def _of_trials(trials: Sequence[Record], strategy: str, best: Record) -> Record:
     if strategy == PASS_AT_K and passed:
         return {"aggregation": aggregation}
     broken = next(
-        (trial for status in (PENDING, *WITHOUT_SCORE, UNGRADED) for trial in trials if trial["status"] == status), None
+        (
+            trial
+            for status in (PENDING, *WITHOUT_SCORE, SKIPPED, UNGRADED)
+            for trial in trials
+            if trial["status"] == status
+        ),
+        None,
     )
     if broken is not None:
         kept = {name: broken[name] for name in ("status", "score", "verdict", "error", "cause")}

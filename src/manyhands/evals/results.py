@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.jsonio import compact_line, loads
+from manyhands.core.jsonio import loads
 from manyhands.engine.files import bytes_written_aside, remove_asides, written_aside
 from manyhands.engine.reader import JOURNAL
 from manyhands.engine.run import SUMMARY as ENGINE_SUMMARY
 from manyhands.engine.store import LOCK
 from manyhands.engine.summary import timestamp
 from manyhands.engine.workload import RunReader
-from manyhands.evals.eval_summary import EvalFigures
+from manyhands.evals.output_names import ending_of_out
 from manyhands.evals.prepared import PreparedEval
 from manyhands.evals.result_files import write_as
-from manyhands.evals.result_records import PENDING, Record, results
+from manyhands.evals.result_lines import RESULTS, Counting, write_lines
+from manyhands.evals.result_records import Record, results
 from manyhands.evals.spec import EvalSpec
 from manyhands.evals.target_reports import target_reports
 from manyhands.evals.trace_file import write_trace
 from manyhands.evals.workspace_ends import with_workspaces
 
-RESULTS = "results.jsonl"
 SUMMARY = "eval_summary.json"
 
 
@@ -38,23 +38,29 @@ class Summary:
     files: tuple[Path, ...]
 
 
-def write_results(reader: RunReader, prepared: PreparedEval, folder: Path) -> Summary:
+def counting_of(prepared: PreparedEval) -> Counting:
+    """How a run's results are counted."""
+    options = prepared.options
+    return Counting(tuple(prepared.limits), prepared.pass_limit, options.score_interval, options.bootstrap_seed)
+
+
+def write_results(
+    reader: RunReader, prepared: PreparedEval, folder: Path, figures: dict[str, Any] | None = None
+) -> Summary:
     """Write ``results.jsonl`` (every test that ended, in order) and ``eval_summary.json`` into the run folder, and what ``--out`` and
-    ``--output`` name. All are streamed, and each takes its place when it is whole.
+    ``--output`` name. All are streamed, and each takes its place when it is whole. ``figures``: those of a ``results.jsonl`` that is
+    written already.
 
     Raises StorageError if one can't be written; the old one is then still there.
     """
     options = prepared.options
-    level = options.score_interval
-    figures = EvalFigures(level, options.bootstrap_seed)
-    with reader.snapshot(), bytes_written_aside(folder / RESULTS) as handle:
-        datasets = {file.path: file.dataset for file in prepared.files}
-        for record in with_workspaces(results(reader.items(), prepared.limits), folder, datasets):
-            figures.add(record)
-            if record["status"] != PENDING:
-                handle.write(compact_line(record))
+    with reader.snapshot():
+        if figures is None:
+            datasets = {file.path: file.dataset for file in prepared.files}
+            records = with_workspaces(results(reader.items(), prepared.limits), folder, datasets)
+            figures = write_lines(records, folder, counting_of(prepared))
         about = _about(reader, prepared, folder)
-    summary = {**about, **figures.to_json(prepared.pass_limit)}
+    summary = {**about, **figures}
     _write_json(folder / SUMMARY, summary)
     named = named_outputs(options)
     for path in named:
@@ -62,7 +68,7 @@ def write_results(reader: RunReader, prepared: PreparedEval, folder: Path) -> Su
             _write_trace(folder, path)
         else:
             is_out = options.out is not None and path == Path(options.out)
-            write_output(folder, summary, path, ending=f".{options.output_format}" if is_out else None)
+            write_output(folder, summary, path, ending=ending_of_out(path, options.output_format) if is_out else None)
     return Summary(summary, (folder / RESULTS, folder / SUMMARY, *named))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from manyhands.core.places import Place
-from manyhands.evals.blocks import REFERENCE, Block, EvalBlock, TestBlock
+from manyhands.evals.blocks import REFERENCE, Block, EvalBlock, TestBlock, TurnBlock
 from manyhands.evals.messages import ROLES
 from manyhands.evals.names import OWN
 from manyhands.evals.target_blocks import HealthcheckBlock
@@ -39,6 +39,7 @@ def eval_schema() -> Schema:
     definitions: Schema = {}
     top = _block(EvalBlock, definitions)
     test = _if({"type": "object"}, _define(TestBlock, definitions))
+    _define(TurnBlock, definitions)
     tests = {"type": ["string", "array"], "items": {"type": ["string", "object"], **test}}
     for keys in (top["properties"], top["patternProperties"]):
         keys.update({word: {**keys[word], **tests} for word in keys if EvalBlock.key_of(_plain(word)) == "tests"})
@@ -88,6 +89,10 @@ def _grader(definitions: Schema) -> Schema:
     for name, schema in grader_types().items():
         entry = load_kind(name, Place("")).entry
         inner = schema.pop("$defs", {})
+        classes = {} if entry is None else {each.__name__: each for each in _within(entry)}
+        for each, found in inner.items():
+            if each in classes:
+                _respell(found, classes[each])
         definitions.update({each: _tidy(found) for each, found in inner.items()})
         if entry is not None:
             _respell(schema, entry)

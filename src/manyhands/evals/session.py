@@ -17,6 +17,7 @@ from manyhands.core.version import VERSION
 from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.run import create_run
 from manyhands.evals.checking import check_usable
+from manyhands.evals.dependencies import DEPENDENCY_FAILED
 from manyhands.evals.interpolation import has_reference
 from manyhands.evals.model import EvalFile
 from manyhands.evals.prepared import MODELS, LoadedEvals, PreparedEval, load
@@ -31,7 +32,7 @@ _INVALID_SHOWN = 20
 @dataclass(frozen=True, slots=True)
 class Session:
     """A run folder and its workload, ready for ``perform_run``. ``retry_errors``: tests that ended in errors are tried again;
-    ``judge_again``: why trials were left out of which it is to be seen again whether they are needed."""
+    ``judge_again``: why tests and trials were left out of which it is to be seen again whether they are to be performed."""
 
     folder: Path
     workload: EvalsWorkload
@@ -95,7 +96,18 @@ def _made(loaded: LoadedEvals, notice: Notice) -> Session:
     create_run(folder, workload.name, workload, version=VERSION, notice=notice)
     keep_files(options, folder)
     _warn_of_unpriced(loaded.prepared, notice)
+    _tell_uncached(loaded.prepared, notice)
     return Session(folder, workload)
+
+
+def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
+    """Which targets are asked although answers of earlier runs may be taken."""
+    options = prepared.options
+    if options.regrade is not None:
+        return
+    cached = [file for file in prepared.files if (file.cache if options.cache is None else options.cache)]
+    for name in dict.fromkeys(target.name for file in cached for target in file.targets if target.batching):
+        notice(f"target {name} answers all tests at once, and is invoked whatever is in the cache")
 
 
 def _warn_of_unpriced(prepared: PreparedEval, notice: Notice) -> None:
@@ -122,7 +134,8 @@ def _continued(folder: Path, given: EvalSpec, notice: Notice) -> Session:
     workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder)
     _check_outputs(options, folder, workload)
     keep_files(options, folder)
-    again = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
+    again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
+    again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
     return Session(folder, workload, workload.spec != spec, given.retry_errors, again)
 
 

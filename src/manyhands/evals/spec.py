@@ -25,7 +25,9 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.engine.folders import is_made
 from manyhands.evals.choosing import id_filter, split_patterns
+from manyhands.evals.output_names import ENDINGS, check_out_name, check_trace_name
 from manyhands.graders.protocol import PASS_LIMIT
 
 TESTS = "Tests"
@@ -35,8 +37,6 @@ GRADER_SECONDS = 120.0
 RETRIES = 2
 """How often a target that took too long is asked again where nobody says (behaviour specification, sections 3.5 and 5.8)."""
 DELAYS = ("dry_run_delay", "dry_run_delay_min", "dry_run_delay_max")
-ENDINGS = (".jsonl", ".json", ".xml", ".html", ".yaml", ".yml")
-"""What ``--output`` may end in, each with its own format."""
 
 
 def _files(value: Any) -> Any:
@@ -178,9 +178,11 @@ class EvalSpec(RunOptions):
     )
 
     out: OptionalPath = setting(
-        None, "Also write the results to this file, in the format --output_format.", group=OUTPUT, value="FILE"
+        None, "Also write the results to this file, as its ending says, or --output_format.", group=OUTPUT, value="FILE"
     )
-    output_format: Literal["jsonl", "yaml"] = setting("jsonl", "The format of --out.", group=OUTPUT)
+    output_format: Literal["jsonl", "yaml"] | None = setting(
+        None, "The format of --out where its ending says none; jsonl without it.", group=OUTPUT
+    )
     trace_file: OptionalPath = setting(
         None, "Also write a line of JSON for each test: what it cost, and its tool calls.", group=OUTPUT, value="FILE"
     )
@@ -258,14 +260,25 @@ class EvalSpec(RunOptions):
             raise UserError(f"--{delays[0]} goes with --dry_run")
         if (self.dry_run_delay_min or 0) > (self.dry_run_delay_max or self.dry_run_delay or float("inf")):
             raise UserError("--dry_run_delay_min must not be more than --dry_run_delay_max")
+        if self.out is not None:
+            check_out_name(FilePath(self.out), self.output_format)
+        if self.trace_file is not None:
+            check_trace_name(FilePath(self.trace_file))
         spec = super().resolved()
         named = ("targets", "from_output", "out", "cache_dir", "trace_file")
         changes: dict[str, Any] = {name: _absolute(path) for name in named if (path := getattr(self, name))}
         # One way of naming a file, whichever folder the command is given in: these say what run it is.
         changes["eval_files"] = tuple(os.path.abspath(path) for path in self.eval_files)
+        if self.regrade is not None and _is_path_of_run(self.regrade, spec.data_dir):
+            changes["regrade"] = _absolute(self.regrade)
         if self.output is not None:
             changes["output"] = tuple(_absolute(path) for path in self.output)
         return spec.model_copy(update=changes)
+
+
+def _is_path_of_run(named: str, data_dir: str) -> bool:
+    """Whether a run is named by its folder's path, and not by its name in the data folder."""
+    return is_made(FilePath(named).expanduser()) and not is_made(FilePath(data_dir) / named)
 
 
 def _absolute(path: str) -> str:

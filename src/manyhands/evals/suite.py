@@ -21,14 +21,16 @@ from manyhands.evals.blocks import (
     WorkspaceBlock,
 )
 from manyhands.evals.config_file import Config, Patterns
+from manyhands.evals.conversation_blocks import Turns
 from manyhands.evals.file_references import Surroundings, text_of
 from manyhands.evals.findings import Findings
 from manyhands.evals.grader_lists import Entries, GraderLists
+from manyhands.evals.grading import DEFAULT_GRADER
 from manyhands.evals.messages import FILE, TEXT, Messages, expected_messages, file_value, input_messages, parts
 from manyhands.evals.model import Hook, Invalid, Test, Trials, Workspace
 from manyhands.evals.names import Read, read
 from manyhands.evals.raw_tests import RawTest
-from manyhands.evals.variables import filled
+from manyhands.evals.variables import filled, misspelled
 from manyhands.graders.config import parse_graders
 from manyhands.graders.registry import BUILTIN, kind_of
 
@@ -60,7 +62,8 @@ class Suite:
     def of(cls, file: Read[EvalBlock], folder: Path, surroundings: Surroundings, findings: Findings) -> Suite:
         """``findings`` says what is wrong with what concerns all tests."""
         block = file.block
-        lists = GraderLists(folder, hooked=is_hooked(block.workspace))
+        lists = GraderLists(folder, hooked=is_hooked(block.workspace), preprocessors=block.preprocessors)
+        lists.check(file.at("preprocessors"), findings)
         execution = block.execution or SuiteExecution()
         graders, graders_place = graders_of(file, block.assert_, execution.assert_, findings)
         messages: Messages = ()
@@ -130,14 +133,19 @@ class _Building:
         self._block = source.block
         self._execution = source.block.execution or TestExecution()
         self._variables: Mapping[str, Json] = {**(suite.block.vars or {}), **(source.block.vars or {})}
+        self._turns = Turns(raw, source, self._variables, findings)
 
     def test(self, name: str) -> Test:
         block, suite = self._block, self._suite
+        default = self._default_grader()
+        self._turns.read(self._lists, default or DEFAULT_GRADER)
         messages = self._input()
-        references = self._references(messages)
+        references = self._references(messages) | self._turns.references(suite.file)
         guideline_files = tuple(path for path in dict.fromkeys(references.values()) if suite.guidelines.hold(path))
         expected, graders = self._expected(), self._graders()
         criteria = filled(block.criteria or "", self._variables)
+        for said in misspelled([block.input, block.criteria, block.expected_output], self._variables):
+            suite.findings.notice(f"{self._source.place.file}: {said}")
         if not self._says_what_is_good():
             self._findings.problem(self._source.place, "criteria, expected_output or graders are required")
         own = workspace_of(block.workspace, suite.folder, self._source.at("workspace"), self._findings)
@@ -148,7 +156,7 @@ class _Building:
             criteria=str(criteria),
             expected_output=expected,
             graders=graders,
-            default_grader=self._default_grader(),
+            default_grader=default,
             metadata=block.metadata or {},
             conversation_id=block.conversation_id,
             tags=tuple(dict.fromkeys((*(suite.block.tags or ()), *(block.tags or ())))),
@@ -159,6 +167,9 @@ class _Building:
             guideline_files=guideline_files,
             guidelines=self._guidelines(guideline_files),
             workspace=suite.workspace if own is None else own.over(suite.workspace),
+            depends_on=self._depends_on(),
+            on_dependency_failure=block.on_dependency_failure,
+            conversation=self._turns.conversation,
         )
 
     def _input(self) -> Messages:
@@ -167,7 +178,7 @@ class _Building:
         place = self._source.at("input")
         value = self._value(self._block.input, place)
         if value is None:
-            if self._block.input_files or not before:
+            if self._block.input_files or not (before or self._block.mode):
                 self._findings.problem(self._source.place, "input is required")
             return before
         value = filled(value, self._variables)
@@ -193,7 +204,7 @@ class _Building:
         block = self._block
         own = (block.criteria, block.assert_, self._execution.assert_, block.rubrics)
         shared = self._suite.graders and not self._execution.skip_defaults
-        return block.expected_output is not None or any(own) or bool(shared)
+        return block.expected_output is not None or any(own) or bool(shared) or self._turns.graded
 
     def _value(self, value: Json, place: Place) -> Json:
         """A number or truth value as the person wrote it, anything else as it is."""
@@ -201,16 +212,24 @@ class _Building:
             return "true" if value else "false"
         return self._raw.as_written(value, place) if isinstance(value, (int, float)) else value
 
+    @property
+    def _lists(self) -> GraderLists:
+        hooked = is_hooked(self._block.workspace)
+        shared = self._suite.block.preprocessors
+        return GraderLists(self._suite.folder, hooked=True, preprocessors=shared) if hooked else self._suite.lists
+
     def _graders(self) -> Entries:
-        suite, lists = self._suite, self._suite.lists
-        if is_hooked(self._block.workspace):
-            lists = GraderLists(suite.folder, hooked=True)
+        suite, lists = self._suite, self._lists
         rubrics = filled(self._block.rubrics, self._variables)
         found = lists.rubrics(rubrics, self._source.at("rubrics"), self._findings)
         value, place = graders_of(self._source, self._block.assert_, self._execution.assert_, self._findings)
-        found += lists.entries(filled(value, self._variables), place, self._findings)
+        found += lists.entries(filled(value, self._variables), place, self._findings, self._variables)
         if not self._execution.skip_defaults and (self._variables or not suite.findings.problems):
-            found += lists.entries(filled(suite.graders, self._variables), suite.graders_place, self._findings)
+            own = filled(suite.graders, self._variables)
+            found += lists.entries(own, suite.graders_place, self._findings, self._variables)
+        if suite.block.preprocessors and not found and not self._turns.graded:
+            kind = self._default_grader() or DEFAULT_GRADER
+            found = (lists.shared({"type": kind, "name": kind}),)
         return found
 
     def _default_grader(self) -> str | None:
@@ -221,6 +240,12 @@ class _Building:
         if self._execution.target and self._execution.targets:
             self._findings.problem(self._source.at("execution"), "give target or targets, not both")
         return targets_of(self._execution.target, self._execution.targets)
+
+    def _depends_on(self) -> tuple[str, ...]:
+        if self._block.depends_on is None:
+            return ()
+        place, ids = self._source.at("depends_on"), enumerate(self._block.depends_on)
+        return tuple(each if isinstance(each, str) else self._raw.as_written(each, place.at(at)) for at, each in ids)
 
     def _references(self, messages: Messages) -> dict[str, Path]:
         found: dict[str, Path] = {}

@@ -48,7 +48,7 @@ class Survey:
         for test in tests:
             if test.trials is not None:
                 trials.add(test.trials)
-            needs, graded = tuple(judge_needs(test.graders)), bool(entries_of(test, judged=False))
+            needs, graded = tuple(judge_needs(test.all_graders)), _is_graded(test)
             told = (graded and not any(need.bare for need in needs)) or _is_told(test)
             wants = (test.targets, needs, graded, told, test.workspace is not None)
             group = groups.setdefault(wants, Group(*wants))
@@ -65,5 +65,10 @@ class Survey:
         return (group.tests[0] for group in self.groups if group.targets is not None)
 
 
+def _is_graded(test: Test) -> bool:
+    return bool(test.all_graders or entries_of(test, judged=False))
+
+
 def _is_told(test: Test) -> bool:
-    return bool(test.criteria.strip() or test.reference_answer.strip())
+    turns = () if test.conversation is None else test.conversation.turns
+    return bool(test.criteria.strip() or test.reference_answer.strip() or any(turn.expected_output for turn in turns))

@@ -9,9 +9,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, WithJsonSchema, create_model
 
 from manyhands.agents.options import CONVERSATION, MODEL, TOOLS, AgentOptions
-from manyhands.core.settings import Flag, OptionalList, Text, number, optional_whole, setting, whole
+from manyhands.core.settings import Flag, OptionalList, Text, number, optional_number, optional_whole, setting, whole
 from manyhands.evals.blocks import DEPRECATED, REFERENCE, Block, Mapped
 from manyhands.graders.entry import key
+from manyhands.models.retries import LEAST_STATUS, MOST_STATUS, Retries
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -22,9 +23,33 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _statuses(value: Any) -> tuple[int, ...]:
+    wrong = f"must be a list of HTTP statuses, {LEAST_STATUS} to {MOST_STATUS}"
+    given = value.split(",") if isinstance(value, str) else value  # a variable's value is a text
+    if not isinstance(given, (list, tuple)) or any(isinstance(each, bool) for each in given):
+        raise ValueError(wrong)
+    texts = [str(each).strip() for each in given]
+    if not all(text.isascii() and text.isdigit() and LEAST_STATUS <= int(text) <= MOST_STATUS for text in texts):
+        raise ValueError(wrong)
+    return tuple(map(int, texts))
+
+
 _COMMAND = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 Seconds = Annotated[float, number(above=0)]
 Milliseconds = Annotated[float, number(least=0)]
+Statuses = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_statuses),
+    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": LEAST_STATUS, "maximum": MOST_STATUS}}),
+]
+RETRYING = (
+    "max_retries",
+    "retry_initial_delay_ms",
+    "retry_backoff_factor",
+    "retry_max_delay_ms",
+    "retry_status_codes",
+)
+"""Settings of models that say how failed calls are tried again."""
 Command = Annotated[Any, WithJsonSchema(_COMMAND)]
 """What ``placeholders`` checks."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words), WithJsonSchema(_COMMAND)]
@@ -133,8 +158,37 @@ class AgentTargetOptions(AgentOptions):
     toolsets: OptionalList = setting(None, "Toolsets that the agent may use.", group=TOOLS)
     system_prompt: str | None = setting(None, "The system prompt.", group=CONVERSATION)
     max_retries: Annotated[int | None, optional_whole(0)] = setting(
-        None, "How often a failed call is tried again.", group=MODEL
+        None, "How often a failed call is tried again; 3 times without it.", group=MODEL
     )
+    retry_initial_delay_ms: Annotated[float | None, optional_number(0)] = setting(
+        None, "Milliseconds before a failed call is tried again for the first time; 1000 without it.", group=MODEL
+    )
+    retry_backoff_factor: Annotated[float | None, optional_number(1)] = setting(
+        None, "What each further delay is longer by; 2 without it.", group=MODEL
+    )
+    retry_max_delay_ms: Annotated[float | None, optional_number(0)] = setting(
+        None, "Milliseconds of such a delay at most; 60000 without it.", group=MODEL
+    )
+    retry_status_codes: Statuses | None = setting(
+        None,
+        "The HTTP statuses that are tried again, and no others; without it all that may pass by themselves: 500 and above, 408, 409, 425, "
+        "429.",
+        group=MODEL,
+    )
+
+    def retries(self) -> Retries | None:
+        """How failed calls are tried again, as far as it is said (behaviour specification, section 2.2); None: as usual."""
+        said = {name: value for name in RETRYING if (value := getattr(self, name)) is not None}
+        if not said:
+            return None
+        usual = Retries()
+        return Retries(
+            tries=usual.tries if self.max_retries is None else self.max_retries + 1,
+            delay=said.get("retry_initial_delay_ms", 1000 * usual.delay) / 1000,
+            longest_delay=said.get("retry_max_delay_ms", 1000 * usual.longest_delay) / 1000,
+            factor=said.get("retry_backoff_factor", usual.factor),
+            statuses=None if self.retry_status_codes is None else frozenset(self.retry_status_codes),
+        )
 
 
 _GROUPS = frozenset((MODEL, CONVERSATION, TOOLS))
@@ -146,15 +200,6 @@ MODEL_SPELLINGS = {
     "endpoint": "base_url",
     "max_output_tokens": "max_tokens",
     "timeout_seconds": "call_timeout",
-}
-
-
-_IDLE = "No effect: calls that fail are tried again after 1 s, 2 s, 4 s and so on, or when the endpoint says."
-_RETRYING: dict[str, Any] = {
-    "retry_initial_delay_ms": Milliseconds,
-    "retry_max_delay_ms": Milliseconds,
-    "retry_backoff_factor": Annotated[float, number(least=1)],
-    "retry_status_codes": list[int],
 }
 
 
@@ -204,7 +249,6 @@ def _block(name: str, doc: str, names: list[str], spellings: dict[str, str]) -> 
         each: (AgentTargetOptions.model_fields[each].annotation, AgentTargetOptions.model_fields[each])
         for each in names
     }
-    fields |= {each: (kind | None, key(None, _IDLE, json_schema_extra=DEPRECATED)) for each, kind in _RETRYING.items()}
     block = create_model(name, __base__=TargetBlock, __doc__=doc, **fields)
     block.spellings = {**TargetBlock.spellings, **spellings}
     return block

@@ -15,7 +15,6 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.places import Place
 from manyhands.core.settings import shown, suggestion
-from manyhands.evals.dotenv_files import environment
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.findings import Findings, told
 from manyhands.evals.interpolation import Interpolation, has_reference, is_reference, names
@@ -26,6 +25,7 @@ from manyhands.evals.target_blocks import TargetBlock
 from manyhands.evals.target_files import Entries, TargetEntry, entries_of, located, read_targets, within
 from manyhands.evals.target_kinds import KINDS, kind_of
 from manyhands.evals.target_settings import Making, TargetSettings
+from manyhands.graders.dotenv_files import environment
 
 DEFAULT = "default"
 """The name of the target that is used where none is chosen."""

@@ -9,7 +9,8 @@ everything where there are no ``vars``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
@@ -27,6 +28,18 @@ def filled(value: Json, variables: Mapping[str, Json]) -> Json:
     if isinstance(value, Mapping):
         return {key: filled(entry, variables) for key, entry in value.items()}
     return [filled(entry, variables) for entry in value] if isinstance(value, list) else value
+
+
+def misspelled(value: Json, variables: Mapping[str, Json]) -> Iterator[str]:
+    """What there is to say of names in braces that are no variable, but much like one: that may not be what was meant."""
+    if isinstance(value, str):
+        for name in _PLACE.findall(value) if variables and "{{" in value else ():
+            near = get_close_matches(name.split(".")[0], variables, n=1, cutoff=0.7)
+            if near and _value(name, variables) is _NOTHING:
+                yield f"{{{{ {name} }}}} is no variable and stays as it is; did you mean {{{{ {near[0]} }}}}?"
+    elif isinstance(value, (Mapping, list)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from misspelled(part, variables)
 
 
 def _text(text: str, variables: Mapping[str, Json]) -> Json:

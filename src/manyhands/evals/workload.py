@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from manyhands.agents.command import CommandRunner
 from manyhands.agents.describe import describe_step
 from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.outcomes import Outcome
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.context import Context
 from manyhands.engine.reader import JournalReader, run_id_of
 from manyhands.engine.strays import process_mark
@@ -22,9 +23,10 @@ from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, Reco
 from manyhands.evals.answerers.batch import BatchAnswerer
 from manyhands.evals.answerers.cached import CachedAnswerer
 from manyhands.evals.answerers.recorded import RecordedAnswerer
-from manyhands.evals.answering import Answerer
+from manyhands.evals.answering import Answerer, Conversational
 from manyhands.evals.checking import check_usable
-from manyhands.evals.dotenv_files import additions
+from manyhands.evals.conversation import Conversing, SharedWorkspace, converse, written_graders
+from manyhands.evals.dependencies import unperformed
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.grading import ERROR, FAILED, PASSED, GradingSettings, TestGrader, answer_record, grader_broken
 from manyhands.evals.items import TestItem, plan_tests
@@ -34,7 +36,8 @@ from manyhands.evals.opening import Openings
 from manyhands.evals.places import slots
 from manyhands.evals.prepared import PreparedEval, chosen_names, load
 from manyhands.evals.records import Answer, read_text
-from manyhands.evals.results import write_results
+from manyhands.evals.results import counting_of, write_results
+from manyhands.evals.results_process import FROM_TESTS, ResultsProcess
 from manyhands.evals.retrying import within
 from manyhands.evals.run_control import RunControl
 from manyhands.evals.session_workspaces import SessionWorkspaces, workspace_tools
@@ -43,7 +46,8 @@ from manyhands.evals.targets import Target
 from manyhands.evals.trial_order import left_out, stopping_early
 from manyhands.evals.workspace_ends import finish_workspaces
 from manyhands.evals.workspaces import PLACE, Seen, TestWorkspace
-from manyhands.graders.protocol import Judge
+from manyhands.graders.dotenv_files import additions
+from manyhands.graders.protocol import Candidate, Judge, Score
 from manyhands.graders.script_pool import Scripts
 
 
@@ -63,8 +67,11 @@ class EvalsWorkload:
         self._grader: TestGrader | None = None
         self._control: RunControl | None = None
         self._answerers: dict[tuple[int, str, int], asyncio.Future[Answerer]] = {}
+        self._together: dict[tuple[int, str, int], BatchAnswerer] = {}
         self._judges: dict[str, Judge] = {}
+        self._targets: dict[tuple[int, str], tuple[Target, _OwnJudge]] = {}
         self._workspaces: SessionWorkspaces | None = None
+        self._results: ResultsProcess | None = None
         self.tell: Callable[[str], None] = _say_nothing
         """Shows the person a line while the run is performed."""
 
@@ -98,7 +105,17 @@ class EvalsWorkload:
             on_divergence=options.on_divergence,
             tries=lambda item, failure: self._opened.tries(item, failure),
             stops=lambda item, outcome: self._opened.stops(item, outcome),
+            **self._waiting(),
         )
+
+    def _waiting(self) -> dict[str, Any]:
+        """How tests wait for others, if any do."""
+        if not any(file.depends for file in self._prepared.files):
+            return {}
+        return {
+            "holds": lambda item: self._opened.dependencies.holds(item),
+            "freed": lambda: self._opened.dependencies.freed(),
+        }
 
     def input_identity(self) -> str | None:
         return "imported"  # tests count as they were when the run was made
@@ -136,6 +153,7 @@ class EvalsWorkload:
             self._workspaces = SessionWorkspaces(self._prepared, self._openings)
             self._control = RunControl(self._prepared, self._folder, replay=replay)
             stack.callback(self._control.order.close)
+            stack.callback(self._control.dependencies.close)
             seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
             folders = [Path(file.path).parent for file in self._prepared.files]
             environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
@@ -143,16 +161,24 @@ class EvalsWorkload:
             self._grader = TestGrader(settings, scripts)
             if not replay:
                 await self._check_targets()
-            yield
+                self._results = self._results_process()
+            with _closed_unless_done(self._results):
+                yield
             if not replay:
                 await finish_workspaces(self._folder, tools.templates, options)
             self._openings = self._grader = self._control = self._workspaces = None
             self._answerers.clear()
+            self._together.clear()
             self._judges.clear()
 
     async def perform(self, context: Context) -> Outcome:
         item = TestItem.from_json(context.item.payload)
-        target, control = self._target(item), self._opened
+        target, control = self._asked(item)[0], self._opened
+        if "depends_on" in item.written and (ended := unperformed(item, control.dependencies.failed(item))) is not None:
+            return ended
+        together = self._together.get((item.file, item.target, item.trial))
+        if together is not None:  # neither trials' order nor workspaces concern it
+            return await self._put_to_all(context, item, target, together)
         rules = control.rules(item, target)
         if rules is None:
             return await self._performed(context, item, target)
@@ -175,31 +201,86 @@ class EvalsWorkload:
         return outcome
 
     async def _put(self, context: Context, item: TestItem, target: Target, workspace: TestWorkspace | None) -> Outcome:
-        answerer, places = await self._answerer(item, target, cached=workspace is None), self._opened.places
-        if isinstance(answerer, BatchAnswerer):  # whoever waits for the command keeps nobody from work
-            answer = await self._answered(context, item, answerer)
-            seen = await answerer.seen(item.test_id)
-            try:
-                async with places.in_work(item.file):
-                    outcome = await self._graded(context, item, target, answerer, answer, seen)
-            except ItemError as failure:
-                raise await _settled_failure(item, answerer, failure) from failure
-            if seen is not None and seen.path is not None:
-                place = str(seen.path.relative_to(self._folder.absolute()))
-                outcome = replace(outcome, record={**outcome.record, PLACE: place})
-            return await _settled(item, answerer, outcome)
+        lasting = workspace is not None or ("conversation" in item.written and target.kind == "agent")
+        answerer, places = await self._answerer(item, target, cached=not lasting), self._opened.places
+        if isinstance(answerer, BatchAnswerer):
+            self._together[item.file, item.target, item.trial] = answerer
+            return await self._put_to_all(context, item, target, answerer)
         recorded = answerer.trial(item) if isinstance(answerer, RecordedAnswerer) else None
         if recorded is not None and recorded.reason is not None:
             return left_out(recorded.reason)
+        if "conversation" in item.written:
+            async with places.at_target(item.file, target), places.in_work(item.file) or nullcontext():
+                outcome = await self._conversed(context, item, answerer, workspace)
+            return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
         async with AsyncExitStack() as work:
             async with places.at_target(item.file, target):
-                await work.enter_async_context(places.in_work(item.file))
+                await work.enter_async_context(places.in_work(item.file) or nullcontext())
                 answer = await self._answered(context, item, answerer, workspace)
             seen = None if workspace is None else workspace.seen
             if isinstance(answerer, RecordedAnswerer):
                 seen = answerer.seen(item)
             outcome = await self._graded(context, item, target, answerer, answer, seen)
         return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
+
+    async def _put_to_all(self, context: Context, item: TestItem, target: Target, answerer: BatchAnswerer) -> Outcome:
+        """To what answers all tests. Whoever waits for that keeps nobody from work."""
+        answer = await self._answered(context, item, answerer)
+        seen = await answerer.seen(item.test_id) if answerer.has_workspaces else None
+        work = self._opened.places.in_work(item.file)
+        try:
+            if work is None:
+                outcome = await self._graded(context, item, target, answerer, answer, seen)
+            else:
+                async with work:
+                    outcome = await self._graded(context, item, target, answerer, answer, seen)
+        except ItemError as failure:
+            raise await _settled_failure(item, answerer, failure) from failure
+        if seen is not None and seen.path is not None:
+            place = str(seen.path.relative_to(self._folder.absolute()))
+            outcome = replace(outcome, record={**outcome.record, PLACE: place})
+        contradiction = await answerer.settle(
+            item.test_id, outcome.record
+        )  # the record was made for this outcome alone
+        if contradiction is not None:
+            raise _contradicted(contradiction, outcome.record)
+        return outcome
+
+    async def _conversed(
+        self, context: Context, item: TestItem, answerer: Answerer, workspace: TestWorkspace | None
+    ) -> Outcome:
+        """Put the turns of a test to a target one after the other."""
+        grader, shared = self._needed_grader(), None
+        if workspace is not None:
+            await workspace.begin()
+            shared = SharedWorkspace(workspace)
+        judges, told = self._asked(item)[1], answerer
+
+        async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
+            if isinstance(answerer, RecordedAnswerer):
+                return answerer.turn(item, number)
+            return await self._answered(scope, turn, told, shared)
+
+        async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
+            limited = partial(self._opened.time.running, context.item.number)
+            return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
+
+        def seen() -> Seen | None:
+            if isinstance(answerer, RecordedAnswerer):
+                return answerer.seen(item)
+            return None if workspace is None else workspace.seen
+
+        async def answered() -> None:
+            if workspace is not None:
+                await workspace.end()
+
+        limit, folder = self._opened.limit(item), Path(self._prepared.files[item.file].path).parent
+        judged = judges.own is not None
+        means = Conversing(ask, grade, limit, folder, judged, lambda: answerer.simulated, seen, answered)
+        async with AsyncExitStack() as stack:
+            if isinstance(answerer, Conversational):
+                told = await stack.enter_async_context(answerer.conversing(context))
+            return await converse(context, item, means)
 
     async def _answered(
         self, context: Context, item: TestItem, answerer: Answerer, workspace: TestWorkspace | None = None
@@ -227,7 +308,18 @@ class EvalsWorkload:
         return None  # results are written from the journal, in the order of the tests
 
     def export(self, reader: RunReader) -> None:
-        write_results(reader, self._prepared, self._folder)
+        process, self._results = self._results, None
+        figures = None if process is None else process.figures()
+        write_results(reader, self._prepared, self._folder, figures)
+
+    def _results_process(self) -> ResultsProcess | None:
+        """What writes the results while tests end, where there are so many that it pays."""
+        with closing(JournalReader(self._folder)) as reader:
+            left = sum(count for (state, _), count in reader.counts().items() if not ItemState(state).final)
+            pays = left >= FROM_TESTS and reader.hinders_nobody() and len(os.sched_getaffinity(0)) > 1
+        if not pays:
+            return None
+        return ResultsProcess.started(self._folder, counting_of(self._prepared))
 
     async def _graded(
         self,
@@ -238,11 +330,10 @@ class EvalsWorkload:
         answer: Answer,
         seen: Seen | None,
     ) -> Outcome:
-        if self._grader is None:
-            raise RuntimeError("no grader is open")
-        simulated, judges = answerer.simulated, _ItemJudges(self, item.file, self._prepared.judge_of(item.file, target))
+        grader = self._needed_grader()
+        simulated, judges = answerer.simulated, self._asked(item)[1]
         try:
-            return await self._grader.outcome(
+            return await grader.outcome(
                 context,
                 item,
                 answer,
@@ -254,6 +345,11 @@ class EvalsWorkload:
         except ItemError as failure:
             raise grader_broken(item, answer, failure, simulated=simulated) from failure
 
+    def _needed_grader(self) -> TestGrader:
+        if self._grader is None:
+            raise RuntimeError("no grader is open")
+        return self._grader
+
     @property
     def _opened(self) -> RunControl:
         if self._control is None:
@@ -263,8 +359,15 @@ class EvalsWorkload:
     def _say(self, text: str) -> None:
         self.tell(text)
 
-    def _target(self, item: TestItem) -> Target:
-        return self._prepared.target_of(item.file, item.target)
+    def _asked(self, item: TestItem) -> tuple[Target, _OwnJudge]:
+        """A test's target, and its judges."""
+        key = (item.file, item.target)
+        found = self._targets.get(key)
+        if found is None:
+            target = self._prepared.target_of(*key)
+            found = target, _OwnJudge(self, item.file, self._prepared.judge_of(item.file, target))
+            self._targets[key] = found
+        return found
 
     async def _answerer(self, item: TestItem, target: Target, *, cached: bool) -> Answerer:
         """A target, opened when the first of its tests is performed; a command that takes all tests at once, for each trial. ``cached``:
@@ -299,7 +402,7 @@ class EvalsWorkload:
             for row in reader.items():
                 if row.state.final or row.left_input:
                     continue
-                file, graders = row.payload["file"], row.payload["test"].get("graders", ())
+                file, graders = row.payload["file"], written_graders(row.payload["test"])
                 found = self._prepared.target_of(file, row.payload["target"])
                 targets[file, found.name] = found
                 for judge in self._prepared.judges_of(file, found, judge_needs(graders)):
@@ -323,17 +426,9 @@ class EvalsWorkload:
         return found
 
 
-async def _settled(item: TestItem, answerer: BatchAnswerer, outcome: Outcome) -> Outcome:
-    """The outcome with what is known when the command has ended. Raises ItemError if it contradicted the answer."""
-    contradiction = await answerer.settle(item.test_id, outcome.record)  # the record was made for this outcome alone
-    if contradiction is not None:
-        raise _contradicted(contradiction, outcome.record)
-    return outcome
-
-
 async def _settled_failure(item: TestItem, answerer: BatchAnswerer, failure: ItemError) -> ItemError:
-    """The same for a test that is an error: its end waits for the command's, too, so that the command is not cut off when its last
-    test has ended."""
+    """What is known of a test that is an error when the command has ended: its end waits for that, so that the command is not cut off
+    when its last test has ended."""
     contradiction = await answerer.settle(item.test_id, failure.record)
     return failure if contradiction is None else _contradicted(contradiction, failure.record)
 
@@ -343,12 +438,23 @@ def _contradicted(message: str, record: Mapping[str, Any]) -> ItemError:
     return ItemError(Cause.TARGET_ERROR, message, record=record)
 
 
+@contextmanager
+def _closed_unless_done(process: ResultsProcess | None) -> Iterator[None]:
+    """Nobody waits for results of a session that breaks off."""
+    try:
+        yield
+    except BaseException:
+        if process is not None:
+            process.close()
+        raise
+
+
 def _say_nothing(text: str) -> None:
     return
 
 
-class _ItemJudges:
-    """The judges of one item's graders."""
+class _OwnJudge:
+    """The judges of the graders of a file's tests, one of which is that of a target."""
 
     def __init__(self, workload: EvalsWorkload, file: int, own: Target | None) -> None:
         self._workload = workload

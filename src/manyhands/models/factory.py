@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from manyhands.core.errors import UserError
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.models.protocol import ChatModel
+from manyhands.models.retries import Retries
 from manyhands.models.simulated import SimulatedModel
 
 DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
@@ -48,11 +49,10 @@ def make_model(
     seed: int = 0,
     prices: str | Path | None = None,
     latency: float = 0.0,
-    retry_delay: float = 1.0,
-    tries: int | None = None,
+    retries: Retries | None = None,
 ) -> ChatModel:
     """The model of a run. ``api_key`` comes from ``resolve_api_key``; ``prices`` is the path of a price table; ``seed`` and
-    ``latency`` (seconds a call) are for the simulated model; ``tries``: how often a call is tried in all, None: as usual.
+    ``latency`` (seconds a call) are for the simulated model; ``retries``: how failed calls are tried again, None: as usual.
 
     Raises UserError for a base URL that is none, a provider's endpoint without its key, or a bad price table.
     """
@@ -64,11 +64,9 @@ def make_model(
     url = checked_base_url(base_url or DEFAULT_BASE_URL)
     require_key(url, api_key)
     # Here, because aiohttp takes long to import, and many runs have no use for it.
-    from manyhands.models.openai_client import TRIES, OpenAIChatModel
+    from manyhands.models.openai_client import OpenAIChatModel
 
-    return OpenAIChatModel(
-        url, api_key, prices=table, retry_delay=retry_delay, tries=tries or TRIES, simulated=_simulated_name(model)
-    )
+    return OpenAIChatModel(url, api_key, prices=table, retries=retries, simulated=_simulated_name(model))
 
 
 def resolve_api_key(explicit: str | None, base_url: str | None, environ: Mapping[str, str]) -> str | None:

@@ -15,7 +15,6 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from manyhands.core.clock import Clock
-from manyhands.core.digests import derived_random
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps, loads
@@ -26,9 +25,8 @@ from manyhands.models.openai_request import Endpoint, request_body, request_head
 from manyhands.models.openai_response import Unreadable, parse_completion
 from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
+from manyhands.models.retries import Retries
 
-TRIES = 4
-"""How often a call is tried in all when what broke may pass by itself. Waits for rate limits are not counted."""
 LONGEST_RATE_LIMIT_WAIT = 1800.0
 """Seconds in all for which one call waits for rate limits."""
 LONGEST_RETRY_AFTER = 60.0
@@ -55,8 +53,8 @@ class _Try:
 class OpenAIChatModel:
     """A ``ChatModel`` at ``base_url``, which is used with or without a key.
 
-    ``retry_delay``: seconds before the second try, doubled for each further one. ``simulated``: whether the answers are
-    known to come from the simulated model. Connections are pooled; the pool is opened by the first call, in its loop.
+    ``retries``: how failed calls are tried again. ``simulated``: whether the answers are known to come from the simulated
+    model. Connections are pooled; the pool is opened by the first call, in its loop.
     """
 
     def __init__(
@@ -65,8 +63,7 @@ class OpenAIChatModel:
         api_key: str | None = None,
         *,
         prices: PriceTable | None = None,
-        retry_delay: float = 1.0,
-        tries: int = TRIES,
+        retries: Retries | None = None,
         longest_rate_limit_wait: float = LONGEST_RATE_LIMIT_WAIT,
         largest_response: int = LARGEST_RESPONSE,
         simulated: bool = False,
@@ -75,8 +72,7 @@ class OpenAIChatModel:
         self._api_key = api_key or None
         self._secret = api_key.encode() if api_key and len(api_key) >= LEAST_SECRET else None
         self._prices = prices or PriceTable()
-        self._retry_delay = retry_delay
-        self._tries = tries
+        self._retries = retries or Retries()
         self._longest_rate_limit_wait = longest_rate_limit_wait
         self._largest_response = largest_response
         self._simulated = simulated
@@ -110,13 +106,14 @@ class OpenAIChatModel:
                 return tried.completion
             problem = tried.problem
             assert problem is not None  # a try comes to one or the other
-            if problem.rate_limited:
+            if self._retries.waits_out(problem):
                 now = clock.monotonic()
                 rate_limited_since = now if rate_limited_since is None else rate_limited_since
                 self._check_rate_limit_wait(problem, now - rate_limited_since)
                 continue
             failures += 1
-            if not problem.passing or failures >= self._tries:
+            problem = self._retries.judged(problem)
+            if not problem.passing or failures >= self._retries.tries:
                 raise self._error(problem, failures)
             await clock.sleep(self._pause(problem, failures, body))
 
@@ -209,9 +206,7 @@ class OpenAIChatModel:
         return Reserve(input_tokens + output_tokens, cost)
 
     def _pause(self, problem: Problem, failures: int, body: bytes) -> float:
-        delay = self._retry_delay * 2.0 ** (failures - 1)
-        digest = hashlib.blake2b(body, digest_size=8).hexdigest()
-        delay *= 0.75 + 0.5 * derived_random("retry", digest, failures).random()
+        delay = self._retries.pause(failures, hashlib.blake2b(body, digest_size=8).hexdigest())
         return max(delay, min(problem.retry_after or 0.0, LONGEST_RETRY_AFTER))
 
     def _check_rate_limit_wait(self, problem: Problem, waited: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -28,17 +28,23 @@ _RATE_LIMITS = (429, 529)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a try failed. ``passing``: a few more tries may help; ``rate_limited``: waiting will."""
+    """Why a try failed. ``passing``: a few more tries may help; ``rate_limited``: waiting will; ``status``: the HTTP status, None where
+    there was none."""
 
     cause: Cause
     message: str
     passing: bool = False
     rate_limited: bool = False
     retry_after: float | None = None
+    status: int | None = None
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:
     """What an HTTP status other than 200 means. ``now``: seconds since 1970 UTC."""
+    return replace(_classified(status, headers, body, now), status=status)
+
+
+def _classified(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:
     payload = _payload(body)
     detail = error_text(payload, body)
     code = _code(payload)

@@ -13,7 +13,8 @@ from manyhands.core.jsonio import loads
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.run import RunResult, perform_run
 from manyhands.engine.workload import ItemRow
-from manyhands.evals.results import RESULTS, SUMMARY
+from manyhands.evals.result_lines import RESULTS
+from manyhands.evals.results import SUMMARY
 from manyhands.evals.session import open_eval
 from manyhands.evals.spec import EvalSpec
 

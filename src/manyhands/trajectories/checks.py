@@ -13,8 +13,11 @@ from manyhands.core.places import Place
 from manyhands.core.settings import number, shown, suggestion
 from manyhands.core.yaml_files import read_yaml
 from manyhands.graders.config import normal_entries, parse_graders
+from manyhands.graders.dotenv_files import additions
 from manyhands.graders.entry import Entry, key, read, respelled
 from manyhands.graders.protocol import PASS_LIMIT, Grader
+from manyhands.graders.registry import JUDGED
+from manyhands.graders.surroundings import Surroundings
 
 JUDGE = "judge"
 """What the file's judge is called."""
@@ -23,7 +26,6 @@ JUDGE_KEYS = (
     *("reasoning_effort", "reasoning_disabled", "call_timeout"),
 )
 """Settings of the judge, each as the option of ``manyhands batch`` of that name."""
-_ASKING = frozenset(("llm_judge", "rubrics", "agent_judge"))
 
 
 class ChecksEntry(Entry):
@@ -58,6 +60,10 @@ class Checks:
     def folder(self) -> Path:
         """What relative paths in the file start from."""
         return Path(self.file).parent
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """What ``.env`` files add to the real environment for programs of graders. Raises UserError for one that can't be read."""
+        return additions(self.folder, Surroundings.of(Path.cwd()), environ)
 
     def graders(self) -> tuple[Grader, ...]:
         """Raises UserError if a file that they name can't be used any more."""
@@ -152,7 +158,7 @@ def _check_asking(entry: Mapping[str, Any], place: Place) -> None:
 def _asking(value: Json) -> Iterator[Mapping[str, Any]]:
     """The entries in it that ask a judge."""
     if isinstance(value, Mapping):
-        if value.get("type") in _ASKING:
+        if value.get("type") in JUDGED:
             yield value
         for part in value.values():
             yield from _asking(part)

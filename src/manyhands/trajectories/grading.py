@@ -20,6 +20,7 @@ from manyhands.graders.aggregate import combine
 from manyhands.graders.conversation import answer_of, expected_messages, figures_of, output_of, reference_of
 from manyhands.graders.protocol import Candidate, Grading, Judge, ScriptPool, ScriptResult
 from manyhands.graders.running import grade_all
+from manyhands.graders.script_environment import ScriptsWith
 from manyhands.graders.script_pool import Scripts
 from manyhands.graders.traces import tool_uses_of, trace_of
 from manyhands.models.protocol import ChatModel
@@ -53,7 +54,8 @@ class TrajectoryGrader:
         async with AsyncExitStack() as stack:
             scripts: ScriptPool = NoScripts()
             if not replay:
-                scripts = await stack.enter_async_context(Scripts.opened(mark, os.environ, at_once=_at_once(options)))
+                opened = await stack.enter_async_context(Scripts.opened(mark, os.environ, at_once=_at_once(options)))
+                scripts = ScriptsWith.of(opened, checks.environment(os.environ))
             judges = Judges(checks, options, key, run_folder, None if replay else stack)
             yield cls(checks, judges, scripts)
 

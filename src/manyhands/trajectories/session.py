@@ -134,6 +134,8 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
     if options.best_of and options.samples == 1:
         raise UserError("--best_of needs several samples of each row: give --samples=N")
     judge = _judge(options)
+    if options.grade_checks is not None:
+        Checks.from_json(options.grade_checks).environment(environ)  # that its files can be read is found out now
     keys = {API_KEY: usable_key(options, environ), JUDGE_KEY: None if judge is None else usable_key(judge, environ)}
     return {name: key for name, key in keys.items() if key is not None}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,10 +58,26 @@ class AgentAnswerer:
         return self._model.simulated
 
     async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+        return await self.answered(context, test, workspace)
+
+    @asynccontextmanager
+    async def conversing(self, context: Context) -> AsyncIterator[AgentConversation]:
+        """See ``answering.Conversational``: one sandbox for all turns."""
+        async with World(context, self._backend, lambda: self._request(context)) as world:
+            yield AgentConversation(self, world)
+
+    async def answered(
+        self, context: Context, test: Test, workspace: TestWorkspace | None, world: World | None = None
+    ) -> Answer:
+        """``world``: the sandbox that tools change; without one, it is the answer's own."""
         if workspace is not None:
             await workspace.begin()
         began = await moment(context)
-        result = await self._converse(context, test)
+        async with AsyncExitStack() as stack:
+            if world is None:
+                own = World(context, self._backend, lambda: self._request(context))
+                world = await stack.enter_async_context(own)
+            result = await self._converse(context, test, world)
         ended = await moment(context)
         if workspace is not None:
             await workspace.end()
@@ -68,18 +85,17 @@ class AgentAnswerer:
             await asyncio.to_thread(keep_folder, Path(context.workspace))
         return read_record(_record(result, ended - began))
 
-    async def _converse(self, context: Context, test: Test) -> AgentResult:
-        async with World(context, self._backend, lambda: self._request(context)) as world:
-            environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
-            return await run_agent(
-                context,
-                self._task(test),
-                model=self._model,
-                tools=self._toolbox,
-                environment=environment,
-                settings=seeded(self._settings, self._options, context),
-                world=world,
-            )
+    async def _converse(self, context: Context, test: Test, world: World) -> AgentResult:
+        environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
+        return await run_agent(
+            context,
+            self._task(test),
+            model=self._model,
+            tools=self._toolbox,
+            environment=environment,
+            settings=seeded(self._settings, self._options, context),
+            world=world,
+        )
 
     def _request(self, context: Context) -> SandboxRequest:
         limits = SandboxLimits(network=self._options.network)
@@ -96,6 +112,21 @@ class AgentAnswerer:
             ephemeral=self._options.ephemeral_system_prompt,
             prefill=[*(self._options.prefill_messages or ()), *cast(Sequence[Message], before)],  # type: ignore[list-item]
         )
+
+
+class AgentConversation:
+    """See ``answering.Answerer``: an agent in one conversation, whose turns share a sandbox."""
+
+    def __init__(self, agent: AgentAnswerer, world: World) -> None:
+        self._agent = agent
+        self._world = world
+
+    @property
+    def simulated(self) -> bool:
+        return self._agent.simulated
+
+    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+        return await self._agent.answered(context, test, workspace, self._world)
 
 
 def _record(result: AgentResult, seconds: float) -> dict[str, Any]:

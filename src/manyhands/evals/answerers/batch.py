@@ -42,6 +42,7 @@ class BatchAnswerer:
         self._rerun: asyncio.Task[None] | None = None
         self._rerun_missing = rerun_missing
         self._latest: tuple[Sequence[Mapping[str, Any]], bool] = ((), False)
+        self._share: tuple[BatchReport | None, int] = (None, 0)
 
     async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self.answer_to(context, test.id, test.graders)
@@ -54,11 +55,16 @@ class BatchAnswerer:
             found = await self._batch.answer(test_id)
         if isinstance(found, Fault):
             return read_text("", error=found.message)
-        if self._ran:
+        if self._ran and found.cost_usd:
             await note_cost(context, "target", found.cost_usd)
         if self._ran and found.duration_ms is None and self._wants_duration(graders):
             return found.timed(self._share_ms(await self._ended()))
         return found
+
+    @property
+    def has_workspaces(self) -> bool:
+        """Whether the command's invocations have workspaces."""
+        return self._workspaces is not None
 
     async def seen(self, test_id: str) -> Seen | None:
         """The workspace of the invocation that answered a test, once that has ended: what is in it may change until then."""
@@ -71,7 +77,7 @@ class BatchAnswerer:
     async def settle(self, test_id: str, record: dict[str, Any]) -> str | None:
         """Enter the command's share as duration into what is recorded of a test, if its own record gives none. Returns how its answer is
         contradicted by what the command wrote later, None if it is not. Waits for the command's end."""
-        report = await self._ended()
+        report = self._end.result() if self._end is not None and self._end.done() else await self._ended()
         if self._ran and record.get("duration_ms") is None:
             record["duration_ms"] = share = self._share_ms(report)
             record["trace"] = {**(record.get("trace") or {}), "duration_ms": share}
@@ -100,7 +106,9 @@ class BatchAnswerer:
 
     def _share_ms(self, report: BatchReport) -> int:
         """Section 3.4 of the behaviour specification: the command's time, divided by its tests."""
-        return round(1000 * report.seconds / max(1, self._tests))
+        if self._share[0] is not report:
+            self._share = report, round(1000 * report.seconds / max(1, self._tests))
+        return self._share[1]
 
     async def _invoked_again(self) -> None:
         """Whoever is the first to find something missing has the command invoked again; the others wait until it has begun."""

@@ -58,4 +58,4 @@ def timed(answer: Answer, duration_ms: float) -> Answer:
         return answer
     if answer.record is None:
         return read_text(answer.text, duration_ms=duration_ms, error=answer.error)
-    return answer_from_json({"record": {**answer.record, "duration_ms": duration_ms}})
+    return answer.timed(duration_ms)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,23 @@ class RecordedAnswerer:
             run = self._reader.folder.name
             raise ItemError(Cause.TARGET_ERROR, f"run {run} has no answer to test {test.id} by target {self._target}")
         self.simulated = bool((row.record or {}).get("simulated"))
-        return _answer(row)
+        answer = _answer(row)
+        if row.payload["test"]["input"] == list(test.input):
+            return answer
+        changed = f"the input has changed since run {self._reader.folder.name}, whose answer this is"
+        return replace(answer, notices=(*answer.notices, changed))
+
+    def turn(self, item: TestItem, number: int) -> Answer:
+        """The answer to one turn of a conversation, which counts from 1."""
+        row = self._reader.item_by_key(item.key)
+        record: Mapping[str, Any] = (row.record if row is not None else None) or {}
+        self.simulated = bool(record.get("simulated"))
+        turns: Sequence[Mapping[str, Any]] = record.get("turns") or ()
+        found: Mapping[str, Any] = next((turn for turn in turns if turn["turn"] == number), {})
+        if "answer" not in found:
+            run = self._reader.folder.name
+            return read_text("", error=found.get("error") or f"run {run} has no answer to this turn")
+        return _given(found)
 
     def seen(self, item: TestItem) -> Seen | None:
         """The workspace in which the target worked, as far as it was kept."""
@@ -87,6 +103,11 @@ def _answer(row: ItemRow) -> Answer:
     record: Mapping[str, Any] = row.record or {}
     if "answer" not in record or record.get("status") == "error":
         return read_text("", error=record.get("error") or row.message or "the target gave no answer")
+    return _given(record)
+
+
+def _given(record: Mapping[str, Any]) -> Answer:
+    """An answer, and what is known of it, as a record holds them."""
     given = {"text": record["answer"], "output": record["output"]}
     figures = {name: record[name] for name in _FIGURES if record.get(name) is not None}
     return read_record({**{name: value for name, value in given.items() if value is not None}, **figures})

@@ -32,10 +32,12 @@ def percent(found: Mean) -> str:
 
 
 def difference(found: Paired | None) -> str:
-    """A mean difference of scores, with its interval."""
+    """A mean difference of scores, with its interval; of too few datasets it has none, and that is said."""
     if found is None or found.difference.value is None:
         return NOTHING
-    return f"{found.difference.value:+.3f} {interval(found.difference.interval)}".rstrip()
+    return (
+        f"{found.difference.value:+.3f} {interval(found.difference.interval) or '(too few datasets for an interval)'}"
+    )
 
 
 def p_value(found: Paired | None) -> str:
