@@ -445,12 +445,13 @@ async def test_all_turns_share_a_workspace(tmp_path: Path) -> None:
     (tmp_path / "template").mkdir()
     (tmp_path / "template" / "given").touch()
     turns = [turn("first", says("given")), turn("second", says("first given"))]
-    hook = {"script": "echo begun >> $OLDPWD/hooks.log; pwd", "cwd": "."}
+    hook = {"script": "echo begun; pwd", "cwd": "."}
     space = {"template": "template", "before_each": hook}
     write(tmp_path, conversation(*turns, workspace=space), target=function("files"))
     record = (await perform_eval(tmp_path)).record("talk")
     assert record["status"] == "passed"
     assert all(name in record["file_changes"] for name in ("first", "second"))
+    assert record["before_each_output"].count("begun") == 1
 
 
 def tool_call(line: str) -> dict[str, Any]:

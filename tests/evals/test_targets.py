@@ -158,6 +158,10 @@ def test_both_shapes_give_the_same(site: Site) -> None:
         ("targets: 3", "targets: must be a list or a mapping of targets, not 3"),
         ("targets: [{provider: cli}]", "targets[0]: name is required"),
         ("targets: [{name: 3, provider: cli}]", "targets[0]: the name must be text, not 3"),
+        (
+            'targets: [{name: "a\\nb", provider: cli}]',
+            "targets[0]: the name must not hold control characters, as 'a\\nb' does",
+        ),
         ("targets: [x]", "targets[0]: must be a mapping, not 'x'"),
         ("targets: {a: {name: b}}", "targets.a.name: is another name than 'a'"),
         (

@@ -32,6 +32,7 @@ WITHOUT_SCORE = (ERROR, GRADER_ERROR)
 PASS_AT_K, MEAN, CONFIDENCE = "pass_at_k", "mean", "confidence_interval"
 NO_ID = "(no id)"
 """What a test is called that was left out since not even its id could be read."""
+_OF_SCORES = ("score", "weight", "required", "min_score")
 Record = dict[str, Any]
 
 
@@ -235,7 +236,7 @@ def _with_plain_numbers(scores: Sequence[Record] | None) -> list[Record] | None:
         return None
     found = []
     for score in scores:
-        figures: Record = {name: plain(score[name]) for name in ("score", "weight", "required") if name in score}
+        figures: Record = {name: plain(score[name]) for name in _OF_SCORES if name in score}
         if "scores" in score:
             figures["scores"] = _with_plain_numbers(score["scores"])
         found.append({**score, **figures})

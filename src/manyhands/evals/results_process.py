@@ -16,11 +16,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.outcomes import ItemState
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.workload import ItemRow
 from manyhands.evals.result_lines import Counting, write_lines
@@ -40,6 +41,14 @@ class ResultsProcess:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+
+    @classmethod
+    def where_it_pays(cls, folder: Path, counting: Counting) -> Self | None:
+        """For a run that is about to be performed, if so much of it is left that the process pays."""
+        with closing(JournalReader(folder)) as reader:
+            left = sum(count for (state, _), count in reader.counts().items() if not ItemState(state).final)
+            pays = left >= FROM_TESTS and reader.hinders_nobody() and len(os.sched_getaffinity(0)) > 1
+        return cls.started(folder, counting) if pays else None
 
     @classmethod
     def started(cls, folder: Path, counting: Counting) -> Self | None:
@@ -89,6 +98,17 @@ class ResultsProcess:
                 stream.flush()
         except BrokenPipeError:
             return  # it has ended: what it says, or does not say, tells how
+
+
+@contextmanager
+def closed_on_error(process: ResultsProcess | None) -> Iterator[None]:
+    """Nobody waits for the results of a session that breaks off."""
+    try:
+        yield
+    except BaseException:
+        if process is not None:
+            process.close()
+        raise
 
 
 class _Owner:

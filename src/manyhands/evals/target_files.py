@@ -91,6 +91,8 @@ def _entries(value: Any, place: Place, findings: Findings) -> Iterator[TargetEnt
         name = entry.get("name", key)
         if not isinstance(name, str) or not name.strip():
             findings.problem(at, "name is required" if name is None else f"the name must be text, not {shown(name)}")
+        elif any(ord(mark) < 0x20 or 0x7F <= ord(mark) < 0xA0 for mark in name):
+            findings.problem(at, f"the name must not hold control characters, as {shown(name)} does")
         elif key is not None and name != key:
             findings.problem(at.at("name"), f"is another name than {shown(key)}, by which the target is listed")
         else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from manyhands.agents.command import CommandRunner
 from manyhands.agents.describe import describe_step
 from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.outcomes import Outcome
 from manyhands.engine.context import Context
 from manyhands.engine.reader import JournalReader, run_id_of
 from manyhands.engine.strays import process_mark
@@ -37,7 +37,7 @@ from manyhands.evals.places import slots
 from manyhands.evals.prepared import PreparedEval, chosen_names, load
 from manyhands.evals.records import Answer, read_text
 from manyhands.evals.results import counting_of, write_results
-from manyhands.evals.results_process import FROM_TESTS, ResultsProcess
+from manyhands.evals.results_process import ResultsProcess, closed_on_error
 from manyhands.evals.retrying import within
 from manyhands.evals.run_control import RunControl
 from manyhands.evals.session_workspaces import SessionWorkspaces, workspace_tools
@@ -161,8 +161,8 @@ class EvalsWorkload:
             self._grader = TestGrader(settings, scripts)
             if not replay:
                 await self._check_targets()
-                self._results = self._results_process()
-            with _closed_unless_done(self._results):
+                self._results = ResultsProcess.where_it_pays(self._folder, counting_of(self._prepared))
+            with closed_on_error(self._results):
                 yield
             if not replay:
                 await finish_workspaces(self._folder, tools.templates, options)
@@ -312,15 +312,6 @@ class EvalsWorkload:
         figures = None if process is None else process.figures()
         write_results(reader, self._prepared, self._folder, figures)
 
-    def _results_process(self) -> ResultsProcess | None:
-        """What writes the results while tests end, where there are so many that it pays."""
-        with closing(JournalReader(self._folder)) as reader:
-            left = sum(count for (state, _), count in reader.counts().items() if not ItemState(state).final)
-            pays = left >= FROM_TESTS and reader.hinders_nobody() and len(os.sched_getaffinity(0)) > 1
-        if not pays:
-            return None
-        return ResultsProcess.started(self._folder, counting_of(self._prepared))
-
     async def _graded(
         self,
         context: Context,
@@ -436,17 +427,6 @@ async def _settled_failure(item: TestItem, answerer: BatchAnswerer, failure: Ite
 def _contradicted(message: str, record: Mapping[str, Any]) -> ItemError:
     record = {**record, "status": ERROR, "score": None, "verdict": None, "error": message}
     return ItemError(Cause.TARGET_ERROR, message, record=record)
-
-
-@contextmanager
-def _closed_unless_done(process: ResultsProcess | None) -> Iterator[None]:
-    """Nobody waits for results of a session that breaks off."""
-    try:
-        yield
-    except BaseException:
-        if process is not None:
-            process.close()
-        raise
 
 
 def _say_nothing(text: str) -> None:
