@@ -18,7 +18,7 @@ def evals(quick: bool) -> Iterator[Row]:
     """All figures."""
     yield from _judges(200 if quick else 1_000)
     # Caches that a small run does not fill weigh more where the large one is not much larger.
-    yield from _records(*((10_000, 30_000) if quick else (20_000, 100_000)), kilobytes=1.0 if quick else 0.4)
+    yield from _records(*((10_000, 30_000) if quick else (20_000, 100_000)), kilobytes=1.0 if quick else 0.45)
 
 
 def _judges(tests: int) -> Iterator[Row]:

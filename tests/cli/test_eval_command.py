@@ -226,6 +226,23 @@ def test_a_report_that_can_not_be_written_whole_is_not_begun(folder: Path) -> No
     assert not (folder / "a.json").exists()
 
 
+def test_results_that_can_not_be_written_are_said_to_be_and_no_older_ones_shown(folder: Path) -> None:
+    (folder / "targets.yaml").write_text(ECHO.replace("echo yes >>", "test -e free || mkdir -p data/r/results.jsonl; echo yes >>"))
+    first = evaluate(folder, "--target=echo")
+    assert (first.code, first.out) == (1, "")
+    said, *further = first.err.splitlines()
+    assert said == f"manyhands: error: {folder}/data/r/results.jsonl: can't be written (Is a directory)"
+    assert [line.split(":  ")[0] for line in further] == ["To write the results, and to go on"]
+    (folder / "data" / "r" / "results.jsonl").rmdir()
+    (folder / "free").touch()
+    assert run_command(folder, "resume", "data/r").code == 1
+    assert [result["status"] for result in results(folder)] == ["passed", "failed"]
+    (folder / "data" / "r" / "results.jsonl").unlink()
+    (folder / "data" / "r" / "results.jsonl").mkdir()
+    again = run_command(folder, "resume", "data/r", "--threshold=0", "--quiet")
+    assert (again.code, again.out) == (1, "")
+
+
 def test_results_take_no_place_of_the_runs_own_files(folder: Path) -> None:
     evaluate(folder, "--target=echo")
     ran = run_command(folder, "eval", "report", "r", "--output=data/r/results.jsonl")

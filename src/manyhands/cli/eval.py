@@ -10,7 +10,7 @@ from typing import Any
 
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.eval_names import present_names
-from manyhands.cli.eval_report import exit_code, print_report
+from manyhands.cli.eval_report import exit_code, print_report, print_unwritten
 from manyhands.cli.main import imported
 from manyhands.cli.options import CommandLine, UsageError, help_text, make, parse
 from manyhands.cli.performing import perform
@@ -22,6 +22,7 @@ from manyhands.engine.context import Item
 from manyhands.engine.loop import run_on_loop
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.finding import find_evals
+from manyhands.evals.results import SUMMARY
 from manyhands.evals.session import Session, open_eval
 from manyhands.evals.spec import EvalSpec
 from manyhands.evals.watching import stamps, wait_for_change
@@ -107,6 +108,7 @@ def perform_session(session: Session) -> int:
     if not options.quiet:
         _print_head(session)
     session.workload.tell = _tell
+    before = stamps([session.folder / SUMMARY])
     result = perform(
         session.folder,
         session.workload,
@@ -117,6 +119,9 @@ def perform_session(session: Session) -> int:
         on_outcome=_print_outcome if options.verbose else None,
         failed="errors",
     )
+    if result.error is not None and stamps(before) == before:
+        print_unwritten(result)  # what earlier sessions have written is not told as this one's
+        return exit_code(result, {}, options.fail_on)
     figures = print_report(result, options)
     return exit_code(result, figures, options.fail_on)
 

@@ -81,6 +81,13 @@ def print_report(result: RunResult, options: EvalSpec) -> Figures:
     return figures
 
 
+def print_unwritten(result: RunResult) -> None:
+    """Print how a run ended whose results could not be written."""
+    errors = err()
+    errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
+    errors.print(f"To write the results, and to go on:  {resume_command(result.folder)}", markup=False, soft_wrap=True)
+
+
 # --- Tests
 
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -137,8 +138,8 @@ class BatchCommand:
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self._folder = folder
-        self._ids = list(dict.fromkeys(ids))
-        self._places = {test_id: place for place, test_id in enumerate(self._ids)}
+        self._places = dict(zip(dict.fromkeys(ids), count()))
+        self._ids = tuple(self._places)
         self._settings = settings
         self._runner = runner
         self._known = frozenset(known)

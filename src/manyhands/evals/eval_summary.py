@@ -48,7 +48,8 @@ class Figures:
         self._counts: Counter[str] = Counter()
         self._scores = array("d")
         self._passed = array("b")
-        self._groups: list[str] = []
+        self._groups = array("q")
+        """Hashes: only which are equal matters. They take a tenth of the names' memory; of 100,000, two are alike by chance once in 10⁹ runs."""
         self._durations = array("d")
         self._cost, self._priced = 0.0, 0
         self._tokens: Counter[str] = Counter()
@@ -62,7 +63,7 @@ class Figures:
         if record["score"] is not None:
             self._scores.append(record["score"])
             self._passed.append(record["status"] == PASSED)
-            self._groups.append(group)
+            self._groups.append(hash(group))
         if (cost := record.get("cost_usd")) is not None:
             self._cost, self._priced = self._cost + cost, self._priced + 1
         if usage := record.get("token_usage"):
