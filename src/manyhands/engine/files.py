@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -20,6 +21,8 @@ BLOCK = 1 << 18
 """Bytes that are written to such a file at once."""
 _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
 _serial = count()
+_CLOCKS_DIFFER = 5.0
+"""Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
 
 
 @contextmanager
@@ -57,8 +60,22 @@ def remove_asides(folder: Path, name: str | None = None) -> None:
     """Remove what processes that are gone were writing aside in a folder (in place of a file of that name) when they were killed."""
     for path in folder.iterdir():
         writer = _ASIDE.fullmatch(path.name)
-        if writer is not None and name in (None, writer[1]) and not Path("/proc", writer[2]).exists():
+        if writer is not None and name in (None, writer[1]) and not _may_be_writing(path, int(writer[2])):
             path.unlink(missing_ok=True)
+
+
+def _may_be_writing(path: Path, process: int) -> bool:
+    """Whether a process lives, and may have begun the file: its number may have been another one's before (see proc(5) for ``stat``)."""
+    try:
+        written = path.stat().st_mtime
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return Path("/proc", str(process)).exists()
+    state, started = fields[0], int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return state not in "ZX" and time.time() - uptime + started <= written + _CLOCKS_DIFFER
 
 
 def remove_tree(folder: Path) -> None:
