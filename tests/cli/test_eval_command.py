@@ -227,7 +227,8 @@ def test_a_report_that_can_not_be_written_whole_is_not_begun(folder: Path) -> No
 
 
 def test_results_that_can_not_be_written_are_said_to_be_and_no_older_ones_shown(folder: Path) -> None:
-    (folder / "targets.yaml").write_text(ECHO.replace("echo yes >>", "test -e free || mkdir -p data/r/results.jsonl; echo yes >>"))
+    in_the_way = "test -e free || mkdir -p data/r/results.jsonl; echo yes >>"
+    (folder / "targets.yaml").write_text(ECHO.replace("echo yes >>", in_the_way))
     first = evaluate(folder, "--target=echo")
     assert (first.code, first.out) == (1, "")
     said, *further = first.err.splitlines()

@@ -37,6 +37,8 @@ def echo(asked):
     said = last(asked)
     if said == "break":
         raise ValueError("no luck")
+    if said == "cheap":
+        return {"text": "yes", "cost_usd": 0.1}
     if said == "slow" and not (HERE / "tried").exists():
         (HERE / "tried").touch()
         time.sleep(1)
@@ -217,6 +219,13 @@ async def test_turns_are_graded_by_themselves_and_the_whole_by_the_tests_graders
     assert whole["answer"] == "user: one\n\nassistant: you said one\n\nuser: two\n\nassistant: you said two"
     assert [score["name"] for score in record["scores"][1]["scores"]] == ["gives 1", "contains-two"]
     assert (record["cost_usd"], record["token_usage"]) == (1, {"input": 4, "output": 6})
+
+
+async def test_costs_of_turns_add_up_to_what_a_budget_names(tmp_path: Path) -> None:
+    turns = [turn("cheap", says("yes"))] * 3
+    write(tmp_path, conversation(*turns, **{"assert": [{"type": "cost", "budget": 0.3}]}))
+    record = (await perform_eval(tmp_path)).record("talk")
+    assert (record["score"], record["cost_usd"]) == (1, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +432,19 @@ async def test_a_regrading_asks_nobody(tmp_path: Path) -> None:
     write(tmp_path, conversation(turn("one", says("one")), turn("two", says("two"))))
     more = await perform_eval(tmp_path, "more", regrade=str(first.folder))
     assert more.record("talk")["error"] == "turn 2: run run has no answer to this turn"
+
+
+async def test_a_regrading_says_of_which_turns_the_input_has_changed(tmp_path: Path) -> None:
+    turns = [turn("one", says("one")), turn("two", says("two"))]
+    write(tmp_path, conversation(*turns))
+    first = str((await perform_eval(tmp_path)).folder)
+    assert "notices" not in (await perform_eval(tmp_path, "same", regrade=first)).record("talk")
+    write(tmp_path, conversation(turns[0], turn("deux", says("two"))))
+    changed = (await perform_eval(tmp_path, "changed", regrade=first)).record("talk")
+    assert changed["notices"] == ["the input of turn 2 has changed since run run, whose answer this is"]
+    write(tmp_path, conversation(*turns, input="Be kind."))
+    changed = (await perform_eval(tmp_path, "head", regrade=first)).record("talk")
+    assert changed["notices"] == ["the input has changed since run run, whose answer this is"]
 
 
 async def test_answers_of_turns_come_from_the_cache(tmp_path: Path) -> None:

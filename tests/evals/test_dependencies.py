@@ -361,6 +361,9 @@ async def test_tests_that_were_skipped_are_looked_at_again_with_retry_errors(tmp
     await perform_eval(tmp_path)
     again = await perform_eval(tmp_path, resume=True)
     assert again.statuses() == {"c": "skipped", "b": "skipped", "a": "error", "d": "passed"}
+    again = await perform_eval(tmp_path, resume=True, retry_errors=True)
+    assert again.record("a")["attempts"] == 2
+    assert "attempts" not in again.record("b")  # it was never performed
     (tmp_path / "mended").touch()
     mended = await perform_eval(tmp_path, resume=True, retry_errors=True)
     assert set(mended.statuses().values()) == {"passed"}
@@ -378,6 +381,20 @@ async def test_a_regrading_skips_what_was_skipped(tmp_path: Path) -> None:
     first = await perform_eval(tmp_path)
     regraded = await perform_eval(tmp_path, "again", regrade=str(first.folder))
     assert regraded.statuses() == first.statuses() == {"b": "skipped", "a": "error", "c": "passed"}
+
+
+async def test_a_regrading_says_that_what_was_skipped_has_no_answer(tmp_path: Path) -> None:
+    broken = {"type": "code_judge", "script": "exit 3"}
+    talk = {"id": "talk", "mode": "conversation", "turns": [{"input": "q"}], "depends_on": ["a"]}
+    write(tmp_path, case("a", **{"assert": [broken]}), case("b", "a"), talk)
+    first = await perform_eval(tmp_path)
+    assert first.statuses() == {"a": "grader_error", "b": "skipped", "talk": "skipped"}
+    write(tmp_path, case("a"), case("b", "a"), talk)
+    regraded = await perform_eval(tmp_path, "again", regrade=str(first.folder))
+    assert regraded.statuses() == {"a": "passed", "b": "error", "talk": "error"}
+    said = "run run has no answer, as this was not performed there: test a, which it depends on, has no score"
+    assert regraded.record("b")["error"].startswith(said)
+    assert regraded.record("talk")["error"].startswith(f"turn 1: {said}")
 
 
 @pytest.mark.parametrize("killed", ["a", "b", "c"])

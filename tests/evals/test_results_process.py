@@ -93,6 +93,13 @@ async def test_it_writes_what_would_be_written_afterwards(tmp_path: Path) -> Non
     assert not files_aside(session.folder)
 
 
+async def test_it_imports_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await made(written(tmp_path, 3))
+    (tmp_path / "statistics.py").write_text("raise SystemExit('a file of somebody else')")
+    monkeypatch.chdir(tmp_path)
+    assert started(session.folder).figures() is not None
+
+
 async def test_tests_that_have_not_ended_count_as_pending(tmp_path: Path) -> None:
     session = await made(written(tmp_path, 20))
     figures = started(session.folder).figures()
@@ -104,6 +111,12 @@ async def test_tests_that_have_not_ended_count_as_pending(tmp_path: Path) -> Non
 async def test_one_that_is_killed_says_so_and_leaves_the_old_results(tmp_path: Path) -> None:
     done = await perform_eval(written(tmp_path, 30))
     before = (done.folder / RESULTS).read_bytes()
+    session = await made(written(tmp_path / "other", 30))  # it waits for tests to end, none of which does
+    process = started(session.folder)
+    assert until(lambda: bool(files_aside(session.folder)))
+    process.close()
+    assert process.figures() is None
+    assert not files_aside(session.folder)
     process = started(done.folder)
     process.close()
     assert process.figures() is None
@@ -119,7 +132,7 @@ async def test_it_ends_with_its_owner_and_leaves_nothing(tmp_path: Path) -> None
 
 def _end_without_a_word(folder: Path) -> None:
     """Begin the process, and end as an owner that is killed does."""
-    order = {"folder": str(folder.absolute()), "counting": COUNTING.to_json()}
+    order = {"folder": str(folder.absolute()), "counting": COUNTING.to_json(), "owner": os.getpid()}
     process = subprocess.Popen(
         [sys.executable, "-m", "manyhands.evals.results_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -129,6 +142,32 @@ def _end_without_a_word(folder: Path) -> None:
     assert until(lambda: bool(files_aside(folder)))
     said, _ = process.communicate(timeout=60)  # the pipe is closed at this end
     assert (process.returncode, said) == (1, b"")
+
+
+async def test_it_leaves_nothing_of_an_owner_that_dies_at_the_very_end(tmp_path: Path) -> None:
+    done = await perform_eval(written(tmp_path, 20))
+    before = (done.folder / RESULTS).stat()
+    writer = _end_with_the_last_word(done.folder)
+    assert until(lambda: not Path("/proc", writer).exists())
+    assert (done.folder / RESULTS).stat() == before
+    assert not files_aside(done.folder)
+
+
+def _end_with_the_last_word(folder: Path) -> str:
+    """Begin the process, say that nobody writes any more, and end as an owner that is killed then does; the process's number."""
+    order = {"folder": str(folder.absolute()), "counting": COUNTING.to_json()}
+    code = f"""
+import json, os, subprocess, sys
+order = json.dumps({{**{order!r}, "owner": os.getpid()}})
+command = [sys.executable, "-m", "manyhands.evals.results_process"]
+process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+process.stdin.write(f"{{order}}\\nend\\n".encode())
+process.stdin.flush()
+print(process.pid, flush=True)
+os._exit(0)
+"""
+    owner = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return owner.stdout.strip()
 
 
 async def test_where_tests_have_workspaces_it_leaves_the_results_to_its_owner(tmp_path: Path) -> None:

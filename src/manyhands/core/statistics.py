@@ -141,8 +141,8 @@ def _mean(values: Sequence[float], groups: Sequence[Hashable] | None, level: flo
 
 
 def _sums(values: Sequence[float], groups: Sequence[Hashable] | None) -> list[float]:
-    if groups is None or len(set(groups)) == len(groups):  # mostly nothing is shared, and a sum for each takes much memory
-        return list(values)
+    if groups is None or len(set(groups)) == len(groups):
+        return list(values)  # mostly nothing is shared, and a sum for each takes much memory
     sums: dict[Hashable, float] = {}
     for group, value in zip(groups, values, strict=True):
         sums[group] = sums.get(group, 0.0) + value

@@ -39,7 +39,7 @@ from manyhands.evals.model import Conversation, Test, Turn
 from manyhands.evals.records import Answer, read_record, read_text
 from manyhands.evals.workspaces import Seen, TestWorkspace
 from manyhands.graders.aggregate import Total, combine
-from manyhands.graders.exact import weighted_mean
+from manyhands.graders.exact import exact_sum, weighted_mean
 from manyhands.graders.protocol import Candidate, Score, verdict_of
 
 STOP = "stop"
@@ -240,9 +240,9 @@ class _Session:
         if not self._answers:
             return read_text("", error="no turn was answered")
         figures: dict[str, Any] = {}
-        for name in ("cost_usd", "duration_ms"):
+        for name, added in (("cost_usd", exact_sum), ("duration_ms", sum)):
             known = [value for answer in self._answers if (value := getattr(answer, name)) is not None]
-            figures |= {name: sum(known)} if known else {}
+            figures |= {name: added(known)} if known else {}
         usages = [answer.token_usage for answer in self._answers if answer.token_usage is not None]
         kinds = dict.fromkeys(kind for usage in usages for kind in usage)
         if usages:

@@ -49,7 +49,8 @@ class Figures:
         self._scores = array("d")
         self._passed = array("b")
         self._groups = array("q")
-        """Hashes: only which are equal matters. They take a tenth of the names' memory; of 100,000, two are alike by chance once in 10⁹ runs."""
+        """Hashes: only which are equal matters. They take a tenth of the names' memory; of 100,000, two are alike by chance once in
+        10⁹ runs."""
         self._durations = array("d")
         self._cost, self._priced = 0.0, 0
         self._tokens: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from manyhands.evals.grading import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADE
 from manyhands.evals.items import INVALID
 from manyhands.evals.trial_order import COST_LIMIT, NEEDLESS, PASSED_BEFORE
 from manyhands.evals.workspaces import PLACE
-from manyhands.graders.exact import weighted_mean
+from manyhands.graders.exact import exact_sum, weighted_mean
 from manyhands.graders.protocol import verdict_of
 
 PENDING = "pending"
@@ -112,7 +112,7 @@ def _trial(row: ItemRow, threshold: float) -> Record:
         "turns": _with_plain_numbers(found.get("turns")),
         "depends_on": test.get("depends_on"),
         FAILED_DEPENDENCIES: found.get(FAILED_DEPENDENCIES),
-        "attempts": row.performances if row.performances > 1 else None,
+        "attempts": row.performances if row.performances > 1 and FAILED_DEPENDENCIES not in found else None,
         "trial": payload.get("trial", 0),
         "strategy": (test.get("trials") or {}).get("strategy"),
         "stops_early": bool(found.get("stops_early")),
@@ -155,7 +155,7 @@ def _combined(trials: Sequence[Record], strategy: str | None, planned: int, *, c
     result = {**best, "trial": None, **_of_trials(trials, strategy, best)}
     for name in ("cost_usd", "duration_ms"):
         known = [trial[name] for trial in trials if trial[name] is not None]
-        result[name] = plain(sum(known)) if known else None
+        result[name] = plain(exact_sum(known)) if known else None
     result["token_usage"] = _each_plain(added_tokens(trial["token_usage"] for trial in trials)) or None
     result["trials"] = [_attempt(trial) for trial in trials]
     if planned > len(trials):

@@ -1,11 +1,11 @@
 """Results of large runs, written by a process of their own while tests still end.
 
-Its input says how: a line of JSON (``folder`` and ``counting``), and, when nobody writes to the journal any more, a line ``end``. Its
-output is the figures as one line of JSON. The journal is read in order, as far as tests have ended. What has ended does not change
-before the end of a session, so that the file is the same as one that is written afterwards.
+Its input says how: a line of JSON (``folder``, ``counting`` and ``owner``, the number of that process), and, when nobody writes to the
+journal any more, a line ``end``. Its output is the figures as one line of JSON. The journal is read in order, as far as tests have ended.
+What has ended does not change before the end of a session, so that the file is the same as one that is written afterwards.
 
-If the input ends too early its owner is gone: then it leaves nothing behind. Where only the end of the session shows what results say
-(of workspaces), it gives up, and its owner writes them.
+If its owner is gone it leaves nothing behind: whoever goes on with the run writes the results. Where only the end of the session shows
+what results say (of workspaces), it gives up, and its owner writes them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.core.outcomes import ItemState
+from manyhands.engine.files import remove_asides
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.workload import ItemRow
-from manyhands.evals.result_lines import Counting, write_lines
+from manyhands.evals.result_lines import RESULTS, Counting, write_lines
 from manyhands.evals.result_records import Record, results
 from manyhands.evals.workspaces import PLACE
 
@@ -39,8 +40,9 @@ _END = b"end\n"
 class ResultsProcess:
     """The process, as its owner sees it. Must be asked for ``figures``, or be closed."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self._process = process
+        self._folder = folder
 
     @classmethod
     def where_it_pays(cls, folder: Path, counting: Counting) -> Self | None:
@@ -53,10 +55,11 @@ class ResultsProcess:
     @classmethod
     def started(cls, folder: Path, counting: Counting) -> Self | None:
         """For the run in a folder, which must be its owner's; None where no process can be started."""
-        order = dumps({"folder": str(folder.absolute()), "counting": counting.to_json()})
+        order = dumps({"folder": str(folder.absolute()), "counting": counting.to_json(), "owner": os.getpid()})
+        command = [sys.executable, "-P", "-m", "manyhands.evals.results_process"]  # -P: not from the current folder
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "manyhands.evals.results_process"],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -65,7 +68,7 @@ class ResultsProcess:
             )
         except OSError:
             return None
-        started = cls(process)
+        started = cls(process, folder)
         started._tell(order + b"\n")
         return started
 
@@ -83,9 +86,11 @@ class ResultsProcess:
         return found if isinstance(found, dict) else None
 
     def close(self) -> None:
-        """End it, if it still works. Idempotent."""
+        """End it, if it still works, and remove what it has not finished. Idempotent."""
         self._process.kill()
         self._process.wait()
+        with suppress(OSError):
+            remove_asides(self._folder, RESULTS)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -157,12 +162,20 @@ def _without_workspaces(records: Iterator[Record]) -> Iterator[Record]:
         yield record
 
 
+def _wanted(records: Iterator[Record], owner: int) -> Iterator[Record]:
+    """Raises SystemExit at the end if the owner is gone by then."""
+    yield from records
+    if os.getppid() != owner:
+        raise SystemExit(1)
+
+
 def main() -> None:
     order: Json = json.loads(sys.stdin.buffer.readline())
     counting, folder = Counting.from_json(order["counting"]), Path(order["folder"])
     with closing(JournalReader(folder)) as reader:
         rows = _ended_rows(reader, _Owner(sys.stdin.buffer))
-        figures = write_lines(_without_workspaces(results(rows, counting.limits)), folder, counting)
+        records = _wanted(_without_workspaces(results(rows, counting.limits)), order["owner"])
+        figures = write_lines(records, folder, counting)
     sys.stdout.buffer.write(dumps(figures) + b"\n")
 
 

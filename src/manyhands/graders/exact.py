@@ -6,7 +6,7 @@ makes of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 
@@ -20,10 +20,15 @@ def inverse(value: float) -> float:
     return float(1 - exact(value))
 
 
+def exact_sum(numbers: Iterable[float]) -> float:
+    """Their sum: 0.1, 0.1 and 0.1 are 0.3."""
+    return float(sum(map(exact, numbers)))
+
+
 def weighted_mean(weighted: Sequence[tuple[float, float]]) -> float:
     """Σ(value · weight) ÷ Σ(weight) of pairs of both, weights 0 or more; 0 if the weights are all 0."""
     values = {value for value, weight in weighted if weight}
     if len(values) < 2:
         return values.pop() if values else 0.0
-    total = sum(exact(weight) for _, weight in weighted)
-    return float(sum(exact(value) * exact(weight) for value, weight in weighted) / total)
+    weights = sum(exact(weight) for _, weight in weighted)
+    return float(sum(exact(value) * exact(weight) for value, weight in weighted) / weights)

@@ -12,6 +12,7 @@ from manyhands.core.failures import Cause
 from manyhands.engine.context import Context
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.workload import ItemRow
+from manyhands.evals.dependencies import FAILED_DEPENDENCIES
 from manyhands.evals.items import TestItem, item_key
 from manyhands.evals.model import Test
 from manyhands.evals.records import Answer, read_record, read_text
@@ -50,11 +51,10 @@ class RecordedAnswerer:
             run = self._reader.folder.name
             raise ItemError(Cause.TARGET_ERROR, f"run {run} has no answer to test {test.id} by target {self._target}")
         self.simulated = bool((row.record or {}).get("simulated"))
-        answer = _answer(row)
+        answer = self._answer(row)
         if row.payload["test"]["input"] == list(test.input):
             return answer
-        changed = f"the input has changed since run {self._reader.folder.name}, whose answer this is"
-        return replace(answer, notices=(*answer.notices, changed))
+        return self._changed(answer, "the input")
 
     def turn(self, item: TestItem, number: int) -> Answer:
         """The answer to one turn of a conversation, which counts from 1."""
@@ -63,10 +63,30 @@ class RecordedAnswerer:
         self.simulated = bool(record.get("simulated"))
         turns: Sequence[Mapping[str, Any]] = record.get("turns") or ()
         found: Mapping[str, Any] = next((turn for turn in turns if turn["turn"] == number), {})
-        if "answer" not in found:
-            run = self._reader.folder.name
-            return read_text("", error=found.get("error") or f"run {run} has no answer to this turn")
-        return _given(found)
+        if row is None or "answer" not in found:
+            unasked = self._unasked(row) or f"run {self._reader.folder.name} has no answer to this turn"
+            return read_text("", error=found.get("error") or unasked)
+        said = item.written["conversation"]["turns"][number - 1]["input"]
+        if number == 1 and row.payload["test"]["input"] != item.written["input"]:
+            return self._changed(_given(found), "the input")
+        return _given(found) if found["input"] == said else self._changed(_given(found), f"the input of turn {number}")
+
+    def _answer(self, row: ItemRow) -> Answer:
+        record: Mapping[str, Any] = row.record or {}
+        if "answer" not in record or record.get("status") == "error":
+            error = self._unasked(row) or record.get("error") or row.message or "the target gave no answer"
+            return read_text("", error=error)
+        return _given(record)
+
+    def _unasked(self, row: ItemRow | None) -> str | None:
+        """Why the target was not asked, if that is because of what the test depends on."""
+        if row is None or FAILED_DEPENDENCIES not in (row.record or {}):
+            return None
+        return f"run {self._reader.folder.name} has no answer, as this was not performed there: {row.message}"
+
+    def _changed(self, answer: Answer, what: str) -> Answer:
+        notice = f"{what} has changed since run {self._reader.folder.name}, whose answer this is"
+        return replace(answer, notices=(*answer.notices, notice))
 
     def seen(self, item: TestItem) -> Seen | None:
         """The workspace in which the target worked, as far as it was kept."""
@@ -97,13 +117,6 @@ def open_recorded(folder: Path) -> JournalReader:
         reader.close()
         raise UserError(f"--regrade: {folder} is no run of evaluations")
     return reader
-
-
-def _answer(row: ItemRow) -> Answer:
-    record: Mapping[str, Any] = row.record or {}
-    if "answer" not in record or record.get("status") == "error":
-        return read_text("", error=record.get("error") or row.message or "the target gave no answer")
-    return _given(record)
 
 
 def _given(record: Mapping[str, Any]) -> Answer:
