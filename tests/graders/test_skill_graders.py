@@ -23,7 +23,7 @@ def skills(names: str) -> Candidate:
 
 
 CALLED = ToolUse("Skill", {"skill": "pdf"})
-READ = ToolUse("Read", {"file_path": "/work/.claude/skills/pdf/SKILL.md"})
+READ = ToolUse("Read", {"file_path": "/repo/.claude/skills/pdf/SKILL.md"})
 
 
 @pytest.mark.parametrize(
