@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -216,6 +218,20 @@ async def test_what_is_missing_twice_is_an_error(tmp_path: Path) -> None:
     run = await perform_eval(tmp_path, rerun="missing")
     assert run.statuses() == {"a": "passed", "b": "error"}
     assert len(calls(tmp_path)) == 2
+
+
+async def test_what_has_ended_without_a_record_is_asked_for_again_only_if_it_is_tried_again(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE} b", **BATCH), "a", "b", graders=EACH), bulk=BULK)
+    run = await perform_eval(tmp_path, rerun="missing")
+    with closing(
+        sqlite3.connect(run.folder / "run.db", isolation_level=None)
+    ) as journal:  # as if cut off before the end of a
+        journal.execute("UPDATE items SET state = 'running', record = NULL, finished_at = NULL WHERE key LIKE '%/a@%'")
+    again = await perform_eval(tmp_path, resume=True)
+    assert again.statuses() == {"a": "passed", "b": "error"}
+    assert len(calls(tmp_path)) == 2
+    await perform_eval(tmp_path, resume=True, retry_errors=True)
+    assert len(calls(tmp_path)) == 3
 
 
 async def test_an_answer_that_is_contradicted_later_is_an_error(tmp_path: Path) -> None:

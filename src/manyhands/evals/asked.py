@@ -52,6 +52,17 @@ class Asking:
             with bytes_written_aside(told) as lines:
                 return self._read(reader, lines)
 
+    def left(self) -> frozenset[str]:
+        """The ids of those that have not ended."""
+        with closing(JournalReader(self.run_folder)) as reader:
+            rows = (row for row in reader.items() if not (row.state.final or row.left_input))
+            return frozenset(row.payload["test"]["id"] for row in rows if self._is_about(row.payload))
+
+    def _is_about(self, payload: Json) -> bool:
+        return bool(
+            payload["file"] == self.file and payload["target"] == self.target and payload["trial"] == self.trial
+        )
+
     def _read(self, reader: JournalReader, lines: BinaryIO | None) -> Asked:
         ids: dict[str, None] = {}
         files: dict[Path, None] = {}

@@ -147,8 +147,8 @@ class Openings:
         )
         self.stack.push_async_callback(self._close, batch, file, trial, target)
         await batch.start()
-        again = self.prepared.options.rerun == "missing"
-        return BatchAnswerer(batch, len(wanted.ids), rerun_missing=again, workspaces=room)
+        again = self._asking(file, trial, target).left if self.prepared.options.rerun == "missing" else None
+        return BatchAnswerer(batch, len(wanted.ids), rerun_for=again, workspaces=room)
 
     async def _replayed(self, file: int, target: Target, settings: ReplaySettings) -> BatchAnswerer:
         """Every trial gets the same answer: there is but one."""
@@ -159,8 +159,10 @@ class Openings:
         return BatchAnswerer(batch, len(wanted.ids), ran=False)
 
     async def _asked(self, file: int, trial: int, target: Target, told: Path | None = None) -> Asked:
-        asking = Asking(self.run_folder, file, target.name, trial, self.prepared.files[file].others)
-        return await asyncio.to_thread(asking.asked, told)
+        return await asyncio.to_thread(self._asking(file, trial, target).asked, told)
+
+    def _asking(self, file: int, trial: int, target: Target) -> Asking:
+        return Asking(self.run_folder, file, target.name, trial, self.prepared.files[file].others)
 
     async def _close(self, batch: BatchCommand, file: int, trial: int, target: Target) -> None:
         await batch.close()

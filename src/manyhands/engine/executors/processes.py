@@ -74,6 +74,8 @@ class ProcessExecutor:
         self._unusable: str | None = None
         self._stopping = False
         self._closing = False
+        self._died: list[str] = []
+        """The marks of workers that were killed. What one was just starting bears its mark an instant later, so it is looked for again."""
         self._log: IO[bytes] | None = None
 
     @property
@@ -134,6 +136,8 @@ class ProcessExecutor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for mark in self._died:
+            await asyncio.to_thread(kill_strays, mark)
         if self._log is not None:
             self._log.close()
 
@@ -295,7 +299,10 @@ class ProcessExecutor:
         self._workers.remove(worker)
         worker.channel.close()
         code = await _exit_code(worker.process)
-        kill_strays(f"{self._run_id}.{worker.process.pid}")
+        mark = f"{self._run_id}.{worker.process.pid}"
+        kill_strays(mark)
+        if code != 0:
+            self._died.append(mark)
         for task in list(worker.requests.values()):
             task.cancel()
         for permit in worker.permits:

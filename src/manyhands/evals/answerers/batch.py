@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from manyhands.core.jsonio import dumps
@@ -28,11 +28,11 @@ class BatchAnswerer:
         tests: int,
         *,
         ran: bool = True,
-        rerun_missing: bool = False,
+        rerun_for: Callable[[], Collection[str]] | None = None,
         workspaces: InvocationWorkspaces | None = None,
     ) -> None:
         """``batch``: started, for so many tests; ``ran``: whether a command wrote the output in this run, so that its duration is known;
-        ``rerun_missing``: once, it is invoked again for the tests that have no record when it has ended;
+        ``rerun_for``: if given, it is invoked again, once, for those of these tests that have no record when it has ended;
         ``workspaces``: where it works."""
         self._batch = batch
         self._workspaces = workspaces
@@ -40,7 +40,7 @@ class BatchAnswerer:
         self._ran = ran
         self._end: asyncio.Task[BatchReport] | None = None
         self._rerun: asyncio.Task[None] | None = None
-        self._rerun_missing = rerun_missing
+        self._rerun_for = rerun_for
         self._latest: tuple[Sequence[Mapping[str, Any]], bool] = ((), False)
         self._share: tuple[BatchReport | None, int] = (None, 0)
 
@@ -50,7 +50,7 @@ class BatchAnswerer:
     async def answer_to(self, context: Context, test_id: str, graders: Sequence[Mapping[str, Any]]) -> Answer:
         """The same for a test of which only this is known."""
         found = await self._batch.answer(test_id)
-        if isinstance(found, Fault) and self._rerun_missing:
+        if isinstance(found, Fault) and self._rerun_for is not None:
             await self._invoked_again()
             found = await self._batch.answer(test_id)
         if isinstance(found, Fault):
@@ -99,7 +99,7 @@ class BatchAnswerer:
 
     async def _find_end(self) -> BatchReport:
         report = await self._batch.wait()
-        if self._rerun_missing and report.missing:
+        if self._rerun_for is not None and report.missing:
             await self._invoked_again()
             return await self._batch.wait()
         return report
@@ -118,8 +118,9 @@ class BatchAnswerer:
 
     async def _begin_again(self) -> None:
         report = await self._batch.wait()
-        if report.missing:
-            await self._batch.rerun(report.missing)
+        if report.missing and self._rerun_for is not None:
+            wanted = await asyncio.to_thread(self._rerun_for)
+            await self._batch.rerun([test_id for test_id in report.missing if test_id in wanted])
 
 
 def wants_duration(graders: Sequence[Mapping[str, Any]]) -> bool:
