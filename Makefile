@@ -1,6 +1,7 @@
 # make demo        30 prompts become trajectories, with a simulated model (no key, no cost)
 # make test        format, lint, types, import contract, all tests
 # make slow-test   the tests that make test leaves out because they take longer
+# make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
 # make bench       what the engine costs, as ratios measured in one run
 VENV ?= .venv
@@ -8,8 +9,10 @@ BIN := $(VENV)/bin
 N ?= 100
 # Tests start many processes: what they compile is kept, whatever is usual on this machine.
 export PYTHONDONTWRITEBYTECODE :=
+# As in an activated environment: programs that tests start may be called python.
+export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint tests slow-test crash-test bench format clean
+.PHONY: demo test lint tests slow-test attack-test crash-test bench format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -31,6 +34,10 @@ tests:
 slow-test:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+
+attack-test:
+	@VENV=$(VENV) tools/setup dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" tests/attacks tests/faults
 
 crash-test:
 	@VENV=$(VENV) tools/setup dev
