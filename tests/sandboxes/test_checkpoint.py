@@ -3,15 +3,21 @@
 import os
 import random
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.trees import remove_tree
 
 # Steps change the world in a way that depends on the step and the world alone. Links stay within the world, as steps write
 # through them. A step counts as recorded once its number is in the journal.
@@ -194,9 +200,11 @@ def test_too_large_and_small_again(tmp_path: Path) -> None:
     assert not checkpoint.begin("3")
 
 
-def test_special_files_are_left_out_and_odd_names_kept(tmp_path: Path) -> None:
+def test_sockets_are_left_out_and_odd_names_and_pipes_kept(tmp_path: Path) -> None:
     checkpoint, world = _box(tmp_path)
-    os.mkfifo(world / "pipe")
+    os.mkfifo(world / "pipe", 0o640)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(world / "socket"))
     odd = b"\xff odd\n".decode(errors="surrogateescape")
     (world / odd).mkdir(mode=0o300)
     (world / ".partial").write_text("user's own")
@@ -204,7 +212,8 @@ def test_special_files_are_left_out_and_odd_names_kept(tmp_path: Path) -> None:
     assert complete or os.geteuid() != 0
     if complete:
         assert checkpoint.reattach(False, "1")
-        assert sorted(os.listdir(world)) == sorted([odd, ".partial"])
+        assert sorted(os.listdir(world)) == sorted([odd, ".partial", "pipe"])
+        assert stat.S_ISFIFO((world / "pipe").stat().st_mode)
         assert stat.S_IMODE((world / odd).stat().st_mode) == 0o300
 
 
@@ -215,3 +224,128 @@ def test_a_marker_that_cannot_be_read_means_a_lost_world(tmp_path: Path) -> None
     (tmp_path / "open_step").write_text("{torn")
     assert checkpoint.open_step is None
     assert not checkpoint.reattach(True, "1")
+
+
+NAMES = st.sampled_from(
+    ["a", "b", "c", "d", "a/a", "a/b", "b/c", "a/d/e", "new\nline", b"\xff".decode(errors="surrogateescape")]
+)
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["file", "file", "same", "link", "pipe", "folder", "hard link", "hard link", "remove", "rename", "mode"]
+        ),
+        st.sampled_from(["world", "other"]),
+        NAMES,
+        NAMES,
+        st.sampled_from([0o600, 0o644, 0o755, 0o400, 0o4755, 0o2750]),
+    ),
+    max_size=14,
+)
+
+
+def _change(folder: Path, kind: str, tree: str, name: str, other: str, mode: int) -> None:
+    path, further = folder / tree / name, folder / "world" / other
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        if path.is_fifo():
+            remove_tree(path)  # to write to it would wait for a reader
+        if kind in ("file", "same"):
+            path.write_text(f"{mode}" if kind == "file" else "same")
+            os.utime(path, ns=(10**18, 10**18))
+            path.chmod(mode)
+        elif kind == "link":
+            path.symlink_to(other)
+        elif kind == "pipe":
+            os.mkfifo(path)
+            path.chmod(mode)
+        elif kind == "folder":
+            path.mkdir()
+            path.chmod(mode | 0o500)
+        elif kind == "hard link":
+            os.link(further, path, follow_symlinks=False)
+        elif kind == "remove":
+            remove_tree(path)
+        elif kind == "rename":
+            further.rename(path)
+        elif not path.is_symlink():
+            path.chmod(mode | 0o500)
+
+
+def _whole(folder: Path) -> dict[str, tuple[int, object, int | None]]:
+    """Everything about two trees: also which entries are linked with each other, by their first name; set-id bits apart."""
+    found: dict[str, tuple[int, object, int | None]] = {}
+    groups: dict[int, int] = {}
+    for tree in ("world", "other"):
+        for name in sorted(_paths(folder / tree)):
+            path = folder / tree / name
+            status = path.lstat()
+            kind = stat.S_IFMT(status.st_mode)
+            content: object = None
+            if stat.S_ISLNK(kind):
+                content = os.readlink(path)
+            elif stat.S_ISREG(kind):
+                content = (path.read_bytes(), status.st_mtime_ns)
+            group = None if stat.S_ISDIR(kind) else groups.setdefault(status.st_ino, len(groups))
+            mode = 0 if stat.S_ISLNK(kind) else status.st_mode & 0o1777
+            found[f"{tree}/{name}"] = (kind | mode, content, group)
+    return found
+
+
+def _paths(folder: Path) -> list[str]:
+    return [os.path.relpath(os.path.join(at, name), folder) for at, d, f in os.walk(folder) for name in (*d, *f)]
+
+
+@given(st.lists(CHANGES, min_size=2, max_size=4))
+def test_any_damage_is_undone(tmp_path_factory: pytest.TempPathFactory, steps: list[list[tuple[Any, ...]]]) -> None:
+    """Files, links, pipes, modes, and what is linked with what, also across trees."""
+    folder = tmp_path_factory.mktemp("box")
+    for tree in ("world", "other"):
+        (folder / tree).mkdir()
+    checkpoint = Checkpoint(folder, ("world", "other"))
+    *before, damage = steps
+    for number, changes in enumerate(before):
+        for change in changes:
+            _change(folder, *change)
+        assert checkpoint.begin(f"{number}")
+    wanted = _whole(folder)
+    for change in damage:
+        _change(folder, *change)
+    assert Checkpoint(folder, ("world", "other")).reattach(False, f"{len(before) - 1}")
+    assert _whole(folder) == wanted
+    for path in (folder / "checkpoint").rglob("*"):
+        assert not path.lstat().st_mode & (stat.S_ISUID | stat.S_ISGID)
+    remove_tree(folder)
+
+
+def test_names_of_one_file_are_one_copy_that_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    checkpoint = Checkpoint(tmp_path, ("world",), most_bytes=1500)
+    (tmp_path / "world" / "a").write_bytes(bytes(1000))
+    os.link(tmp_path / "world" / "a", tmp_path / "world" / "b")
+    assert checkpoint.begin("1")
+    copies = [(tmp_path / "checkpoint" / "world" / name).stat().st_ino for name in "ab"]
+    assert copies[0] == copies[1]
+    (tmp_path / "world" / "c").write_bytes(b"more")
+    assert checkpoint.begin("2")
+    assert copies == [(tmp_path / "checkpoint" / "world" / name).stat().st_ino for name in "ab"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_restores_belongs_to_the_owner_of_the_tree(tmp_path: Path) -> None:
+    checkpoint, world = _box(tmp_path)
+    (world / "in").mkdir()
+    (world / "in" / "file").write_text("x")
+    (world / "link").symlink_to("in")
+    os.mkfifo(world / "pipe")
+    os.link(world / "pipe", world / "in" / "pipe")
+    for path in (world, *world.rglob("*")):
+        os.chown(path, 12345, 12346, follow_symlinks=False)
+    (world / "in" / "file").chmod(0o4755)
+    assert checkpoint.begin("1")
+    remove_tree(world / "in")
+    assert checkpoint.reattach(False, "1")
+    for path in (world, *world.rglob("*")):
+        assert (path.lstat().st_uid, path.lstat().st_gid) == (12345, 12346), path
+    assert stat.S_IMODE((world / "in" / "file").stat().st_mode) == 0o755
+    assert (tmp_path / "checkpoint" / "world" / "in" / "file").stat().st_uid == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.sandboxes.narrow_root import mounts
+from manyhands.sandboxes.narrow_root import folders, mounts
 from manyhands.sandboxes.project import checked_project, hidden_below, project_note
 from manyhands.sandboxes.protocol import SandboxLimits
 
@@ -52,9 +52,10 @@ def test_only_outermost_folders_within_the_project_are_hidden(tmp_path: Path) ->
         project / "x",
     ]
     assert hidden_below(project, named) == ["data", "data 2"]
-    arguments = mounts(tmp_path / "box", None, SandboxLimits(), project, named)
+    shown = folders(tmp_path / "box", None, project, named)
+    arguments = mounts(shown, SandboxLimits(), attached=False)
     at = arguments.index("/project/data")
-    assert arguments[at - 1 : at + 3] == ["--tmpfs", "/project/data", "--remount-ro", "/project/data"]
+    assert arguments[at - 2 : at + 1] == ["--ro-bind", str(tmp_path / "box" / "empty"), "/project/data"]
     assert arguments.index("/project") < at
 
 

@@ -1,4 +1,10 @@
-"""The process that holds a bubblewrap sandbox's namespaces, and the way into them."""
+"""The process that holds a bubblewrap sandbox's namespaces, and the way into them.
+
+It is number 1 inside: a cat that waits for the end of its input, with its children's ends ignored, so that the kernel keeps nothing of
+orphans. Its program is a copy in sealed memory that nobody may read, so that inside it can be neither traced nor examined (the kernel
+keeps ``/proc/1/exe`` and the like of such a process from everybody without rights on its user namespace), and nothing of the host's can be
+written through it.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +13,63 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.sandboxes.freezing import namespace_members, namespace_of, parent_namespace, session_of
+from manyhands.sandboxes.launch import DOOR
 from manyhands.sandboxes.process import PipeReader, Process, close_all, fresh_pipes
+from manyhands.sandboxes.spawner import spawn_with_own_keys
+from manyhands.sandboxes.unprivileged import User
 
-_NS_GET_PARENT = 0xB702  # ioctl_ns(2)
 _SECONDS = 15.0
 _NAMESPACES = {"mnt": "mount", "uts": "uts", "ipc": "ipc", "net": "net", "pid": "pid", "cgroup": "cgroup"}
-_WAIT = ["/bin/sh", "-c", "echo ready; exec cat >/dev/null"]
+_CATS = ("/usr/bin/cat", "/bin/cat")
+"""Of the folders that are seen inside, where its libraries are, too."""
+_READY = b"ready\n"
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_EXEC = 0x1, 0x2, 0x10
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 class Anchor:
     """A running bubblewrap. It ends when we close our end of its standard input, so at the latest when we end."""
 
-    def __init__(self, process: Process, lifeline: int, inner: int) -> None:
+    def __init__(self, process: Process, lifeline: int, inner: int, user: User | None) -> None:
         self._process = process
+        self._become = [] if user is None else user.command()
+        self.inner = inner
         self._lifeline = lifeline
         self._watch = os.pidfd_open(inner)
         self._ended = select.poll()
         self._ended.register(self._watch, select.POLLIN)
         self._outer_user, self._nested = _outer_user_namespace(inner)
         self._enter = self._entrance(inner)
+        self._pids, self._session = namespace_of(inner), session_of(inner)
 
     @property
     def alive(self) -> bool:
         return self._lifeline >= 0 and self._process.exit_code is None and not self._ended.poll(0)
 
+    @property
+    def door(self) -> str:
+        """A file of the host's that commands must have open as descriptor ``launch.DOOR`` when they enter."""
+        return f"/proc/{os.getpid()}/fd/{self._outer_user}"
+
     def command(self, command: Sequence[str]) -> list[str]:
-        """The host's command that runs ``command`` inside, at the root."""
+        """The host's command that runs ``command`` inside, at the root, once the door is open."""
         return [*self._enter, *command]
+
+    def processes(self) -> set[int]:
+        """The ids of all processes inside, as the host counts, but for its own, which nobody inside can join: those of its session.
+        Reads the whole process table."""
+        if not self.alive:
+            return set()
+        return {pid for pid in namespace_members(self._pids) if session_of(pid) != self._session}
 
     async def stop(self) -> None:
         """Kill everything inside. Idempotent."""
@@ -58,10 +88,9 @@ class Anchor:
         theirs = [
             f"--{name}" for file, name in _NAMESPACES.items() if _namespace("self", file) != _namespace(inner, file)
         ]
-        user = f"--user=/proc/{os.getpid()}/fd/{self._outer_user}"
+        user = f"--user=/proc/self/fd/{DOOR}"
         first = [
-            "setpriv",
-            "--no-new-privs",
+            *self._become,
             "nsenter",
             "--preserve-credentials",
             "--target",
@@ -74,26 +103,37 @@ class Anchor:
 
 
 async def start_anchor(
-    bwrap: str, arguments: Sequence[str], files: Mapping[str, str], environment: Mapping[str, str]
+    bwrap: str, arguments: Sequence[str], files: Mapping[str, str], environment: Mapping[str, str], user: User | None
 ) -> Anchor:
-    """Start bubblewrap with these arguments, with ``files`` (path inside, contents) made besides. Raises ItemError(SANDBOX_LOST).
-
-    Must be called in the event loop's thread, as the sandbox ends with the thread that started it.
-    """
+    """Start bubblewrap with these arguments, with ``files`` (path inside, contents) made besides; as ``user`` if there is one.
+    Raises ItemError(SANDBOX_LOST)."""
     given: list[int] = []
     (input_read, lifeline), (output_read, output_write), (info_read, info_write) = fresh_pipes(3)
     try:
-        words = []
+        words = ["--as-pid-1"]
         for path, text in files.items():
             given.append(_in_memory(text.encode()))
             words += ["--file", str(given[-1]), path]
         given.append(_in_memory(b"".join(os.fsencode(word) + b"\0" for word in [*words, *arguments])))
+        init = _init(os.getpid(), user)
+        become = [] if user is None else user.command()
         process = Process(
-            [bwrap, "--args", str(given[-1]), "--info-fd", str(info_write), *_WAIT],
+            [
+                *become,
+                bwrap,
+                "--args",
+                str(given[-1]),
+                "--info-fd",
+                str(info_write),
+                "env",
+                "--ignore-signal=CHLD",
+                f"/proc/self/fd/{init}",
+            ],
             environment,
             stdin=input_read,
             output=output_write,
-            keep=[*given, info_write],
+            keep=[*given, info_write, init],
+            spawn=spawn_with_own_keys(),
         )
     except BaseException:
         close_all(lifeline, output_read, info_read)
@@ -101,9 +141,10 @@ async def start_anchor(
     finally:
         close_all(*given, info_write, input_read, output_write)
     try:
+        os.write(lifeline, _READY)  # comes back when number 1 is there
         await _until_ready(process, output_read)
         inner = json.loads(os.read(info_read, 4096))["child-pid"]
-        return Anchor(process, lifeline, inner)
+        return Anchor(process, lifeline, inner, user)
     except BaseException as error:
         process.kill_group()
         close_all(lifeline)
@@ -112,6 +153,36 @@ async def start_anchor(
         raise
     finally:
         close_all(info_read)
+
+
+@cache
+def _init(process: int, user: User | None) -> int:
+    """A descriptor of the program of number 1, in sealed memory, which may be run but not read. One for each process of ours.
+
+    It belongs to the user that it runs as, or else the kernel would keep that user's way in closed, too. Raises ItemError(SANDBOX_LOST).
+    """
+    cat = next((path for path in _CATS if os.access(path, os.X_OK)), None)
+    if cat is None:
+        raise ItemError(Cause.SANDBOX_LOST, f"neither of these is there: {', '.join(_CATS)}")
+    try:
+        descriptor = _executable_memory()
+        with open(cat, "rb") as source, os.fdopen(os.dup(descriptor), "wb") as memory:
+            shutil.copyfileobj(source, memory)
+        if user is not None:
+            os.fchown(descriptor, user.uid, user.gid)
+        os.fchmod(descriptor, 0o111)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't keep a program in memory: {error.strerror}") from error
+    return descriptor
+
+
+def _executable_memory() -> int:
+    flags = _MFD_CLOEXEC | _MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create("manyhands-init", flags | _MFD_EXEC)
+    except OSError:  # Linux before 6.3 does not know the flag, and needs none
+        return os.memfd_create("manyhands-init", flags)
 
 
 def _in_memory(data: bytes) -> int:
@@ -144,7 +215,7 @@ async def _until_ready(process: Process, output: int) -> None:
         ending.cancel()
         hearing.cancel()
         reader.close()
-    if b"ready\n" not in said:
+    if _READY not in said:
         text = said.decode(errors="replace").strip() or "no answer"
         raise ItemError(Cause.SANDBOX_LOST, f"bubblewrap does not start: {text}")
 
@@ -153,10 +224,9 @@ def _outer_user_namespace(pid: int) -> tuple[int, bool]:
     """A descriptor of the user namespace that owns the sandbox's other namespaces, and whether ``pid`` is in one within it."""
     inner = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        outer = fcntl.ioctl(inner, _NS_GET_PARENT)
+        outer = parent_namespace(inner)
     except OSError:
         return inner, False
-    os.set_inheritable(outer, False)
     if os.readlink(f"/proc/self/fd/{outer}") == _namespace("self", "user"):
         os.close(outer)
         return inner, False

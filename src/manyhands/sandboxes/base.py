@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import posixpath
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
+from manyhands.engine.full_disk import is_full
 from manyhands.sandboxes.background import Background
 from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.disk_watch import DiskWatch, with_room
 from manyhands.sandboxes.file_access import RunInside
+from manyhands.sandboxes.freezing import stop_all
+from manyhands.sandboxes.guard import Guard
 from manyhands.sandboxes.launch import Launcher, marks
 from manyhands.sandboxes.process import Process, run_process, to_the_end
-from manyhands.sandboxes.protocol import BackgroundProcess, ExecResult
+from manyhands.sandboxes.protocol import BackgroundProcess, ExecResult, SandboxLimits
 from manyhands.sandboxes.shell import Shell, ShellNotStarted, ShellState
-from manyhands.sandboxes.strays import process_line
+from manyhands.sandboxes.strays import process_line, send
+from manyhands.sandboxes.trees import clear_folder, drop_set_ids
 
 _LONGEST_ARGUMENT = 100_000
-_SECOND_TRY = 0.1
+_SECOND_TRIES = (0.1, 0.3, 1.0, None)
+"""Seconds to wait before a shell, or the sandbox, is started once more."""
+_START_PAUSES = (0.1, 0.5)
+_KILLED = 137
+_TO_END = 0.1
+_RESTARTED = b"\n[All processes of the sandbox were killed. It was started anew; its files are as they were left.]\n"
 _IN_STATE = """\
 builtin eval "$1" >/dev/null 2>&1
 builtin export "${@:4}" >/dev/null; builtin cd -- "$2" || exit 126
@@ -37,11 +52,22 @@ class Files(Protocol):
     async def write(self, path: str, data: bytes, run: RunInside) -> None: ...
 
 
+async def prepared(launcher: Launcher) -> bool:
+    """Have the launcher's processes running; whether they were started by this. Somebody outside may kill them while they start, so
+    that is tried more than once. Raises ItemError(SANDBOX_LOST)."""
+    for pause in _START_PAUSES:
+        with suppress(ItemError):
+            return await launcher.prepare()
+        await asyncio.sleep(pause)
+    return await launcher.prepare()
+
+
 class CommandSandbox:
     """A ``Sandbox`` whose commands are processes of this machine.
 
     ``folder`` holds ``workspace/``, ``state/shell`` (the persistent shell's last state) and what ``Checkpoint`` keeps.
-    ``fronted``: see ``Shell``. ``whole``: whether the checkpoint's trees are all that commands are meant to change.
+    ``trees``: the folders in it that commands write to. ``fronted``: see ``Shell``. ``whole``:
+    whether the checkpoint's trees are all that commands are meant to change.
     """
 
     def __init__(
@@ -50,7 +76,9 @@ class CommandSandbox:
         launcher: Launcher,
         files: Files,
         checkpoint: Checkpoint,
+        limits: SandboxLimits,
         *,
+        trees: Sequence[str],
         fronted: bool,
         whole: bool = True,
     ) -> None:
@@ -67,9 +95,23 @@ class CommandSandbox:
         self._shell_state: ShellState | None = None
         self._shell_busy = False
         self._shell_lost = False
+        self._unsaved = False
+        """Whether the shell's last state could not be written because the disk was full."""
+        self._restarts = 0
         self._jobs = False
         self._live = False
         self._closing: asyncio.Task[None] | None = None
+        self._frozen: _Frozen | None = None
+        self._trees = [folder / tree for tree in trees]
+        self._disk = DiskWatch(
+            folder,
+            trees,
+            limits,
+            processes=launcher.processes,
+            running=self._anything_running,
+            kill=launcher.kill,
+            clear=self._clear,
+        )
 
     @property
     def kind(self) -> str:
@@ -96,25 +138,34 @@ class CommandSandbox:
         cwd: str | None = None,
         max_output: int = 100_000,
     ) -> ExecResult:
+        strikes = self._disk.strikes
+        result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output)
+        return await self._disk.judged(result, strikes)
+
+    async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
+        with self._disk.command():
+            result = await self._shell_for(command, timeout, max_output)
+        result = await self._disk.judged(result)
+        if self._unsaved:
+            await self._disk.room()
+            self._save_state(self._last_state(), again=True)
+        return result
+
+    async def _run(
+        self, command: Sequence[str], *, timeout: float, input: bytes | None, cwd: str | None, max_output: int
+    ) -> ExecResult:
         directory = self._inside(cwd)
         _check_words(command)
         await self._prepare()
-        return await run_process(
-            lambda stdin, output: self._start(command, directory, stdin, output, alone=True),
-            timeout=timeout,
-            input=input,
-            max_output=max_output,
-        )
-
-    async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
-        if self._shell_busy:
-            return await self._in_a_shell(lambda: self._shell_beside(command, timeout, max_output))
-        self._shell_busy = True
-        try:
-            return await self._in_a_shell(lambda: self._shell_once(command, timeout, max_output))
-        finally:
-            self._shell_busy = False
-            self._note_liveness()
+        with self._disk.command():
+            return await self._with_restart_told(
+                lambda: run_process(
+                    lambda stdin, output: self._start(command, directory, stdin, output, alone=True),
+                    timeout=timeout,
+                    input=input,
+                    max_output=max_output,
+                )
+            )
 
     async def spawn(self, command: str, *, cwd: str | None = None) -> BackgroundProcess:
         """Start a command line in the background. Without ``cwd`` it starts where the persistent shell is, with its variables."""
@@ -122,6 +173,7 @@ class CommandSandbox:
         words = self._background_words(command, cwd)
         _check_words(words)
         self._note_live(True)
+        self._disk.background()
         number = f"p{len(self._background) + 1}"
         directory = self._launcher.start_directory
         try:
@@ -150,12 +202,37 @@ class CommandSandbox:
 
     async def begin_step(self, place: str) -> None:
         self._check_open()
+        await self._disk.room()
         self._note_liveness()
-        await to_the_end(asyncio.to_thread(self._checkpoint.begin, place, whole=self._whole))
+        begin = partial(asyncio.to_thread, self._checkpoint.begin, place, whole=self._whole)
+        await with_room(lambda: to_the_end(begin()))
 
     async def reattach(self, recorded: bool, place: str) -> bool:
         self._check_open()
         return await to_the_end(asyncio.to_thread(self._checkpoint.reattach, recorded, place))
+
+    async def freeze(self) -> None:
+        self._check_open()
+        # Programs that bring commands into a sandbox stop when their command stops. Were we killed then, they would stay.
+        entries = [process.pid for process in self._processes if process.exit_code is None]
+        if self._frozen is not None:
+            return
+        self._frozen = frozen = _Frozen(entries, Guard(groups=entries))
+        send(entries, signal.SIGSTOP)
+        stopped = await to_the_end(asyncio.to_thread(stop_all, self._launcher.processes))
+        if stopped is None:
+            await self._launcher.kill()
+        frozen.stopped = stopped or set()
+
+    async def thaw(self) -> None:
+        frozen, self._frozen = self._frozen, None
+        if frozen is not None:
+            await to_the_end(self._thaw(frozen))
+
+    async def _thaw(self, frozen: _Frozen) -> None:
+        send(frozen.stopped, signal.SIGCONT)
+        send(frozen.entries, signal.SIGCONT)  # after their commands, or else they find these stopped and stop again
+        await frozen.guard.dismiss()
 
     async def close(self) -> None:
         if self._closing is None:
@@ -163,6 +240,7 @@ class CommandSandbox:
         await to_the_end(_outcome(self._closing))
 
     async def _close(self) -> None:
+        await self.thaw()
         await self._launcher.stop()
         running = [process for process in self._processes if process.exit_code is None]
         for process in running:
@@ -173,16 +251,37 @@ class CommandSandbox:
                 shell.release()
         for background in self._background.values():
             background.release()
+        await self._disk.close()
+        for tree in self._trees:
+            with suppress(OSError):  # nobody else is kept from anything by a tree that can't be read
+                await asyncio.to_thread(drop_set_ids, tree)
 
     async def _prepare(self) -> None:
+        """Have the sandbox running: somebody outside may have killed it."""
         self._check_open()
-        if await self._launcher.prepare():
+        if await prepared(self._launcher):
             self._shell_lost = True
+            self._restarts += 1
         self._check_open()
+
+    async def _with_restart_told(self, perform: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+        """What a command came to. One that ended because the whole sandbox was killed meanwhile says so, and the next finds it started
+        anew, with its files."""
+        restarts = self._restarts
+        result = await perform()
+        if result.exit_code in (0, None) or self._closing is not None:
+            return result
+        if result.exit_code == _KILLED:
+            await asyncio.sleep(_TO_END)  # what is killed with the sandbox ends a little before it
+        await self._prepare()
+        if self._restarts == restarts:
+            return result
+        return replace(result, exit_code=_KILLED, output=result.output + _RESTARTED)
 
     def _check_open(self) -> None:
         if self._closing is not None:
             raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
+        self._disk.check()
 
     def _start(
         self, command: Sequence[str], directory: str, stdin: int, output: int, *, keep: Sequence[int] = (), alone: bool
@@ -194,6 +293,8 @@ class CommandSandbox:
             output=output,
             keep=keep,
             alone=alone,
+            spawn=self._launcher.spawn,
+            tag=self._launcher.tag,
         )
         self._processes.add(process)
         process.on_end(lambda _: self._processes.discard(process))
@@ -202,7 +303,7 @@ class CommandSandbox:
     async def _run_inside(
         self, command: list[str], *, timeout: float, input: bytes | None = None, max_output: int = 100_000
     ) -> ExecResult:
-        return await self.run(command, timeout=timeout, input=input, cwd="/", max_output=max_output)
+        return await self._run(command, timeout=timeout, input=input, cwd="/", max_output=max_output)
 
     def _inside(self, path: str | None) -> str:
         """A path as seen inside, made absolute."""
@@ -214,16 +315,26 @@ class CommandSandbox:
 
     # The persistent shell
 
+    async def _shell_for(self, command: str, timeout: float, max_output: int) -> ExecResult:
+        if self._shell_busy:
+            return await self._in_a_shell(lambda: self._shell_beside(command, timeout, max_output))
+        self._shell_busy = True
+        try:
+            return await self._in_a_shell(lambda: self._shell_once(command, timeout, max_output))
+        finally:
+            self._shell_busy = False
+            self._note_liveness()
+
     async def _in_a_shell(self, attempt: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
-        """Try twice to get a shell: something inside may just have killed everything, so that the first one can't start."""
-        try:
-            return await attempt()
-        except ShellNotStarted:
-            await asyncio.sleep(_SECOND_TRY)
-        try:
-            return await attempt()
-        except ShellNotStarted as error:
-            raise ItemError(Cause.SANDBOX_LOST, f"the shell does not start: {error}") from error
+        """Try several times to get a shell: something may just have killed everything, so that the first one can't start."""
+        for pause in _SECOND_TRIES:
+            try:
+                return await attempt()
+            except ShellNotStarted as error:
+                if pause is None:
+                    raise ItemError(Cause.SANDBOX_LOST, f"the shell does not start: {error}") from error
+                await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
 
     async def _shell_once(self, command: str, timeout: float, max_output: int) -> ExecResult:
         await self._prepare()
@@ -233,7 +344,7 @@ class CommandSandbox:
         self._shell_lost = False
         shell = self._shell = self._shell or self._new_shell()
         try:
-            return await shell.run(command, timeout=timeout, max_output=max_output)
+            return await self._with_restart_told(lambda: shell.run(command, timeout=timeout, max_output=max_output))
         finally:
             self._after_command(shell)
 
@@ -241,7 +352,7 @@ class CommandSandbox:
         await self._prepare()
         shell = self._new_shell()
         try:
-            return await shell.run(command, timeout=timeout, max_output=max_output)
+            return await self._with_restart_told(lambda: shell.run(command, timeout=timeout, max_output=max_output))
         finally:
             if shell.alive:
                 await to_the_end(shell.dismiss())
@@ -287,14 +398,17 @@ class CommandSandbox:
                 self._shell_state = ShellState(self._launcher.start_directory)
         return self._shell_state
 
-    def _save_state(self, state: ShellState) -> None:
+    def _save_state(self, state: ShellState, *, again: bool = False) -> None:
         file = self._folder / "state" / "shell"
         aside = self._folder / "shell.tmp"
         try:
-            aside.write_bytes(state.to_bytes())
+            _write_allocated(aside, state.to_bytes())
             aside.replace(file)
+            self._unsaved = False
         except OSError as error:
-            raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
+            if again or not is_full(error):
+                raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
+            self._unsaved = True
 
     # The background
 
@@ -310,6 +424,19 @@ class CommandSandbox:
             running = any(process.exit_code is None for process in self._background.values())
             self._note_live(running or self._left_running())
 
+    def _anything_running(self) -> bool:
+        """Whether anything may be running that is not a command whose end somebody waits for."""
+        if self._launcher.members() is None or any(each.exit_code is None for each in self._background.values()):
+            return True
+        return self._left_running()
+
+    def _clear(self) -> None:
+        """Remove all files of the sandbox, and what is known of them."""
+        for tree in (*self._trees, self._folder / "state"):
+            if tree.is_dir():
+                clear_folder(tree)
+        self._checkpoint.forget()
+
     def _left_running(self) -> bool:
         """Whether a shell command left something running, as far as it can be known."""
         members = None if self._shell_busy else self._launcher.members()
@@ -323,12 +450,38 @@ class CommandSandbox:
 
     def _note_live(self, live: bool) -> None:
         if live != self._live:
-            self._checkpoint.set_live(live)
+            try:
+                self._checkpoint.set_live(live)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return  # noted before the next step, when whoever has filled the disk has been ended
             self._live = live
+
+
+@dataclass(slots=True)
+class _Frozen:
+    """What stands still. ``entries``: our own children; ``stopped``: what runs inside."""
+
+    entries: list[int]
+    guard: Guard
+    stopped: set[int] = field(default_factory=set)
 
 
 async def _outcome(task: asyncio.Task[None]) -> None:
     await task
+
+
+def _write_allocated(file: Path, data: bytes) -> None:
+    """Write a file whose room on the disk is taken first: one that took another one's name without would be written out at once by ext4
+    (ext4(5), ``auto_da_alloc``), which takes longer than most commands."""
+    with file.open("wb", buffering=0) as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, len(data))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        opened.write(data)
 
 
 def _check_words(words: Sequence[str]) -> None:

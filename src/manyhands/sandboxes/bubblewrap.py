@@ -20,26 +20,34 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from manyhands.core.errors import ItemError, ManyhandsError
 from manyhands.core.failures import Cause
+from manyhands.engine.files import make_private
 from manyhands.sandboxes import launch
 from manyhands.sandboxes.anchor import Anchor, start_anchor
-from manyhands.sandboxes.base import CommandSandbox
+from manyhands.sandboxes.attach import Folder, attach
+from manyhands.sandboxes.base import CommandSandbox, prepared
 from manyhands.sandboxes.cgroups import Group, make_group
 from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.disk_watch import with_room
 from manyhands.sandboxes.file_access import RunInside, read_inside, read_plain, write_inside, write_plain
-from manyhands.sandboxes.narrow_root import OWN_FILES, WORKSPACE, mounts, search_path, start_directory
+from manyhands.sandboxes.narrow_root import EMPTY, OWN_FILES, WORKSPACE, folders, mounts, search_path, start_directory
 from manyhands.sandboxes.process import to_the_end
-from manyhands.sandboxes.project import PROJECT, project_of
+from manyhands.sandboxes.project import PROJECT, data_folders, project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+from manyhands.sandboxes.seccomp import missing_for
+from manyhands.sandboxes.spawner import spawn_confined
 from manyhands.sandboxes.trees import open_folder
+from manyhands.sandboxes.unprivileged import User, hand_over, stand_in_for_root
 
-_NEEDED = {"bwrap": "bubblewrap", "nsenter": "util-linux", "setpriv": "util-linux", "bash": "bash"}
+_NEEDED = {"bwrap": "bubblewrap", "nsenter": "util-linux", "bash": "bash"}
 _TRIAL_SECONDS = 20.0
-_TREES = ("workspace", "tmp", "state")
+_WRITABLE = ("workspace", "tmp")
+_TREES = (*_WRITABLE, "state")
 
 
 class BubblewrapBackend:
@@ -56,17 +64,20 @@ class BubblewrapBackend:
     async def create(self, request: SandboxRequest) -> Sandbox:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
         project = await asyncio.to_thread(project_of, request, isolated=True)
+        if project is not None:
+            found = await asyncio.to_thread(data_folders, project)
+            request = replace(request, hidden=(*request.hidden, *found))
         directory, alias = start_directory(request.cwd, project)
-        folder = await asyncio.to_thread(_make_folders, request, directory)
+        folder = await with_room(partial(asyncio.to_thread, _make_folders, request, directory))
         launcher = _BubblewrapLauncher(request, folder, directory, alias, project)
         try:
-            await launcher.prepare()
+            await prepared(launcher)
         except BaseException:
             await to_the_end(launcher.stop())
             raise
         checkpoint = Checkpoint(folder, _TREES)
         files = _InsideFiles(folder, alias, launcher.project)
-        return CommandSandbox(folder, launcher, files, checkpoint, fronted=True)
+        return CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=_WRITABLE, fronted=True)
 
 
 class _BubblewrapLauncher:
@@ -82,6 +93,8 @@ class _BubblewrapLauncher:
         self._starting = asyncio.Lock()
         self._stopped = False
         self.kind = "bubblewrap"
+        self.spawn = spawn_confined()
+        self.tag: int | None = None
         self.workspace = WORKSPACE
         self.project = None if project is None else PROJECT
         self.start_directory = directory
@@ -107,10 +120,20 @@ class _BubblewrapLauncher:
         entered = self._anchor.command(launch.in_directory(command, directory))
         limits = self._request.limits
         processes = limits.processes if self._group is None and _counts_by_sandbox() else None
-        return launch.limited(entered, limits, self._group, processes)
+        return launch.limited(entered, limits, self._group, processes, door=self._anchor.door)
 
     def members(self) -> set[int] | None:
         return None if self._group is None else self._group.members()
+
+    def processes(self) -> set[int]:
+        if self._group is not None:
+            return self._group.members()
+        return set() if self._anchor is None else self._anchor.processes()
+
+    async def kill(self) -> None:
+        async with self._starting:
+            if self._anchor is not None:
+                await self._anchor.stop()
 
     async def stop(self) -> None:
         async with self._starting:
@@ -130,10 +153,23 @@ class _BubblewrapLauncher:
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
-        arguments = mounts(self._folder, self._alias, limits, self._project, self._request.hidden)
-        self._anchor = await start_anchor(
-            bwrap, arguments, OWN_FILES, launch.marked(self.environment, self._request, secrets.token_hex(8))
-        )
+        user = _stand_in()
+        _make_alias(self._folder, self._alias)
+        shown = folders(self._folder, self._alias, self._project, self._request.hidden)
+        arguments = mounts(shown, limits, attached=user is not None)
+        marked = launch.marked(self.environment, self._request, secrets.token_hex(8))
+        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, marked, user)
+        if user is not None:
+            await self._attach(self._anchor, shown, user)
+
+    async def _attach(self, anchor: Anchor, shown: list[Folder], user: User) -> None:
+        try:
+            attach(anchor.inner, shown, user)
+        except OSError as error:
+            await anchor.stop()
+            raise ItemError(
+                Cause.SANDBOX_LOST, f"can't show folders to a sandbox: {error.strerror or error}"
+            ) from error
 
     @staticmethod
     def _remove_group(group: Group) -> None:
@@ -179,16 +215,43 @@ class _InsideFiles:
 def _make_folders(request: SandboxRequest, directory: str) -> Path:
     try:
         folder = request.folder.resolve()
-        for name in _TREES:
+        make_private(folder)
+        for name in (*_TREES, EMPTY):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "tmp").chmod(0o1777)
+        (folder / EMPTY).chmod(0o755)
         if directory.startswith(f"{WORKSPACE}/"):
             below = posixpath.relpath(directory, WORKSPACE).split("/")
             with suppress(NotADirectoryError), open_folder(folder / "workspace", below, make=True):
                 pass
+        user = _stand_in()
+        if user is not None:
+            for name in _WRITABLE:
+                hand_over(folder / name, user)
     except OSError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
     return folder
+
+
+def _make_alias(folder: Path, alias: str | None) -> None:
+    """Make the place in ``/tmp`` where the workspace is seen besides. Mounts, and bubblewrap's own making of places, would follow a link
+    that an agent left there: such a sandbox does not start. Nothing may be running inside."""
+    if alias is None or not alias.startswith("/tmp/"):
+        return
+    try:
+        with open_folder(folder / "tmp", alias.split("/")[2:], make=True):
+            pass
+    except OSError as error:
+        raise ItemError(
+            Cause.SANDBOX_LOST, f"can't show the workspace at {alias}: {error.strerror or error}"
+        ) from error
+
+
+def _stand_in() -> User | None:
+    try:
+        return stand_in_for_root()
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, str(error)) from error
 
 
 @cache
@@ -205,6 +268,8 @@ def _why_not() -> str | None:
     for program, package in _NEEDED.items():
         if shutil.which(program) is None:
             return f"{program} is missing (install the package {package})"
+    if (problem := missing_for()) is not None:
+        return problem
     found: list[str | None] = ["bubblewrap gave no answer"]
     trial = threading.Thread(target=lambda: found.insert(0, asyncio.run(_trial())), daemon=True)
     trial.start()
@@ -213,17 +278,18 @@ def _why_not() -> str | None:
 
 
 async def _trial() -> str | None:
-    """What goes wrong with a first sandbox, in one line."""
+    """What goes wrong with a first sandbox, in one line. A command that was killed in it says nothing of what this machine can do."""
     with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
         try:
             sandbox = await BubblewrapBackend().create(SandboxRequest(Path(folder), run_id="trial"))
             try:
-                result = await sandbox.run(["true"], timeout=_TRIAL_SECONDS / 2)
+                for _ in range(3):
+                    result = await sandbox.run(["true"], timeout=_TRIAL_SECONDS / 4)
+                    if result.exit_code == 0:
+                        return None
             finally:
                 await sandbox.close()
         except (ManyhandsError, OSError) as error:
             return " ".join(f"bubblewrap can't be used here: {error}".split())
-    if result.exit_code != 0:
-        text = result.output.decode(errors="replace")
-        return " ".join(f"bubblewrap can't be used here: {text or result.exit_code}".split())
-    return None
+    text = result.output.decode(errors="replace")
+    return " ".join(f"bubblewrap can't be used here: {text or result.exit_code}".split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyhands.core.redaction import KNOWN
+
 
 class Capture:
     """Takes any number of bytes and holds at most ``limit``: the first half of the limit from the start of the stream, the rest from
@@ -37,7 +39,9 @@ class Capture:
 
     def joined(self) -> bytes:
         """Head and tail, joined. Where ``omitted`` is not 0, the gap is after the first ``limit // 2`` bytes."""
-        return bytes(self._head + self._tail)
+        if not self.omitted:
+            return bytes(self._head + self._tail)
+        return KNOWN.cut(bytes(self._head), end=True) + KNOWN.cut(bytes(self._tail), start=True)
 
     def read(self, start: int, limit: int) -> bytes:
         """The stream from byte ``start`` on, at most ``limit`` bytes. Where something is left out, a line in its place says how much."""
@@ -46,6 +50,8 @@ class Capture:
         head = bytes(self._head[start:])
         tail = bytes(self._tail[max(0, start - tail_start) :])
         lost = max(0, tail_start - max(start, len(self._head)))
+        if lost:
+            head, tail = KNOWN.cut(head, end=True), KNOWN.cut(tail, start=start < tail_start)
         if lost == 0 and len(head) + len(tail) <= limit:
             return head + tail
         return _shortened(head, tail, lost, limit)
@@ -59,6 +65,8 @@ def _shortened(head: bytes, tail: bytes, lost: int, limit: int) -> bytes:
     room = max(0, limit - widest)
     kept_head = head[: max(room // 2, room - len(tail))]
     kept_tail = tail[len(tail) - min(len(tail), room - len(kept_head)) :]
+    if len(kept_head) < len(head) or len(kept_tail) < len(tail):
+        kept_head, kept_tail = KNOWN.cut(kept_head, end=True), KNOWN.cut(kept_tail, start=True)
     left_out = lost + len(head) + len(tail) - len(kept_head) - len(kept_tail)
     return (kept_head + _gap(left_out) + kept_tail)[:limit] if left_out else kept_head + kept_tail
 

@@ -7,42 +7,55 @@ are missing, the next opening of the run ends what is left.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.process import Process, close_all, fresh_pipes
+from manyhands.sandboxes.tags import Tags
 
 # Ends at a line on its input. At the end of its input without one, its owner is gone: it kills every process whose
-# environment holds $1, as often as it finds one that it has not killed (at most ten times).
+# environment holds $1, or whose tag begins with $2, as often as it finds one (at most ten times).
 _SCRIPT = """\
 trap '' HUP INT QUIT TERM
 read -r word && exit 0
 round=0
 while [ "$round" -lt 10 ]; do
   round=$((round + 1))
-  found=$(grep -lsazxF -e "$1" /proc/[0-9]*/environ 2>/dev/null)
+  found=$(grep -lsazxF -e "$1" /proc/[0-9]*/environ 2>/dev/null
+    [ -z "$2" ] || grep -ls -e " $2[0-9][0-9]* " /proc/[0-9]*/limits 2>/dev/null)
   [ -n "$found" ] || exit 0
   for file in $found; do
     process=${file#/proc/}
-    kill -KILL "${process%/environ}" 2>/dev/null
+    kill -KILL "${process%/*}" 2>/dev/null
   done
 done
 """
 
+# The like for the process groups that are named.
+_GROUPS_SCRIPT = """\
+trap '' HUP INT QUIT TERM
+read -r word && exit 0
+for group; do kill -KILL "-$group" 2>/dev/null; done
+"""
+
 
 class Guard:
-    """Kills every process that carries ``mark`` (``NAME=value`` in its environment) when this process ends without ``dismiss``.
+    """Kills every process that carries ``mark`` (``NAME=value`` in its environment), or one of ``tags``, when this process ends without
+    ``dismiss``; or, with ``groups``, all of these process groups.
 
     Must be made in the event loop's thread. Raises ItemError(SANDBOX_LOST).
     """
 
-    def __init__(self, mark: str) -> None:
+    def __init__(self, mark: str = "", tags: Tags | None = None, *, groups: Sequence[int] | None = None) -> None:
         ((watched, self._lifeline),) = fresh_pipes(1)
         nowhere = -1
         try:
             nowhere = _open_nowhere()
-            command = ["/bin/sh", "-c", _SCRIPT, "sh", mark]
+            marked = [_SCRIPT, "sh", mark, "" if tags is None else tags.text]
+            words = marked if groups is None else [_GROUPS_SCRIPT, "sh", *map(str, groups)]
+            command = ["/bin/sh", "-c", *words]
             self._process = Process(command, {"PATH": os.defpath}, stdin=watched, output=nowhere)
         except BaseException:
             close_all(self._lifeline)

@@ -8,6 +8,7 @@ address space superfluous, and as several runtimes reserve far more address spac
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -15,17 +16,20 @@ from manyhands.engine.strays import MARK
 from manyhands.sandboxes.cgroups import Group
 from manyhands.sandboxes.project import variables
 from manyhands.sandboxes.protocol import SandboxLimits, SandboxRequest
+from manyhands.sandboxes.spawner import Spawn
 from manyhands.sandboxes.strays import SANDBOX_VARIABLE
 
 # $1: how many group files follow; then those files, then the command.
 _LIMIT = """\
-ulimit -c 0 -t {cpu} 2>/dev/null || {{ ulimit -c 0; ulimit -t {cpu}; }}
+{door}ulimit -c 0 -t {cpu} 2>/dev/null || {{ ulimit -c 0; ulimit -t {cpu}; }}
 ulimit -f {file_blocks}
 {more}count=$1; shift
 while [ "$count" -gt 0 ]; do echo 0 >"$1" || exit 126; shift; count=$((count - 1)); done
 exec "$@"
 """
-_IN_DIRECTORY = 'cd -- "$1" || exit 126; shift; exec "$@"'
+_IN_DIRECTORY = 'cd -- "$1" {closed}|| exit 126; shift; exec "$@" {closed}'
+DOOR = 9
+"""The descriptor by which a command enters its sandbox, where it needs one. The command itself does not get it."""
 _BLOCK = 512
 SHELL = "/bin/sh"
 
@@ -59,6 +63,11 @@ class Launcher(Protocol):
         more. Raises ItemError(SANDBOX_LOST)."""
         ...
 
+    @property
+    def spawn(self) -> Spawn:
+        """What starts that command's process."""
+        ...
+
     def command(self, command: Sequence[str], directory: str) -> list[str]:
         """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside)."""
         ...
@@ -67,24 +76,47 @@ class Launcher(Protocol):
         """The ids of all processes that commands started, as the host counts; None where that can't be known."""
         ...
 
+    def processes(self) -> set[int]:
+        """The same, looked for in the process table if need be, and as far as they can be found. Not for the event loop's thread."""
+        ...
+
+    @property
+    def tag(self) -> int | None:
+        """What commands' processes are tagged with, see ``sandboxes.tags``; None where they all end with the sandbox anyway."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill everything inside; the next command starts it anew, as ``prepare`` says."""
+        ...
+
     async def stop(self) -> None:
-        """Kill everything inside. Idempotent."""
+        """Kill everything inside, for good. Idempotent."""
         ...
 
 
-def limited(command: Sequence[str], limits: SandboxLimits, group: Group | None, processes: int | None) -> list[str]:
-    """``command`` under the limits. ``processes``: the per-user limit on processes to set, if any."""
+def limited(
+    command: Sequence[str],
+    limits: SandboxLimits,
+    group: Group | None,
+    processes: int | None,
+    *,
+    door: str | None = None,
+) -> list[str]:
+    """``command`` under the limits. ``processes``: the per-user limit on processes to set, if any. ``door``: a file to open as
+    descriptor ``DOOR``."""
     more = "" if processes is None else f"ulimit -p {processes} 2>/dev/null || ulimit -u {processes}\n"
     if group is None:
         more += f"ulimit -v {max(1, limits.memory >> 10)}\n"
-    script = _LIMIT.format(cpu=limits.cpu_seconds, file_blocks=max(1, limits.file_size // _BLOCK), more=more)
+    opening = "" if door is None else f"exec {DOOR}<{shlex.quote(door)} || exit 126\n"
+    blocks = max(1, limits.file_size // _BLOCK)
+    script = _LIMIT.format(door=opening, cpu=limits.cpu_seconds, file_blocks=blocks, more=more)
     entrances = group.entrances if group is not None else []
     return [SHELL, "-c", script, "sh", str(len(entrances)), *entrances, *command]
 
 
 def in_directory(command: Sequence[str], directory: str) -> list[str]:
-    """``command``, started in a directory; exits with 126 if there is no such directory."""
-    return [SHELL, "-c", _IN_DIRECTORY, "sh", directory, *command]
+    """``command``, started in a directory, without the descriptor ``DOOR``; exits with 126 if there is no such directory."""
+    return [SHELL, "-c", _IN_DIRECTORY.format(closed=f"{DOOR}<&- "), "sh", directory, *command]
 
 
 def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, project: str | None) -> dict[str, str]:

@@ -9,24 +9,36 @@ import asyncio
 import os
 import posixpath
 import secrets
+import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.engine.files import make_private
 from manyhands.sandboxes import launch
 from manyhands.sandboxes.base import CommandSandbox
 from manyhands.sandboxes.cgroups import Group, make_group
 from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.disk_watch import with_room
 from manyhands.sandboxes.file_access import RunInside, read_on_host, write_on_host
 from manyhands.sandboxes.guard import Guard
 from manyhands.sandboxes.project import project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked
+from manyhands.sandboxes.spawner import Spawn
+from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked, marked_processes
+from manyhands.sandboxes.tags import Tags, tagged
 
 
 class LocalBackend:
-    """Makes sandboxes that are mere folders of the host. ``request.image`` is ignored."""
+    """Makes sandboxes that are mere folders of the host. ``request.image`` is ignored.
+
+    ``control_groups``: False to do without them also where this machine lets us make some.
+    """
+
+    def __init__(self, *, control_groups: bool = True) -> None:
+        self._control_groups = control_groups
 
     @property
     def kind(self) -> str:
@@ -39,29 +51,44 @@ class LocalBackend:
 
     async def create(self, request: SandboxRequest) -> Sandbox:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
-        folder = await asyncio.to_thread(_make_folders, request)
+        folder = await with_room(partial(asyncio.to_thread, _make_folders, request))
         workspace = folder / "workspace"
         project = await asyncio.to_thread(project_of, request, isolated=False)
         directory = await asyncio.to_thread(_start_directory, workspace, request.cwd, project)
         inside = project is None and (directory == workspace or workspace in directory.parents)
+        seen = None if project is None else str(project)
         return CommandSandbox(
             folder,
-            _LocalLauncher(request, str(workspace), str(directory), None if project is None else str(project)),
+            _LocalLauncher(request, str(workspace), str(directory), seen, control_groups=self._control_groups),
             _HostFiles(),
             Checkpoint(folder, ("workspace", "state")),
+            request.limits,
+            trees=("workspace",),
             fronted=False,
             whole=inside,
         )
 
 
 class _LocalLauncher:
-    def __init__(self, request: SandboxRequest, workspace: str, start_directory: str, project: str | None) -> None:
+    def __init__(
+        self,
+        request: SandboxRequest,
+        workspace: str,
+        start_directory: str,
+        project: str | None,
+        *,
+        control_groups: bool,
+    ) -> None:
         self._request = request
+        self._control_groups = control_groups
         self._id = secrets.token_hex(8)
         self._group: Group | None = None
         self._guard: Guard | None = None
         self._used = False
+        self._tags = Tags()
+        self.tag: int | None = None
         self.kind = "local"
+        self.spawn: Spawn = subprocess.Popen
         self.workspace = workspace
         self.project = project
         self.start_directory = start_directory
@@ -70,10 +97,12 @@ class _LocalLauncher:
 
     async def prepare(self) -> bool:
         if not self._used:
-            self._guard = Guard(f"{SANDBOX_VARIABLE}={self._id}")
+            self._guard = Guard(f"{SANDBOX_VARIABLE}={self._id}", self._tags)
             self._used = True
             limits = self._request.limits
-            self._group = make_group(memory=limits.memory, processes=limits.processes)
+            if self._control_groups:
+                self._group = make_group(memory=limits.memory, processes=limits.processes)
+            self.tag = self._tags.new() if self._group is None else None
         return False
 
     def command(self, command: Sequence[str], directory: str) -> list[str]:
@@ -85,18 +114,28 @@ class _LocalLauncher:
     def members(self) -> set[int] | None:
         return None if self._group is None else self._group.members()
 
-    async def stop(self) -> None:
+    def processes(self) -> set[int]:
+        if self._group is not None:
+            return self._group.members()
+        return tagged(self.tag) | marked_processes(SANDBOX_VARIABLE, self._id)
+
+    async def kill(self) -> None:
         if self._used:
             await asyncio.to_thread(self._kill)
+
+    async def stop(self) -> None:
+        await self.kill()
+        if self._group is not None:
+            await asyncio.to_thread(self._group.remove)
         if self._guard is not None:
             await self._guard.dismiss()
 
     def _kill(self) -> None:
         if self._group is None:
             kill_marked(SANDBOX_VARIABLE, self._id)
-            return
-        self._group.kill()
-        self._group.remove()
+            self._tags.kill_all()
+        else:
+            self._group.kill()
 
 
 class _HostFiles:
@@ -110,6 +149,7 @@ class _HostFiles:
 def _make_folders(request: SandboxRequest) -> Path:
     try:
         folder = request.folder.resolve()
+        make_private(folder)
         for name in ("workspace", "state"):
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -6,15 +6,19 @@ import os
 import posixpath
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.sandboxes.attach import Folder
 from manyhands.sandboxes.project import PROJECT, hidden_below
 from manyhands.sandboxes.protocol import SandboxLimits
 
 WORKSPACE = "/workspace"
+EMPTY = "empty"
+"""In a sandbox's host folder: an empty folder, which is seen in place of what is hidden."""
 USER = 1000
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PYTHON = Path("/usr/bin/python3")
@@ -47,33 +51,74 @@ _ETC = (
     "terminfo",
     "timezone",
 )
+# Files and folders of /proc that lead to the kernel or the machine instead of to processes.
+_CLOSED = (
+    "acpi",
+    "asound",
+    "bus",
+    "cmdline",
+    "config.gz",
+    "driver",
+    "fs",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "irq",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "latency_stats",
+    "modules",
+    "mtrr",
+    "pressure",
+    "sched_debug",
+    "scsi",
+    "sysrq-trigger",
+    "timer_list",
+    "timer_stats",
+    "vmallocinfo",
+)
 _FOR_NETWORK = ("resolv.conf",)
 OWN_FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:{USER}:{USER}:user:{WORKSPACE}:/bin/bash\n",
     "/etc/group": f"root:x:0:\nuser:x:{USER}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    # A project that seems to belong to somebody else (root, where the file system can't show it as ours) is still to be worked with.
+    "/etc/gitconfig": "[safe]\n\tdirectory = *\n",
 }
 """Files that are made for the sandbox, with their contents."""
 
 _TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr")
 
 
-def mounts(
-    folder: Path, alias: str | None, limits: SandboxLimits, project: Path | None = None, hidden: Iterable[Path] = ()
-) -> list[str]:
-    """Arguments for bwrap. ``folder``: the sandbox's host folder. ``alias``: a further path at which the workspace is seen.
-    ``project``: the host's folder to show read-only, but for the ``hidden`` folders in it."""
-    workspace = os.fspath(folder / "workspace")
+def folders(folder: Path, alias: str | None, project: Path | None, hidden: Iterable[Path]) -> list[Folder]:
+    """The host's folders that are seen inside, besides those of programs. ``folder``: the sandbox's host folder. ``alias``: a further
+    path at which the workspace is seen. ``project``: shown read-only, but for the ``hidden`` folders in it, which look empty."""
+    workspace = folder / "workspace"
+    found = [Folder(folder / "tmp", "/tmp", writable=True)]
+    found += [Folder(workspace, target, writable=True) for target in (WORKSPACE, alias) if target is not None]
+    found += _python(_PYTHON)
+    if project is not None:
+        found.append(Folder(project, PROJECT))
+        found += [Folder(folder / EMPTY, posixpath.join(PROJECT, path)) for path in hidden_below(project, hidden)]
+    return found
+
+
+def mounts(shown: Sequence[Folder], limits: SandboxLimits, *, attached: bool) -> list[str]:
+    """Arguments for bwrap. ``shown``: what ``folders`` said; with ``attached`` only places for them are made."""
     arguments = ["--unshare-all", *(["--share-net"] if limits.network else [])]
     arguments += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
     arguments += ["--uid", str(USER), "--gid", str(USER)]
-    arguments += [*_programs(), *_public_etc(limits.network), *_python(_PYTHON)]
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
-    arguments += ["--bind", os.fspath(folder / "tmp"), "/tmp", "--bind", workspace, WORKSPACE]
-    if alias is not None:
-        arguments += ["--bind", workspace, alias]
-    if project is not None:
-        arguments += _shown(project, hidden)
+    arguments += [*_programs(), *_public_etc(limits.network)]
+    arguments += ["--proc", "/proc", *_closed_interfaces(), "--dev", "/dev"]
+    arguments += ["--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+    for each in shown:
+        if not attached:
+            arguments += ["--bind" if each.writable else "--ro-bind", os.fspath(each.source), each.target]
+        elif each.source.name != EMPTY or each.target == PROJECT:  # those within the project are there with it
+            arguments += ["--dir", each.target]
     return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
 
 
@@ -107,11 +152,18 @@ def start_directory(cwd: str | None, project: Path | None = None) -> tuple[str, 
     return path, path
 
 
-def _shown(project: Path, hidden: Iterable[Path]) -> list[str]:
-    arguments = ["--ro-bind", os.fspath(project), PROJECT]
-    for path in hidden_below(project, hidden):
-        place = posixpath.join(PROJECT, path)
-        arguments += ["--tmpfs", place, "--remount-ro", place]
+@cache
+def _closed_interfaces() -> list[str]:
+    """Arguments that close those interfaces of the kernel which are not about processes: what can be set is read-only, what tells of
+    the machine is empty. What ordinary people can neither read nor write anyway is left as it is."""
+    arguments = ["--ro-bind", "/proc/sys", "/proc/sys"]
+    for name in _CLOSED:
+        path = f"/proc/{name}"
+        mode = _mode(path)
+        if stat.S_ISDIR(mode):
+            arguments += ["--tmpfs", path, "--remount-ro", path]
+        elif mode & (stat.S_IROTH | stat.S_IWOTH):
+            arguments += ["--ro-bind", os.devnull, path]
     return arguments
 
 
@@ -136,14 +188,19 @@ def _public_etc(network: bool) -> list[str]:
 
 
 def _readable_by_all(path: str) -> bool:
+    return bool(_mode(path) & stat.S_IROTH)
+
+
+def _mode(path: str) -> int:
+    """0 if there is nothing."""
     try:
-        return bool(os.stat(path).st_mode & stat.S_IROTH)
+        return os.stat(path).st_mode
     except OSError:
-        return False
+        return 0
 
 
-def _python(usual: Path) -> list[str]:
+def _python(usual: Path) -> list[Folder]:
     """Where the system has no Python, ours is shown, without what was installed into an environment of it."""
     if usual.exists() or sys.base_prefix.startswith("/usr"):
         return []
-    return ["--ro-bind", sys.base_prefix, sys.base_prefix]
+    return [Folder(Path(sys.base_prefix), sys.base_prefix)]

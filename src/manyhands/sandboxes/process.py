@@ -20,7 +20,9 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.sandboxes.capture import Capture
 from manyhands.sandboxes.protocol import ExecResult
+from manyhands.sandboxes.spawner import Spawn
 from manyhands.sandboxes.strays import end_session, process_line
+from manyhands.sandboxes.tags import tagged_words
 
 _CHUNK = 1 << 16
 _LAST_OUTPUT = 0.3
@@ -33,7 +35,8 @@ class Process:
     """A child in a session of its own.
 
     ``output`` takes its errors too unless there is a descriptor for ``errors``; ``directory``: where it starts. ``alone``: whatever
-    is left of its process group is killed when it ends. Must be made in the event loop's thread.
+    is left of its process group is killed when it ends. ``spawn``: what starts it; ``tag``: see ``sandboxes.tags``. Must be made in the
+    event loop's thread.
     Raises ItemError(SANDBOX_LOST) if the system refuses to start it.
     """
 
@@ -48,10 +51,12 @@ class Process:
         keep: Sequence[int] = (),
         alone: bool = True,
         directory: str = "/",
+        spawn: Spawn = subprocess.Popen,
+        tag: int | None = None,
     ) -> None:
         try:
-            self._child = subprocess.Popen(
-                list(command),
+            self._child = spawn(
+                tagged_words(command, tag, environment, directory),
                 env=dict(environment),
                 stdin=stdin,
                 stdout=output,

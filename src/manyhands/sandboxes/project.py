@@ -7,11 +7,15 @@ What is in it is shown as it is, also sockets and named pipes, which a read-only
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
+from manyhands.engine.reader import JOURNAL
 from manyhands.sandboxes.protocol import SandboxRequest
 
 PROJECT = "/project"
@@ -20,6 +24,12 @@ PROJECT_VARIABLE = "PROJECT"
 """In the environment of commands, where there is a project: its path as they see it."""
 WORKSPACE_VARIABLE = "WORKSPACE"
 """The same for the workspace."""
+_SQLITE = b"SQLite format 3\0"
+_DEEPEST = 8
+_MOST_ENTRIES = 100_000
+_SEARCH_SECONDS = 5.0
+_KNOWN_SECONDS = 5.0
+_known_data: dict[Path, tuple[float, list[Path]]] = {}
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
@@ -70,6 +80,55 @@ def hidden_below(project: Path, hidden: Iterable[Path]) -> list[str]:
         if project in real.parents and real.is_dir():
             found.add(real.relative_to(project))
     return sorted(os.fspath(path) for path in found if not found & set(path.parents))
+
+
+def data_folders(project: Path) -> list[Path]:
+    """Folders in a project that hold runs: each folder with a journal, and each that holds nothing but such folders. Searched breadth first
+    within bounds, and known for some seconds: not for the event loop's thread."""
+    known = _known_data.get(project)
+    if known is None or time.monotonic() - known[0] > _KNOWN_SECONDS:
+        known = _known_data[project] = (time.monotonic(), _searched(project))
+    return known[1]
+
+
+def is_run_folder(folder: str) -> bool:
+    """Whether a folder holds a run's journal."""
+    try:
+        with open(f"{folder}/{JOURNAL}", "rb", buffering=0, opener=_without_waiting) as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
+
+
+def _searched(project: Path) -> list[Path]:
+    found: list[Path] = []
+    folders, left = deque([(os.fspath(project), 0)]), _MOST_ENTRIES
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    while folders and left > 0 and time.monotonic() < deadline:
+        folder, depth = folders.popleft()
+        inner, entries = _folders_in(folder)
+        left -= entries
+        runs = [each for each in inner if is_run_folder(each)]
+        found += map(Path, runs)
+        if runs and len(runs) == entries and depth > 0:
+            found.append(Path(folder))  # so that runs that are made in it later are hidden too
+        elif depth < _DEEPEST:
+            folders.extend((each, depth + 1) for each in inner if each not in runs)
+    return found
+
+
+def _folders_in(folder: str) -> tuple[list[str], int]:
+    """The folders in a folder, and how many entries there are in all."""
+    try:
+        with os.scandir(folder) as entries:
+            listed = list(islice(entries, _MOST_ENTRIES))
+    except OSError:
+        return [], 0
+    return [each.path for each in listed if each.is_dir(follow_symlinks=False) and each.name != ".git"], len(listed)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def read_only(path: str, project: str, workspace: str) -> str:

@@ -10,12 +10,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Bounds on what runs inside. Bytes, seconds, counts; ``network`` is off unless asked for."""
+    """Bounds on what runs inside. Bytes, seconds, counts; ``network`` is off unless asked for. ``disk`` and ``files``: of the sandbox's own
+    folders, see ``sandboxes.disk_watch``; ``min_free``: bytes that are to stay free on their file system, without which it is 1 GiB, or 2 %
+    of a small one."""
 
     memory: int = 4 << 30
     processes: int = 512
     file_size: int = 2 << 30
     cpu_seconds: int = 3600
+    disk: int = 8 << 30
+    files: int = 1_000_000
+    min_free: int | None = None
     network: bool = False
 
 
@@ -24,7 +29,8 @@ class SandboxRequest:
     """What to make. ``folder`` is a host folder of this sandbox alone (it may hold what an earlier process of the same attempt
     left, see ``Sandbox.reattach``). ``cwd``: where commands start, as seen inside; None is the project, or the workspace where
     there is none. ``image``: a container image, for backends that take one. ``run_id`` marks processes so that strays of a crashed
-    run can be found and killed. ``project``: a folder of the host's that commands may read, see ``sandboxes.project``;
+    run can be found and killed: what ``engine.strays.process_mark`` gives for the run's id.
+    ``project``: a folder of the host's that commands may read, see ``sandboxes.project``;
     ``hidden``: folders that an isolated sandbox leaves out of it, such as the run's own."""
 
     folder: Path
@@ -47,13 +53,6 @@ class ExecResult:
     omitted: int = 0
     timed_out: bool = False
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
-    name: str
-    is_directory: bool
-    size: int
 
 
 class BackgroundProcess(Protocol):
@@ -156,6 +155,15 @@ class Sandbox(Protocol):
     @property
     def open_step(self) -> str | None:
         """The place that the last ``begin_step`` in this folder named, also by an earlier process; None if there was none."""
+        ...
+
+    async def freeze(self) -> None:
+        """Have all that runs inside stand still until ``thaw``, so that its files can be looked at; what can't be made to is ended, with
+        everything else. Nothing is to be started meanwhile."""
+        ...
+
+    async def thaw(self) -> None:
+        """Have it go on. Does nothing where nothing stands still."""
         ...
 
     async def close(self) -> None:

@@ -94,7 +94,7 @@ class _Report:
         whole, fields = self._size <= _LONGEST_REPORT, b"".join(self._parts).split(b"\0")
         self._parts, self._size, self._ends = [], 0, 0
         self.arrived.clear()
-        if len(fields) != _FIELDS + 1 or not fields[2].isdigit():
+        if len(fields) != _FIELDS + 1 or not fields[2].isdigit() or len(fields[2]) > 9:
             return None
         text = [field.decode(errors="surrogateescape") for field in fields]
         return text if whole else [*text[:5], ""]

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +52,10 @@ def ticks_now() -> int:
 
 
 def children(pid: int) -> list[int]:
-    """The ids of a process's children."""
+    """The ids of a process's children, whichever of its threads started them."""
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()]
+        lists = [(thread / "children").read_bytes() for thread in Path(f"/proc/{pid}/task").iterdir()]
+        return [int(word) for found in lists for word in found.split()]
     except OSError:
         return [line.pid for line in process_table().values() if line.parent == pid]
 
@@ -73,7 +74,7 @@ async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
     """SIGTERM to the members of a session that started at ``since`` or later, then SIGKILL to those that remain after ``grace``
     seconds, until none is left (processes that can't be killed are given up after a second)."""
     members = await asyncio.to_thread(session_members, session, since)
-    _signal_all(members, signal.SIGTERM)
+    send(members, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while members and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
@@ -82,23 +83,33 @@ async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
         members = await asyncio.to_thread(session_members, session, since)
         if not members:
             return
-        _signal_all(members, signal.SIGKILL)
+        send(members, signal.SIGKILL)
         await asyncio.sleep(0.01)
 
 
 def kill_marked(variable: str, value: str) -> int:
     """Kill every process on this machine whose environment holds ``variable=value``, but for this one, until none is left.
     Returns how many there were. Reads the whole process table: not for the event loop's thread."""
-    mark = f"{variable}={value}".encode()
+    return kill_found(lambda: marked_processes(variable, value))
+
+
+def kill_found(find: Callable[[], set[int]]) -> int:
+    """Kill what ``find`` finds, until it finds nothing: a process may have made others meanwhile. Returns how many there were."""
     killed: set[int] = set()
     for _ in range(_ROUNDS):
-        found = {pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid) and _alive(pid)}
+        found = find()
         if not found:
             break
-        _signal_all(found, signal.SIGKILL)
+        send(found, signal.SIGKILL)
         killed |= found
         time.sleep(0.01)
     return len(killed)
+
+
+def marked_processes(variable: str, value: str) -> set[int]:
+    """The living processes on this machine whose environment holds ``variable=value``, but for this one. Reads the whole process table."""
+    mark = f"{variable}={value}".encode()
+    return {pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid) and _alive(pid)}
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -130,7 +141,8 @@ def _alive(pid: int) -> bool:
     return line is not None and line.state not in "ZX"
 
 
-def _signal_all(pids: Collection[int], number: signal.Signals) -> None:
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to those of the processes that are still there."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -38,19 +38,23 @@ SEEN = "CONTRACT_RUN"
 _OWNER = """
 import asyncio, os, sys
 from pathlib import Path
+from manyhands.engine.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxRequest
 {make_backend}
 
 async def main():
     project = Path(os.environ["CONTRACT_PROJECT"]) if os.environ["CONTRACT_PROJECT"] else None
     seen = dict(CONTRACT_RUN=sys.argv[2])
-    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), sys.argv[2], environment=seen, project=project))
+    mark = process_mark(sys.argv[2])
+    sandbox = await backend.create(SandboxRequest(Path(sys.argv[1]), mark, environment=seen, project=project))
     for line in sys.argv[3:]:
         verb, _, rest = line.partition(" ")
         if verb == "begin":
             await sandbox.begin_step(rest)
         elif verb == "spawn":
             await sandbox.spawn(rest)
+        elif verb == "freeze":
+            await sandbox.freeze()
         elif verb == "start":
             asyncio.ensure_future(sandbox.shell(rest, timeout=60))
             await asyncio.sleep(0.3)
@@ -375,7 +379,15 @@ class SandboxContract:
         secret = tmp_path / "secret"
         secret.write_text("host only")
         await _shell(sandbox, f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s /etc/shadow shadow")
-        for path in ("link", "folder/secret", str(secret), "../../secret", "shadow", "/etc/shadow", "/root/.bashrc"):
+        for path in (
+            "link",
+            "folder/secret",
+            str(secret),
+            "../../secret",
+            "shadow",
+            "/etc/shadow",
+            str(Path.home() / ".bashrc"),
+        ):
             with pytest.raises(ToolError):
                 await sandbox.read_file(path)
         for path in ("link", "folder/new", "folder/secret", "../../new"):
@@ -602,6 +614,51 @@ class SandboxContract:
         await asyncio.to_thread(kill_strays, run_id)
         await _until(lambda: _none(run_id))
 
+    # Standing still
+
+    async def test_frozen_and_thawed_all_goes_on(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
+        async with _made(backend, _request(tmp_path / "box", run_id)) as sandbox:
+            await _shell(sandbox, "word=kept; (while :; do date +%N >one; done) & (setsid sh -c 'sleep 0.3; exit' &)")
+            writing = await sandbox.spawn("while :; do date +%N >two; read -t 0.01 x && exit 7; done")
+            one, two = (tmp_path / "box" / "workspace" / name for name in ("one", "two"))
+            await _until(lambda: _async(one.exists() and two.exists()))
+            for _ in range(3):
+                await sandbox.freeze()
+                await sandbox.freeze()
+                before = [one.stat().st_mtime_ns, two.stat().st_mtime_ns]
+                await asyncio.sleep(0.2)
+                assert before == [one.stat().st_mtime_ns, two.stat().st_mtime_ns]
+                await sandbox.thaw()
+                await _until(lambda: _async(_changed(one, before[0]) and _changed(two, before[1])))  # noqa: B023
+            await sandbox.thaw()
+            assert await _said(sandbox, "echo $word; kill %1") == "kept"
+            await writing.write(b"\n")
+            assert await writing.wait(10) == 7
+
+    async def test_what_runs_away_from_being_frozen_is_ended(
+        self, backend: SandboxBackend, tmp_path: Path, run_id: str
+    ) -> None:
+        """A chain of processes, each of which is gone by the time it is stopped."""
+        chain = "import os\nwhile True:\n if os.fork(): os._exit(0)\n open('now', 'w').write(str(os.getpid()))\n"
+        async with _made(backend, _request(tmp_path / "box", run_id)) as sandbox:
+            await sandbox.write_file("chain.py", chain.encode())
+            await _shell(sandbox, "for i in 1 2 3; do python3 chain.py & done")
+            now = tmp_path / "box" / "workspace" / "now"
+            await _until(lambda: _async(now.exists()))
+            await sandbox.freeze()
+            before = now.stat().st_mtime_ns
+            await asyncio.sleep(0.3)
+            assert now.stat().st_mtime_ns == before
+            await sandbox.thaw()
+            assert await _said(sandbox, "echo well") == "well"
+
+    async def test_owner_killed_while_all_stands_still_leaves_nothing(self, tmp_path: Path, run_id: str) -> None:
+        owner = await self._owner(tmp_path / "box", run_id, "shell sleep 74 &", "spawn sleep 74", "freeze")
+        assert await _running(run_id, "sleep 74")
+        await _killed(owner)
+        await asyncio.to_thread(kill_strays, run_id)
+        await _until(lambda: _none(run_id))
+
     # Undoing an open step
 
     async def test_step_cut_off_is_undone(self, backend: SandboxBackend, tmp_path: Path, run_id: str) -> None:
@@ -693,7 +750,11 @@ class SandboxContract:
             run_id,
             *lines,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CONTRACT_PROJECT": str(project or "")},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "CONTRACT_PROJECT": str(project or ""),
+            },
         )
         assert owner.stdout is not None
         said = await asyncio.wait_for(owner.stdout.readline(), 30)
@@ -775,6 +836,10 @@ async def _until(condition: Callable[[], Awaitable[object]]) -> None:
 
 async def _none(run_id: str) -> bool:
     return not await _running(run_id, "")
+
+
+def _changed(file: Path, before: int) -> bool:
+    return file.stat().st_mtime_ns != before
 
 
 async def _async(value: bool) -> bool:

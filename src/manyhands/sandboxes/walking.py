@@ -1,0 +1,137 @@
+"""A walk over a tree that a model wrote, while it may still be changing it.
+
+Nothing is followed, and folders are entered by descriptors only, of which a walk holds a bounded number whatever the depth.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HELD = 32
+"""Folders of one path that are held open; those above are found again by ``..``, and must be the ones that were left."""
+_LINKS = frozenset({errno.ELOOP, errno.EMLINK})
+"""What opening a folder fails with where a link is instead."""
+
+Visit = Callable[[int, str, os.stat_result], object]
+"""Called for everything in a tree, with the open folder that it is in, its name there, and what it is (not what it links to)."""
+
+
+class Moved(Exception):
+    """A folder was moved or removed while the walk was deep below it."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """A folder that the walk is in. ``descriptor``: -1 while it is not held; ``left``: folders in it that are still to come; ``mode``: the
+    one that it gets back when the walk leaves it, if its own gives us no rights."""
+
+    descriptor: int
+    mode: int | None = None
+    identity: tuple[int, int] = (0, 0)
+    left: list[str] = field(default_factory=list)
+
+
+def walk(tree: Path, visit: Visit) -> bool:
+    """Visit everything below a folder, which is trusted itself. Returns whether all folders could be looked into. Ends with what ``visit``
+    raises. Raises Moved, and OSError."""
+    whole = True
+    levels = [_Level(os.open(tree, _DIRECTORY & ~os.O_NOFOLLOW))]
+    try:
+        _enter(levels[-1], visit)
+        while levels:
+            level = levels[-1]
+            if level.left:
+                inner, allowed = _opened(level.left.pop(), level.descriptor, levels)
+                whole = whole and allowed
+                if inner is not None:
+                    levels.append(inner)
+                    _enter(inner, visit)
+                    if len(levels) > _HELD and levels[-_HELD - 1].mode is None:
+                        _let_go(levels[-_HELD - 1])
+                continue
+            if len(levels) > 1 and levels[-2].descriptor < 0:
+                _find_again(levels[-2], level.descriptor)
+            _let_go(levels.pop())
+    finally:
+        for level in reversed(levels):
+            _let_go(level)
+    return whole
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """What tells a file from all others of this machine."""
+    return status.st_dev, status.st_ino
+
+
+def _enter(level: _Level, visit: Visit) -> None:
+    """Visit what is in a folder."""
+    level.identity = identity(os.fstat(level.descriptor))
+    with os.scandir(level.descriptor) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                visit(level.descriptor, entry.name, status)
+                if stat.S_ISDIR(status.st_mode):
+                    level.left.append(entry.name)
+
+
+def _opened(name: str, folder: int, levels: Sequence[_Level]) -> tuple[_Level | None, bool]:
+    """A folder, None if there is no folder of this name any more; and False if it is closed to us for good."""
+    try:
+        descriptor = os.open(name, _DIRECTORY, dir_fd=folder)
+        if os.access(".", os.X_OK, dir_fd=descriptor):
+            return _Level(descriptor), True
+        os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, True
+    except PermissionError:
+        pass
+    except OSError as error:
+        if error.errno in _LINKS:
+            return None, True
+        raise
+    if sum(level.mode is not None for level in levels) >= _HELD:
+        return None, False
+    level = _unlocked(name, folder)
+    return level, level is not None
+
+
+def _unlocked(name: str, folder: int) -> _Level | None:
+    """A folder of ours whose mode gives us no rights, with these rights for now."""
+    with suppress(OSError):
+        held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            mode = stat.S_IMODE(os.fstat(held).st_mode)
+            itself = f"/proc/self/fd/{held}"
+            os.chmod(itself, mode | stat.S_IRWXU)
+            return _Level(os.open(itself, _DIRECTORY & ~os.O_NOFOLLOW), mode)
+        finally:
+            os.close(held)
+    return None
+
+
+def _find_again(level: _Level, below: int) -> None:
+    """Open the folder above again. Raises Moved if it is not the one that it was."""
+    try:
+        descriptor = os.open("..", _DIRECTORY, dir_fd=below)
+    except OSError as error:
+        raise Moved from error
+    if identity(os.fstat(descriptor)) != level.identity:
+        os.close(descriptor)
+        raise Moved
+    level.descriptor = descriptor
+
+
+def _let_go(level: _Level) -> None:
+    if level.descriptor >= 0:
+        if level.mode is not None and stat.S_IMODE(os.fstat(level.descriptor).st_mode) == level.mode | stat.S_IRWXU:
+            os.fchmod(level.descriptor, level.mode)
+        os.close(level.descriptor)
+        level.descriptor = -1
