@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -385,6 +386,119 @@ async def test_a_waiting_call_is_refused_when_the_calls_in_flight_used_it_up() -
         budget.settle(Reserve(0, 0.6), Usage(cost=0.6))
         await settle()
         assert [type(waiter.exception()) for waiter in waiters] == [ItemError, ItemError]
+
+
+def priced(cost: float, model: str = "m", output_tokens: int = 10) -> Reserve:
+    return Reserve(100, cost, model, output_tokens, output_cost=cost / 2)
+
+
+def unpriced() -> Reserve:
+    return Reserve(100, 0.0, "m", 10, priced=False)
+
+
+async def test_the_first_call_of_a_model_is_made_alone() -> None:
+    budget = Budget(max_cost=1.0)
+    first = budget.reserve_now(priced(0.1))
+    assert first is not None
+    assert budget.reserve_now(Reserve()) is not None, "what names no model is not concerned"
+    async with started(budget.reserve(priced(0.1)), budget.reserve(priced(0.1, "n"))) as (same, other):
+        assert not same.done()
+        budget.settle(first, Usage(calls=1, input_tokens=50, output_tokens=5, cost=0.05))
+        await settle()
+        assert same.done(), "its price is right"
+        assert not other.done(), "another model's first call waits until the calls in flight have ended"
+        budget.settle(same.result(), Usage(cost=0.05))
+        await settle()
+        assert other.done()
+
+
+async def test_calls_without_a_price_are_bounded_by_what_they_were_seen_to_cost() -> None:
+    budget = Budget(max_cost=10.0)
+    first = await budget.reserve(unpriced())
+    budget.settle(first, Usage(calls=1, input_tokens=90, output_tokens=10, cost=1.0))
+    held = budget.reserve_now(unpriced())
+    assert held is not None
+    assert held.cost == pytest.approx(1.0 + 1.0), (
+        "all 90 tokens of the input, and all 10 of the answer, at the whole cost"
+    )
+    assert sum(budget.reserve_now(unpriced()) is not None for _ in range(9)) == 3
+    for _ in range(4):
+        budget.settle(held, Usage(calls=1, input_tokens=90, output_tokens=10, cost=1.0))
+    budget.spent = Usage(cost=8.9)
+    last = budget.reserve_now(unpriced())
+    assert last is not None
+    assert last.cost == pytest.approx(1.0), (
+        "where both do not fit, a call is made alone as long as one like the dearest fits"
+    )
+    async with started(budget.reserve(unpriced())) as (waiter,):
+        assert not waiter.done()
+        budget.settle(last, Usage(calls=1, input_tokens=90, output_tokens=10, cost=1.0))
+        await settle()
+        assert isinstance(waiter.exception(), ItemError)
+
+
+def test_a_call_that_costs_more_than_its_price_shows_that_the_price_is_wrong() -> None:
+    budget = Budget(max_cost=10.0)
+    usage = Usage(input_tokens=9, output_tokens=1)  # a tenth of what is reserved
+    budget.settle(budget.reserve_now(priced(0.1)) or NOTHING, replace(usage, cost=0.01))
+    held = budget.reserve_now(priced(0.1))
+    assert held is not None
+    assert held.cost == 0.1
+    budget.settle(held, replace(usage, cost=0.02))
+    held = budget.reserve_now(priced(0.1))
+    assert held is not None
+    assert held.cost == pytest.approx(0.2 + 0.2)
+
+
+def test_a_dearer_answer_than_reserved_raises_the_reserves_that_follow() -> None:
+    budget = Budget(max_cost=10.0)
+    budget.settle(budget.reserve_now(priced(0.1)) or NOTHING, Usage(input_tokens=90, output_tokens=10, cost=0.5))
+    held = budget.reserve_now(priced(0.1))
+    assert held is not None
+    assert held.cost == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reserve", "usage", "told"),
+    [
+        (
+            {"max_total_tokens": 9999},
+            priced(0),
+            Usage(input_tokens=9, output_tokens=11),
+            "11 tokens, where max_tokens was 10",
+        ),
+        ({"max_cost": 9.0}, priced(0.1), Usage(output_tokens=11, cost=0.1), "11 tokens, where max_tokens was 10"),
+        ({"max_total_tokens": 9999}, priced(0), Usage(input_tokens=101), "used 101 tokens, where 100"),
+        ({"max_cost": 9.0}, unpriced(), Usage(input_tokens=1, unpriced_calls=1), "no price is known for m"),
+    ],
+)
+async def test_a_call_that_nothing_bounds_exhausts_the_budget(
+    limits: dict[str, Any], reserve: Reserve, usage: Usage, told: str
+) -> None:
+    budget = Budget(**limits)
+    held = await budget.reserve(reserve)
+    assert not budget.exhausted
+    budget.settle(held, usage)
+    assert told in (budget.reason or "")
+    with pytest.raises(ItemError):
+        budget.reserve_now(Reserve(1, 0.0))
+
+
+def test_an_answer_without_a_bound_on_what_it_costs_is_no_matter_where_it_is_free() -> None:
+    budget = Budget(max_cost=1.0)
+    budget.settle(budget.reserve_now(priced(0.0)) or NOTHING, Usage(output_tokens=10_000))
+    assert not budget.exhausted
+
+
+def test_a_call_whose_use_is_not_known_counts_as_its_reserve() -> None:
+    budget = Budget(max_cost=1.0, max_total_tokens=1000)
+    held = budget.reserve_now(priced(0.25))
+    assert held is not None
+    budget.settle(held, Usage(input_tokens=30), unknown=True)
+    assert (budget.spent.cost, budget.spent.total_tokens) == (0.25, 100)
+    assert (budget.assumed.cost, budget.assumed.total_tokens) == (0.25, 70)
+    with pytest.raises(ItemError, match=r"of which \$0\.2500 is the most that calls without a readable answer cost"):
+        budget.reserve_now(priced(0.9))
 
 
 async def test_a_cancelled_reservation_leaves_nothing_behind() -> None:

@@ -100,7 +100,7 @@ def test_rewriting_puts_lines_in_the_order_of_the_input(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     perform_steps_run(folder, SPEC)
     store = Store(folder, SystemClock(), print)
-    assert repair(store, StepsWorkload(SPEC, folder), rebuild=True) == 50
+    assert repair(store, StepsWorkload(SPEC, folder), print, rebuild=True) == 50
     store.close()
     keys = [json.loads(line)["key"] for found in lines(folder).values() for line in found]
     assert keys == [f"item-{number}" for number in range(50)]

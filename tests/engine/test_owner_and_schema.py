@@ -16,6 +16,7 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError
+from manyhands.core.jsonio import dumps
 from manyhands.engine.blobs import pack
 from manyhands.engine.database import file_system, file_system_of, queries
 from manyhands.engine.folders import find_runs, open_reader
@@ -92,7 +93,7 @@ def test_a_journal_of_the_first_schema_is_brought_up_to_date_and_goes_on(tmp_pat
     connection.execute("PRAGMA user_version = 1")
     identity = StepsWorkload(spec, folder).input_identity()
     facts = {"run_id": '"r1"', "workload": '"steps"', "spec": "{}", "seed": "0", "created_at": "1.0", "version": '"0"'}
-    facts["planned"] = f'{{"identity": {pack(identity)[1:].decode()}, "generation": 1}}'
+    facts["planned"] = f'{{"identity": {dumps(identity).decode()}, "generation": 1}}'
     connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
     for number in range(5):
         values = (

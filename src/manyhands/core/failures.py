@@ -23,6 +23,8 @@ class Cause(StrEnum):
     """The conversation does not fit the model's context window."""
     SANDBOX_LOST = "sandbox_lost"
     """The sandbox could not be made, or died."""
+    SANDBOX_LIMIT = "sandbox_limit"
+    """What ran in the sandbox took more disk space than it may, and did not stop at that."""
     TOOL_ERROR = "tool_error"
     """A tool's own code broke (not: a command that failed, which the model sees and handles)."""
     TIMEOUT = "timeout"
@@ -75,7 +77,8 @@ FAILURES: dict[Cause, FailureRule] = {
     Cause.PAYMENT: FailureRule(retried=False, stops_run=True),
     Cause.RATE_LIMIT: FailureRule(retried=True, performances=5, delay=15.0, longest_delay=300.0),
     Cause.CONTEXT_OVERFLOW: FailureRule(retried=False, counts=True),
-    Cause.SANDBOX_LOST: FailureRule(retried=True, performances=3, delay=1.0, fresh_attempt=True),
+    Cause.SANDBOX_LOST: FailureRule(retried=True, performances=3, delay=1.0),
+    Cause.SANDBOX_LIMIT: FailureRule(retried=False, fresh_attempt=True, counts=True),
     Cause.TOOL_ERROR: FailureRule(retried=True, performances=2, delay=1.0),
     Cause.TIMEOUT: FailureRule(retried=False, counts=True),
     Cause.INVALID_OUTPUT: FailureRule(retried=True, performances=2, fresh_attempt=True, counts=True),

@@ -7,6 +7,10 @@ reads such integers as floats, so each function falls back to the standard libra
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -17,10 +21,26 @@ _DIGITS = bytes(ord("0") if chr(code).isdecimal() and code < 128 else code for c
 _MANY_DIGITS = b"0" * 19
 """Fewer digits than this fit 64 bits."""
 
-_encode_line = json.JSONEncoder(ensure_ascii=False).encode
+_MOST_DIGITS = 4000
+"""What Python reads as a number without ado."""
+
+_encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+MOST_NESTED = 200
+"""Lists and objects within each other that JSON from outside may have."""
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 Json = Any
 """Any JSON value: None, bool, int, float, str, list or dict with string keys."""
+
+
+class TooDeep(ValueError, RecursionError):
+    """JSON with too many lists and objects within each other."""
+
+    def __init__(self) -> None:
+        super().__init__("the JSON is nested too deeply")
 
 
 def dumps(value: Json) -> bytes:
@@ -28,7 +48,7 @@ def dumps(value: Json) -> bytes:
     try:
         return orjson.dumps(value)
     except type_error:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+        return _written(value, separators=(",", ":")).encode()
 
 
 def canonical(value: Json) -> bytes:
@@ -36,21 +56,29 @@ def canonical(value: Json) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except type_error:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=True, sort_keys=True).encode()
+        return _written(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def loads(data: bytes | str) -> Json:
     """Parse JSON.
 
-    Raises ValueError (``json.JSONDecodeError``) for anything that is not one JSON document; NaN and Infinity are refused.
+    Raises ValueError (``json.JSONDecodeError``) for anything that is not one JSON document; NaN and Infinity are refused, and numbers of
+    more than 4,300 digits. Raises TooDeep.
     """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if _MANY_DIGITS in raw.translate(_DIGITS):
-        return json.loads(data, parse_constant=_refuse_constant)
+        return _loads(data)
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return json.loads(data, parse_constant=_refuse_constant)
+        return _loads(data)
+
+
+def loads_outside(data: bytes | str) -> Json:
+    """Parse JSON that came from outside: a model's, a tool's, a server's. As ``loads``, but what is nested so deeply that it can't be
+    worked on safely is refused."""
+    _check_depth(data)
+    return loads(data)
 
 
 def line(value: Json) -> str:
@@ -58,7 +86,10 @@ def line(value: Json) -> str:
 
     Lone surrogates, which UTF-8 can't hold, become U+FFFD.
     """
-    text = _encode_line(value)
+    try:
+        text = _encode_line(value)
+    except ValueError:
+        text = _encode_line(finite(value))
     return text if text.isascii() else without_surrogates(text)
 
 
@@ -70,8 +101,41 @@ def compact_line(value: Json) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
     except type_error:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        text = _written(value, separators=(",", ":"), ensure_ascii=False)
         return (without_surrogates(text) + "\n").encode()
+
+
+def pretty(value: Json) -> str:
+    """Indented JSON for a file that people read, without a newline at its end."""
+    return _written(value, indent=2, ensure_ascii=False)
+
+
+def _written(value: Json, **options: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(finite(value), **options)
+
+
+def finite(value: Json) -> Json:
+    """The value with null in place of each number that JSON can't hold (NaN, infinities), as orjson writes them."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return value
+
+
+def loads_mended(data: bytes | str) -> Json:
+    """As ``loads_outside``, for what others said that must not be lost: NaN and infinities, which are not JSON, are read as null, and so
+    are integers of thousands of digits."""
+    _check_depth(data)
+    try:
+        return loads(data)
+    except ValueError:
+        return _loads(data, lambda _: None, _int_or_null)
 
 
 def without_surrogates(text: str) -> str:
@@ -81,6 +145,28 @@ def without_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _check_depth(data: bytes | str) -> None:
+    """Raises TooDeep."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if raw.count(b"[") + raw.count(b"{") > MOST_NESTED:
+        marks = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
+        if max(accumulate(map(_STEPS.__getitem__, marks)), default=0) > MOST_NESTED:
+            raise TooDeep
+
+
+def _loads(
+    data: bytes | str, constant: Callable[[str], Json] | None = None, integer: Callable[[str], Json] | None = None
+) -> Json:
+    try:
+        return json.loads(data, parse_constant=constant or _refuse_constant, parse_int=integer)
+    except RecursionError:
+        raise TooDeep from None
+
+
+def _int_or_null(digits: str) -> int | None:
+    return int(digits) if len(digits) < _MOST_DIGITS else None
 
 
 def _refuse_constant(name: str) -> Json:

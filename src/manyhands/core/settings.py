@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Self
 
@@ -19,6 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic.fields import FieldInfo
 
 from manyhands.core.errors import UserError
+from manyhands.core.likeness import closest
+from manyhands.core.redaction import KNOWN, without_user_info
 
 TRUE_WORDS = frozenset(("true", "yes", "1", "on"))
 FALSE_WORDS = frozenset(("false", "no", "0", "off"))
@@ -112,8 +113,8 @@ def changed_settings(old: Settings, new: Settings) -> list[tuple[str, Any, Any]]
 
 
 def shown(value: Any, length: int = 60) -> str:
-    """A value for a message: short, and on one line."""
-    text = repr(list(value) if isinstance(value, tuple) else value)
+    """A value for a message: short, on one line, without secrets."""
+    text = without_user_info(KNOWN.text(repr(list(value) if isinstance(value, tuple) else value)))
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
@@ -148,7 +149,7 @@ def _plain(detail: Mapping[str, Any]) -> str:
 
 def suggestion(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
     """``; did you mean X?`` if a known name is near, otherwise nothing."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    near = closest(name, known)
     return f"; did you mean {spell(near[0])}?" if near else ""
 
 

@@ -56,13 +56,50 @@ class Usage:
         return cls(**{name: value[name] for name in _NAMES if name in value})
 
 
+def as_cost(value: Any) -> float | None:
+    """A figure that somebody else named as the cost of a call in US dollars; None for what no call costs, NaN and the like."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COST:
+        return None
+    return float(value)
+
+
+def plausible(usage: Usage) -> Usage:
+    """The usage without what no call uses, so that sums stay finite: counts beyond all bounds are left out, and a cost beyond them is
+    unknown."""
+    counts = (getattr(usage, name) for name in _COUNTS)
+    if type(usage.cost) is float and 0 <= usage.cost <= LARGEST_COST and max(counts) <= LARGEST_COUNT:
+        return usage
+    cost = as_cost(usage.cost)
+    kept = {name: count for name in _COUNTS if 0 <= (count := getattr(usage, name)) <= LARGEST_COUNT}
+    return Usage(**{**kept, "unpriced_calls": kept.get("unpriced_calls", 0) + (cost is None)}, cost=cost or 0.0)
+
+
+LARGEST_COST = 1e6
+"""US dollars that one call costs at most."""
+LARGEST_COUNT = 10**12
+"""Tokens of one call at most."""
+_COUNTS = tuple(field.name for field in fields(Usage) if field.name != "cost")
 _NAMES = tuple(field.name for field in fields(Usage))
 ZERO = Usage()
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The worst case of a call about to be made: tokens, and US dollars (0 where no price is known)."""
+    """The worst case of a call about to be made: tokens, and US dollars (0 where no price is known).
+
+    ``model``: whose calls cost alike; None for calls that name no price of their own and are not watched. ``output_tokens`` and
+    ``output_cost``: of these, the answer's, which the call is told to keep to. ``priced``: whether ``cost`` comes from a known price.
+    """
 
     tokens: int = 0
     cost: float = 0.0
+    model: str | None = None
+    output_tokens: int = 0
+    output_cost: float = 0.0
+    priced: bool = True
+
+    def fair(self, usage: Usage) -> float:
+        """US dollars that a call which used so much costs at most, by the price of this reserve."""
+        input_tokens = max(1, self.tokens - self.output_tokens)
+        asked = usage.input_tokens * (self.cost - self.output_cost) / input_tokens
+        return asked + usage.output_tokens * self.output_cost / max(1, self.output_tokens)

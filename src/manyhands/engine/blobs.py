@@ -1,9 +1,10 @@
-"""JSON as the journal stores it: small values as they are, large ones compressed."""
+"""JSON as the journal stores it: small values as they are, large ones compressed; both with a checksum."""
 
 from __future__ import annotations
 
 import zlib
 
+from manyhands.core.errors import RunError
 from manyhands.core.jsonio import Json, dumps, loads
 
 COMPRESS_FROM = 1024
@@ -11,26 +12,34 @@ COMPRESS_FROM = 1024
 
 
 def pack(value: Json) -> bytes:
-    """A value as a blob: ``j`` + JSON, or ``z`` + zlib of JSON where that is shorter."""
+    """A value as a blob: ``c`` + CRC-32 of JSON (4 bytes) + JSON, or ``z`` + zlib of JSON where that is shorter."""
     data = dumps(value)
     if len(data) >= COMPRESS_FROM:
         compressed = zlib.compress(data, 1)
         if len(compressed) < len(data):
             return b"z" + compressed
-    return b"j" + data
+    return b"c" + zlib.crc32(data).to_bytes(4, "big") + data
 
 
 def unpack(blob: bytes) -> Json:
-    """The reverse of ``pack``. Raises ValueError for anything else."""
-    if blob[:1] == b"j":
-        return loads(blob[1:])
-    if blob[:1] == b"z":
-        return loads(_decompressed(blob[1:]))
-    raise ValueError("not a journal blob")
-
-
-def _decompressed(data: bytes) -> bytes:
+    """The reverse of ``pack``; also takes ``j`` + JSON, as journals had it before. Raises DamagedBlob for anything else."""
     try:
-        return zlib.decompress(data)
-    except zlib.error as error:
-        raise ValueError(f"a damaged journal blob: {error}") from error
+        return loads(_content(blob))
+    except (ValueError, TypeError, zlib.error) as error:
+        raise DamagedBlob(f"a record in run.db is damaged ({error}); restore the file from a copy") from error
+
+
+class DamagedBlob(RunError, ValueError):
+    """A record of the journal is not what was written."""
+
+
+def _content(blob: bytes) -> bytes:
+    if blob[:1] == b"c":
+        if zlib.crc32(blob[5:]).to_bytes(4, "big") != blob[1:5]:
+            raise ValueError("its checksum differs")
+        return blob[5:]
+    if blob[:1] == b"z":
+        return zlib.decompress(blob[1:])
+    if blob[:1] == b"j":
+        return blob[1:]
+    raise ValueError("it is no journal blob")

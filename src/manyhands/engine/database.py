@@ -51,7 +51,7 @@ def expanded(name: str, columns: int, rows: int) -> str:
 def connect(path: Path, *, read_only: bool = False, any_thread: bool = False) -> sqlite3.Connection:
     """Open a database file; every statement commits by itself unless a transaction is begun.
 
-    Raises RunError if it can't be opened.
+    Raises RunError if it can't be opened to be read, StorageError if it can't be made.
     """
     try:
         return sqlite3.connect(
@@ -63,6 +63,8 @@ def connect(path: Path, *, read_only: bool = False, any_thread: bool = False) ->
             cached_statements=256,
         )
     except sqlite3.Error as error:
+        if not read_only and not path.exists():
+            raise storage_error(path, error) from error
         raise RunError(f"{path}: can't be opened: {error}") from error
 
 

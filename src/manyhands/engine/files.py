@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from manyhands.core.errors import StorageError
+from manyhands.core.redaction import KNOWN
 
 BLOCK = 1 << 18
 """Bytes that are written to such a file at once."""
 _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
 _serial = count()
+_MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
 _CLOCKS_DIFFER = 5.0
 """Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
 
@@ -56,6 +58,21 @@ def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
         aside.unlink(missing_ok=True)
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder for its owner alone; one that is there already gets to be so. Raises OSError."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    keep_private(folder)
+
+
+def keep_private(folder: Path) -> None:
+    """Take a folder that is there already away from everybody but its owner. Raises OSError."""
+    mode = folder.lstat().st_mode
+    if stat.S_ISDIR(mode) and stat.S_IMODE(mode) != stat.S_IRWXU:
+        folder.chmod(stat.S_IRWXU)
+
+
 def remove_asides(folder: Path, name: str | None = None) -> None:
     """Remove what processes that are gone were writing aside in a folder (in place of a file of that name) when they were killed."""
     for path in folder.iterdir():
@@ -78,15 +95,32 @@ def _may_be_writing(path: Path, process: int) -> bool:
     return state not in "ZX" and time.time() - uptime + started <= written + _CLOCKS_DIFFER
 
 
+def mask_secrets(path: Path) -> None:
+    """Turn secrets into asterisks in a file that something of a person's own has written, best effort. Neither a link nor a file with
+    further names is touched, since these may lead anywhere."""
+    if not KNOWN:
+        return
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                for offset in range(0, status.st_size, _MASKED_AT_ONCE):
+                    data = os.pread(descriptor, _MASKED_AT_ONCE + _OVERLAP, offset)
+                    if (masked := KNOWN.masked(data)) != data:
+                        os.pwrite(descriptor, masked, offset)
+        finally:
+            os.close(descriptor)
+
+
 def remove_tree(folder: Path) -> None:
     """Remove a folder, also one with read-only folders in it; symbolic links are removed, not followed. What can't be removed stays."""
 
     def unlock(function: Callable[..., Any], path: str, _: Any) -> None:
-        parent = os.path.dirname(path)
         try:
-            os.chmod(parent, stat.S_IRWXU)
+            _unlock(os.path.dirname(path))
             if not os.path.islink(path) and os.path.isdir(path):
-                os.chmod(path, stat.S_IRWXU)
+                _unlock(path)
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 function(path)
@@ -98,3 +132,12 @@ def remove_tree(folder: Path) -> None:
     except RecursionError:  # a program that made folders within folders without end; rm follows them to any depth
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
+
+
+def _unlock(folder: str) -> None:
+    """Give ourselves all rights on a folder; a link in its place is left alone. Raises OSError."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
+    finally:
+        os.close(descriptor)

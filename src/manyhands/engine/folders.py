@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import StorageError
-from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.reader import JOURNAL, JournalReader, has_journal
 from manyhands.engine.store import Store
 
 
@@ -18,23 +18,39 @@ def places_of_runs(data_dir: Path) -> tuple[Path, ...]:
 
 
 def find_runs(data_dir: Path) -> Iterator[Path]:
-    """The run folders under a data folder, by name."""
+    """The run folders under a data folder, by name, with those that may be some but can't be looked into.
+
+    Raises StorageError if the data folder itself can't be.
+    """
     for place in places_of_runs(data_dir):
-        if place.is_dir():
-            for folder in sorted(place.iterdir()):
-                if (folder / JOURNAL).is_file():
-                    yield folder
+        try:
+            folders = sorted(place.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise StorageError(f"{place}: can't be looked into ({error.strerror})") from error
+        yield from filter(_may_hold_run, folders)
+
+
+def _may_hold_run(folder: Path) -> bool:
+    try:
+        (folder / JOURNAL).lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def is_made(folder: Path) -> bool:
     """Whether there is a run in a folder. Where making one was cut short before it was written down what it is, there is none.
 
-    Raises StorageError for a folder that must not be looked into.
+    Raises StorageError for a folder that must not be looked into, RunError if something else is where its journal would be.
     """
     try:
-        if not (folder / JOURNAL).is_file():
+        if not has_journal(folder):
             return False
-    except PermissionError as error:
+    except OSError as error:
         raise StorageError(f"{folder}: can't be looked into ({error.strerror})") from error
     reader = JournalReader(folder)
     try:

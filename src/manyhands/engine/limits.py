@@ -1,4 +1,4 @@
-"""What bounds paid calls: an adaptive limiter of concurrency for each key, and the run's budget.
+"""What bounds paid calls: an adaptive limiter of concurrency for each key, and the run's budget (see ``budget``).
 
 The limiter follows TCP's congestion control (RFC 5681) with calls in flight as its window: it doubles each round trip
 until the first rate limit, then shrinks by a factor once per rate-limit episode and grows by a constant each round
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.digests import derived_random
-from manyhands.core.errors import Interrupted, ItemError
-from manyhands.core.failures import Cause
-from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.core.errors import Interrupted
+from manyhands.core.usage import ZERO, Reserve
+from manyhands.engine.budget import Budget as Budget
+from manyhands.engine.budget import give_up
 from manyhands.engine.context import CallReport
 
 FIRST_LIMIT = 64
@@ -28,7 +28,6 @@ rate rather than a queue: losing one call to find the edge again is cheap, and i
 LONGEST_HOLD = 1800.0
 """Seconds for which one rate limit can hold a key at most, whatever the server asks for."""
 LONGEST_OWN_PAUSE = 60.0
-_TINY = 1e-9
 
 
 class AdaptiveLimiter:
@@ -84,7 +83,7 @@ class AdaptiveLimiter:
 
     def stop(self) -> None:
         """Give up all waits: they raise Interrupted."""
-        _give_up(self._waiters)
+        give_up(self._waiters)
 
     async def acquire(self) -> int:
         """Wait for a place. A cancelled wait leaves nothing behind."""
@@ -168,169 +167,23 @@ class AdaptiveLimiter:
         self._admit()
 
 
-class Budget:
-    """What a run may use in all: US dollars, tokens, and seconds of wall time. None means no bound.
+class Mark(Protocol):
+    """Where it is on disk how much the run may have spent at most, so that a budget holds over a kill (see ``spending``)."""
 
-    A call's worst case is reserved before it is made, and settled with what it really used. ``spent`` and ``elapsed``
-    carry over from earlier sessions of the run. Where no price is known a reserve has no cost, and only the server's
-    own figure, after the call, counts.
-    """
+    async def cover(self, budget: Budget) -> None:
+        """Done when what is spent and reserved is covered."""
+        ...
 
-    def __init__(
-        self,
-        max_cost: float | None = None,
-        max_total_tokens: int | None = None,
-        max_seconds: float | None = None,
-        *,
-        spent: Usage = ZERO,
-        elapsed: float = 0.0,
-        clock: Clock | None = None,
-    ) -> None:
-        self.max_cost = max_cost
-        self.max_total_tokens = max_total_tokens
-        self.max_seconds = max_seconds
-        self._clock = clock or SystemClock()
-        self._began = self._clock.monotonic() - elapsed
-        self.spent = spent
-        self._reserved_cost = 0.0
-        self._reserved_tokens = 0
-        self._reservations = 0
-        self._waiters: deque[tuple[asyncio.Future[None], Reserve]] = deque()
-        self._refused: str | None = None
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds of wall time over all sessions of the run."""
-        return self._clock.monotonic() - self._began
-
-    @property
-    def bounded(self) -> bool:
-        return not (self.max_cost is None and self.max_total_tokens is None and self.max_seconds is None)
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether no further work should be started."""
-        return self.reason is not None
-
-    @property
-    def reason(self) -> str | None:
-        """Why the budget is exhausted, in one line; None if it is not. A call that was refused exhausts it, although
-        smaller calls of items that are under way may still fit."""
-        return self._refused or self._used_up()
-
-    def _used_up(self) -> str | None:
-        if self.max_cost is not None and self.spent.cost >= self.max_cost - _TINY:
-            return f"the budget of ${self.max_cost:g} (max_cost) is used up: ${self.spent.cost:.4f} spent"
-        if self.max_total_tokens is not None and self.spent.total_tokens >= self.max_total_tokens:
-            spent = self.spent.total_tokens
-            return f"the budget of {self.max_total_tokens:,} tokens (max_total_tokens) is used up: {spent:,} used"
-        if self.max_seconds is not None and self.elapsed >= self.max_seconds:
-            return f"the budget of {self.max_seconds:g} seconds of wall time is used up"
-        return None
-
-    def reserve_now(self, reserve: Reserve) -> bool:
-        """Reserve if it fits beside the reservations in flight; False if it must wait for some of these to settle.
-
-        Raises ItemError(OVER_BUDGET) if it would not fit even then.
-        """
-        if self.bounded:
-            self._refuse_if_hopeless(reserve)
-            if self._waiters or not self._fits(reserve):
-                return False
-        self._take(reserve)
-        return True
-
-    async def reserve(self, reserve: Reserve) -> None:
-        """Reserve, waiting for calls in flight to settle if need be. Raises ItemError(OVER_BUDGET)."""
-        if self.reserve_now(reserve):
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((waiter, reserve))
-        self._admit()
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.settle(reserve, ZERO)
-            else:
-                self._admit()
-            raise
-
-    def stop(self) -> None:
-        """Give up all waits: they raise Interrupted."""
-        _give_up(waiter for waiter, _ in self._waiters)
-
-    def settle(self, reserve: Reserve, usage: Usage) -> None:
-        """End a reservation: ``usage`` is what the call really used (nothing if it was not made)."""
-        self._reservations -= 1
-        self._reserved_tokens -= reserve.tokens
-        # Floats added and taken away leave crumbs; nothing reserved is exactly nothing.
-        self._reserved_cost = self._reserved_cost - reserve.cost if self._reservations else 0.0
-        if usage is not ZERO:
-            self.spent = self.spent + usage
-        if self._waiters:
-            self._admit()
-
-    def _take(self, reserve: Reserve) -> None:
-        self._reservations += 1
-        self._reserved_tokens += reserve.tokens
-        self._reserved_cost += reserve.cost
-
-    def _fits(self, reserve: Reserve) -> bool:
-        cost = self.spent.cost + self._reserved_cost + reserve.cost
-        tokens = self.spent.total_tokens + self._reserved_tokens + reserve.tokens
-        return (self.max_cost is None or cost <= self.max_cost + _TINY) and (
-            self.max_total_tokens is None or tokens <= self.max_total_tokens
-        )
-
-    def _refuse_if_hopeless(self, reserve: Reserve) -> None:
-        reason = self._used_up() or self._too_large(reserve)
-        if reason is None:
-            return
-        self._refused = reason
-        raise ItemError(Cause.OVER_BUDGET, reason)
-
-    def _too_large(self, reserve: Reserve) -> str | None:
-        if self.max_cost is not None and self.spent.cost + reserve.cost > self.max_cost + _TINY:
-            left = self.max_cost - self.spent.cost
-            return (
-                f"the next call may cost up to ${reserve.cost:.4f}, "
-                f"and ${left:.4f} is left of the budget of ${self.max_cost:g} (max_cost); "
-                "a lower max_tokens makes it cheaper"
-            )
-        if self.max_total_tokens is not None and self.spent.total_tokens + reserve.tokens > self.max_total_tokens:
-            left_tokens = self.max_total_tokens - self.spent.total_tokens
-            return (
-                f"the next call may use up to {reserve.tokens:,} tokens, "
-                f"and {left_tokens:,} are left of the budget of {self.max_total_tokens:,} (max_total_tokens); "
-                "a lower max_tokens makes it smaller"
-            )
-        return None
-
-    def _admit(self) -> None:
-        while self._waiters:
-            waiter, reserve = self._waiters[0]
-            if waiter.done():
-                self._waiters.popleft()
-                continue
-            try:
-                self._refuse_if_hopeless(reserve)
-            except ItemError as error:
-                self._waiters.popleft()
-                waiter.set_exception(error)
-                continue
-            if not self._fits(reserve):
-                return
-            self._waiters.popleft()
-            self._take(reserve)
-            waiter.set_result(None)
+    def settled(self, budget: Budget) -> None:
+        """A reservation ended."""
+        ...
 
 
 class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that performs its items.
 
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
-    the first pause after a rate limit without ``Retry-After``.
+    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent.
     """
 
     def __init__(
@@ -341,9 +194,11 @@ class SharedLimits:
         initial: int = FIRST_LIMIT,
         ceiling: int | None = None,
         first_pause: float = 1.0,
+        mark: Mark | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self.budget = budget or Budget(clock=self._clock)
+        self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
         self._initial = initial if ceiling is None else min(initial, ceiling)
         self._ceiling = ceiling
         self._first_pause = first_pause
@@ -355,20 +210,22 @@ class SharedLimits:
     async def acquire(self, key: str, reserve: Reserve) -> int:
         """Reserve the call's worst case and wait for a place; the permit is for ``release``.
 
-        Raises ItemError(OVER_BUDGET). A cancelled or failed acquire leaves nothing behind.
+        Raises ItemError(OVER_BUDGET), and StorageError if it can't be kept what may be spent. A cancelled or failed
+        acquire leaves nothing behind.
         """
         if self._stopped:
             raise Interrupted
         limiter = self._limiters.get(key) or self._new_limiter(key)
-        if not self.budget.reserve_now(reserve):
-            await self.budget.reserve(reserve)
+        held = self.budget.reserve_now(reserve) or await self.budget.reserve(reserve)
         try:
+            if self._mark is not None:
+                await self._mark.cover(self.budget)
             episode = await limiter.acquire()
         except BaseException:
-            self.budget.settle(reserve, ZERO)
+            self.budget.settle(held, ZERO)
             raise
         self._next += 1
-        self._permits[self._next] = (limiter, episode, reserve)
+        self._permits[self._next] = (limiter, episode, held)
         return self._next
 
     def release(self, permit: int, report: CallReport) -> None:
@@ -377,7 +234,9 @@ class SharedLimits:
         if held is None:
             raise ValueError(f"permit {permit} is not held")
         limiter, episode, reserve = held
-        self.budget.settle(reserve, report.usage)
+        self.budget.settle(reserve, report.usage, unknown=report.unknown)
+        if self._mark is not None:
+            self._mark.settled(self.budget)
         limiter.release(episode, report)
 
     def stop(self) -> None:
@@ -413,9 +272,3 @@ class SharedLimits:
         )
         self._limiters[key] = limiter
         return limiter
-
-
-def _give_up(waiters: Iterable[asyncio.Future[Any]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_exception(Interrupted())

@@ -3,35 +3,48 @@
 An item's line is appended when its end is on disk. From time to time the files are synced, and then the journal notes how long
 each is and which items' lines it holds. Whatever a crash left beyond that length is cut off when the run is opened, and the lines of
 items not noted as written are written again from the journal.
+
+Lines that the journal knows nothing of (it was damaged, or is an older copy) may be paid answers: they are not cut off before they are
+kept in ``set_aside/``, and nothing is appended to them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError
 from manyhands.core.jsonio import without_surrogates
+from manyhands.engine.full_disk import Patience
 from manyhands.engine.store import REWRITE, Store
 from manyhands.engine.workload import ItemRow, Workload
 
+SET_ASIDE = "set_aside"
+"""The folder in a run's folder for output that the journal does not know."""
 OPEN_FILES = 64
 SYNC_SECONDS = 2.0
+_AGAIN = 0.1
+"""Seconds until lines that a full disk did not take are written."""
 REPAIR_CHUNK = 500
 
 
 class OutputFiles:
     """The line-by-line files of one run, while it is performed."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._known = {file for _, file, _ in store.reader.all("list_outputs")}
         self._store = store
         self._clock = clock
         self._open: OrderedDict[str, int] = OrderedDict()
         self._waiting: dict[str, list[tuple[int, bytes]]] = {}
+        self._patience = Patience(store.folder)
         self._failure: StorageError | None = None
         self._numbers: list[int] = []
         self._dirty: set[str] = set()
@@ -72,10 +85,19 @@ class OutputFiles:
             try:
                 self._write(self._descriptor(file), b"".join([data for _, data in lines]))
             except OSError as error:
-                self._failure = StorageError(f"{self._store.folder / file}: can't be written ({error.strerror})")
+                if self._patience.worth_waiting(error):
+                    self._keep_waiting(file, lines)
+                else:
+                    self._failure = StorageError(f"{self._store.folder / file}: can't be written ({error.strerror})")
                 continue
+            self._patience.over()
             self._numbers.extend([number for number, _ in lines])
             self._dirty.add(file)
+
+    def _keep_waiting(self, file: str, lines: list[tuple[int, bytes]]) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_AGAIN, self._flush)
+        self._waiting[file] = lines
 
     async def _sync_now(self) -> None:
         self._flush()
@@ -102,6 +124,10 @@ class OutputFiles:
         if len(self._open) >= OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])
         path = self._store.folder / file
+        if file not in self._known:
+            self._known.add(file)
+            if set_aside(self._store.folder, path):
+                self._notice(_unknown(path))
         descriptor = self._open[file] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         return descriptor
 
@@ -113,7 +139,7 @@ class OutputFiles:
             raise OSError(28, "the disk is full")
 
 
-def repair(store: Store, workload: Workload, *, rebuild: bool = False) -> int:
+def repair(store: Store, workload: Workload, notice: Callable[[str], None], *, rebuild: bool = False) -> int:
     """Make the output files match the journal, before a session begins.
 
     ``rebuild``: write all of them again (begun, that is done by the next opening if a crash comes between). Returns the number of lines
@@ -127,7 +153,11 @@ def repair(store: Store, workload: Workload, *, rebuild: bool = False) -> int:
         store.execute("reset_all_output_sizes")
     for identity, file, size in store.reader.all("list_outputs"):
         path = store.folder / file
+        if path.exists() and not path.is_file():
+            raise StorageError(f"{path}: not a plain file")
         try:
+            if not rebuild and _surplus(store, identity, path, size) and set_aside(store.folder, path, copy=True):
+                notice(_unknown(path))
             _cut(store, identity, path, size, rebuild)
         except OSError as error:
             raise StorageError(f"{path}: can't be written ({error.strerror})") from error
@@ -135,6 +165,35 @@ def repair(store: Store, workload: Workload, *, rebuild: bool = False) -> int:
     if rebuild:
         store.set_meta(**{REWRITE: False})
     return count
+
+
+def set_aside(folder: Path, path: Path, *, copy: bool = False) -> bool:
+    """Keep an output file, if it is there and not empty, in ``set_aside/``. Returns whether it is. Raises OSError."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    place = folder / SET_ASIDE
+    place.mkdir(exist_ok=True)
+    name = next(name for number in count(1) if not (place / (name := f"{number}-{path.name}")).exists())
+    if copy:
+        shutil.copyfile(path, place / name)
+    else:
+        path.rename(place / name)
+    return True
+
+
+def _unknown(path: Path) -> str:
+    return f"{path}: holds lines that the journal does not know; they are kept in {path.parent / SET_ASIDE}, and their items are done again"
+
+
+def _surplus(store: Store, identity: int, path: Path, size: int) -> bool:
+    """Whether a file holds more whole lines behind what the journal vouches for than there are items whose lines may be there."""
+    if not path.is_file() or path.stat().st_size <= size:
+        return False
+    with path.open("rb") as handle:
+        handle.seek(size)
+        lines = sum(line.endswith(b"\n") for line in handle)
+    row = store.reader.one("count_unwritten", identity)
+    return row is not None and lines > row[0]
 
 
 def _cut(store: Store, identity: int, path: Path, size: int, rebuild: bool) -> None:
@@ -152,19 +211,19 @@ def _cut(store: Store, identity: int, path: Path, size: int, rebuild: bool) -> N
 
 
 def _write_missing(store: Store, workload: Workload, rows: Iterable[ItemRow]) -> int:
-    count, chunk = 0, []
+    written, chunk = 0, []
     for row in rows:
         finished = row.finished()
         line = workload.render(finished, store.reader.steps(row.number, row.attempt))
         if line is not None:
             chunk.append((row.number, line))
-            count += 1
+            written += 1
         if len(chunk) >= REPAIR_CHUNK:
             _append_chunk(store, chunk)
             chunk = []
     if chunk:
         _append_chunk(store, chunk)
-    return count
+    return written
 
 
 def _append_chunk(store: Store, chunk: list[tuple[int, tuple[str, str]]]) -> None:

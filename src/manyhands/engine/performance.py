@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -16,9 +17,12 @@ from manyhands.core.errors import Divergence, Interrupted, ItemError, ManyhandsE
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import Outcome
-from manyhands.core.usage import ZERO, Usage
+from manyhands.core.redaction import KNOWN
+from manyhands.core.usage import ZERO, Usage, plausible
 from manyhands.engine.blobs import pack, unpack
 from manyhands.engine.context import Context, Effect, Item, Limits
+from manyhands.engine.files import make_private
+from manyhands.engine.full_disk import is_full
 from manyhands.engine.workload import Workload
 
 ROOT_SCOPE = ""
@@ -156,6 +160,10 @@ class ItemContext:
 
     @property
     def workspace(self) -> Path:
+        try:
+            make_private(self._surroundings.folder / WORKSPACES)
+        except OSError as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't make the folder of workspaces: {error.strerror}") from error
         return workspace_of(self._surroundings.folder, self._claim.item.number, self._claim.attempt)
 
     @property
@@ -173,6 +181,7 @@ class ItemContext:
     async def step(self, kind: str, request: Json, effect: Callable[[], Awaitable[Effect]]) -> Json:
         seq = self._next
         self._next = seq + 1
+        request = KNOWN.json(request)  # as it is recorded, whatever the key is when it is performed again
         identity = digest(kind, request)
         performance = self._performance
         recorded = performance.recorded.get((self._scope, seq))
@@ -214,6 +223,7 @@ class ItemContext:
         token = _inside_effect.set(True)
         try:
             result = await effect()
+            output = KNOWN.json(result.output)  # nobody sees now what a replay would not give him
         finally:
             _inside_effect.reset(token)
         if self._performance.abandoned:
@@ -226,13 +236,13 @@ class ItemContext:
             kind,
             identity,
             pack(request),
-            pack(result.output),
-            result.usage,
+            pack(output),
+            plausible(result.usage) if result.usage is not ZERO else ZERO,
             started,
             clock.now(),
         )
         await self._surroundings.journal.record(row)
-        return result.output
+        return output
 
     def _replayed(self, seq: int, kind: str, identity: bytes, recorded: tuple[str, bytes, bytes]) -> Json:
         recorded_kind, recorded_identity, output = recorded
@@ -316,10 +326,32 @@ async def perform_item(
         performance.ended = True
         if performance.in_flight:
             await performance.last_steps()
-        return performed
+        return _without_secrets(performed)
     except BaseException:
         performance.ended = performance.abandoned = True
         raise
+
+
+def _without_secrets(performed: Performed) -> Performed:
+    """An end of an item as it may be recorded and written."""
+    outcome, failure = performed.outcome, performed.failure
+    if not KNOWN or (outcome is None and failure is None):
+        return performed
+    if outcome is not None:
+        try:
+            record = KNOWN.json(outcome.record)
+        except (TypeError, ValueError) as error:
+            return Performed(failure=ItemError(Cause.INTERNAL, f"its record is not JSON: {error}"))
+        outcome = replace(
+            outcome,
+            record=record,
+            message=None if outcome.message is None else KNOWN.text(outcome.message),
+            line=None if outcome.line is None else (outcome.line[0], KNOWN.document(outcome.line[1])),
+        )
+    if failure is not None:
+        message, record = KNOWN.text(failure.message), KNOWN.json(failure.record)
+        failure = ItemError(failure.cause, message, retry_after=failure.retry_after, record=record)
+    return replace(performed, outcome=outcome, failure=failure)
 
 
 async def _performed(workload: Workload, context: ItemContext, timeout: float | None) -> Performed:
@@ -363,10 +395,27 @@ def classify(error: BaseException, broken: Exception | None = None) -> Performed
         return Performed(fresh_attempt=str(needed))
     if _first(error, Interrupted) is not None:
         return Performed(interrupted=True)
+    if (full := _without_room(error)) is not None:
+        raise StorageError(full)
     if (failure := _first(error, ItemError)) is not None:
         return Performed(failure=failure.bare())
     leaf = next(_leaves(error), error)
     return Performed(failure=ItemError(Cause.INTERNAL, describe(leaf)))
+
+
+def _without_room(error: BaseException) -> str | None:
+    """What to say of an error that came of a full disk (no bytes, no inodes, no quota), wherever it was met: no item's fault, and all
+    others would meet it too."""
+    for leaf in _leaves(error):
+        link: BaseException | None = leaf
+        seen: set[int] = set()
+        while link is not None and id(link) not in seen:  # an error may be its own cause
+            seen.add(id(link))
+            if isinstance(link, OSError) and link.errno is not None and is_full(link):
+                said = leaf.message if isinstance(leaf, ItemError) else str(link)
+                return said if os.strerror(link.errno) in said else f"{said} ({os.strerror(link.errno)})"
+            link = link.__cause__
+    return None
 
 
 def describe(error: BaseException) -> str:
@@ -380,7 +429,7 @@ def describe(error: BaseException) -> str:
         if not code.co_filename.startswith("<frozen "):  # Python's own importing
             place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500] + place
+    return f"{type(error).__name__}: {' '.join(KNOWN.text(str(error)).split())}"[:500] + place
 
 
 def workspace_of(run_folder: Path, item: int, attempt: int) -> Path:

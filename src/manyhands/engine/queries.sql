@@ -194,6 +194,9 @@ FROM usage WHERE id = 1;
 -- name: list_outputs
 SELECT id, file, size FROM outputs;
 
+-- name: count_unwritten
+SELECT count(*) FROM items WHERE written = 0 AND output = ?;
+
 -- name: forget_output
 UPDATE items SET written = 0 WHERE output = ?;
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ from manyhands.core.errors import RunError
 from manyhands.core.jsonio import Json, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
-from manyhands.engine.blobs import unpack
+from manyhands.engine.blobs import DamagedBlob, unpack
 from manyhands.engine.database import connect, is_current, queries, storage_errors
 from manyhands.engine.workload import FinishedItem, ItemRow, RecordedStep
 
@@ -28,8 +33,11 @@ class JournalReader:
     def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
         self._folder = folder
         self._path = folder / JOURNAL
-        if connection is None and not self._path.is_file():
-            raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+        try:
+            if connection is None and not has_journal(folder):
+                raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+        except OSError as error:
+            raise RunError(f"{folder}: can't be looked into ({error.strerror})") from error
         self._connection = connection or connect(self._path, read_only=True)
 
     @property
@@ -63,17 +71,20 @@ class JournalReader:
     def meta(self, name: str, default: Json = None) -> Json:
         """A fact about the run."""
         row = self.one("get_meta", name)
-        return default if row is None else loads(row[0])
+        try:
+            return default if row is None else loads(row[0])
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{self._path}: damaged: the fact {name!r} can't be read") from error
 
     def item(self, which: str) -> ItemRow | None:
         """An item by its number, or else by its key."""
         row = self.one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
-        return self.item_by_key(which) if row is None else item_row(row)
+        return self.item_by_key(which) if row is None else self._row(row)
 
     def item_by_key(self, key: str) -> ItemRow | None:
         """An item by its key."""
         row = self.one("item_by_key", without_surrogates(key))
-        return None if row is None else item_row(row)
+        return None if row is None else self._row(row)
 
     def items(self, behind: int = -1) -> Iterator[ItemRow]:
         """All items (behind a position) in order of the input, streamed."""
@@ -86,7 +97,7 @@ class JournalReader:
     def ended_after(self, position: int) -> list[ItemRow]:
         """The next items behind a position, in order, up to one that has not ended, and so many at most that they are quickly read."""
         rows = self.all("items_after", position, PAGE)
-        return [item_row(row) for row in takewhile(lambda row: _STATES[row[3]].final, rows)]
+        return [self._row(row) for row in takewhile(lambda row: _STATES[row[3]].final, rows)]
 
     def unwritten(self) -> Iterator[ItemRow]:
         """Ended items whose output line is not known to be on disk."""
@@ -100,22 +111,11 @@ class JournalReader:
 
     def steps(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
         """An attempt's steps in order of recording."""
-        return [
-            RecordedStep(
-                attempt,
-                scope,
-                seq,
-                kind,
-                unpack(request),
-                unpack(output),
-                started,
-                ended,
-                unpack(usage) if usage else {},
-            )
-            for attempt, scope, seq, kind, request, output, started, ended, usage in self.all(
-                "steps_of_attempt", item_number, attempt
-            )
-        ]
+        rows = self.all("steps_of_attempt", item_number, attempt)
+        try:
+            return [_step(*row) for row in rows]
+        except DamagedBlob as error:
+            raise DamagedBlob(f"{self._path}: a step of item {item_number}: {error}") from error
 
     def states(self, position: int, limit: int) -> list[tuple[int, str, str | None]]:
         """(position, state, reason) of items behind a position, in order, without those that left the input."""
@@ -123,12 +123,16 @@ class JournalReader:
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many items are in each state, by reason or cause."""
-        return {(state, detail): items for state, detail, items in self.all("count_by_state")}
+        counts = {(state, detail): items for state, detail, items in self.all("count_by_state")}
+        if unknown := {state for state, _ in counts} - _STATES.keys():
+            raise RunError(f"{self._path}: damaged: there is no state {unknown.pop()!r}")
+        return counts
 
     def usage(self) -> Usage:
         """What the run has used since it began, interrupted and abandoned attempts included."""
         row = self.one("get_usage")
-        return Usage(*row) if row else Usage()
+        usage = Usage(*row) if row else Usage()
+        return usage if isfinite(usage.cost) else replace(usage, cost=0.0, unpriced_calls=usage.calls)
 
     def working_seconds(self) -> float:
         """How long anyone worked on the run, all sessions together."""
@@ -162,11 +166,35 @@ class JournalReader:
                 return
             position = row[-1]
 
+    def _row(self, row: tuple[Any, ...]) -> ItemRow:
+        try:
+            return item_row(row)
+        except DamagedBlob as error:
+            raise DamagedBlob(f"{self._path}: {error}") from error
+
     def _paged(self, query: str, position: int = -1) -> Iterator[ItemRow]:
         while rows := self.all(query, position, PAGE):
             for row in rows:
-                yield item_row(row)
+                yield self._row(row)
             position = rows[-1][-1]
+
+
+def has_journal(folder: Path) -> bool:
+    """Whether there is a journal in a folder. Found out by one look, as it may just be made. Raises RunError if something that is no file
+    is in its place (a folder, a pipe, a link to nowhere), OSError for a folder that can't be looked into."""
+    journal = folder / JOURNAL
+    try:
+        if stat.S_ISREG(os.stat(journal).st_mode):
+            return True
+    except (FileNotFoundError, NotADirectoryError):
+        if not journal.is_symlink():
+            return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        if error.errno != errno.ELOOP:
+            raise
+    raise RunError(f"{journal}: not a plain file")
 
 
 def run_id_of(folder: Path) -> str:
@@ -176,6 +204,21 @@ def run_id_of(folder: Path) -> str:
         return str(reader.meta("run_id"))
     finally:
         reader.close()
+
+
+def _step(
+    attempt: int,
+    scope: str,
+    seq: int,
+    kind: str,
+    request: bytes,
+    output: bytes,
+    started: float,
+    ended: float,
+    usage: bytes | None,
+) -> RecordedStep:
+    found = unpack(usage) if usage else {}
+    return RecordedStep(attempt, scope, seq, kind, unpack(request), unpack(output), started, ended, found)
 
 
 def item_row(row: tuple[Any, ...]) -> ItemRow:
@@ -196,19 +239,24 @@ def item_row(row: tuple[Any, ...]) -> ItemRow:
         ended,
         position,
     ) = row
-    return ItemRow(
-        number,
-        key,
-        unpack(payload),
-        _STATES[state],
-        attempt,
-        performances,
-        failures,
-        reason,
-        cause,
-        message,
-        unpack(record) if record else None,
-        started,
-        ended,
-        position,
-    )
+    try:
+        return ItemRow(
+            number,
+            key,
+            unpack(payload),
+            _STATES[state],
+            attempt,
+            performances,
+            failures,
+            reason,
+            cause,
+            message,
+            unpack(record) if record else None,
+            started,
+            ended,
+            position,
+        )
+    except DamagedBlob as error:
+        raise DamagedBlob(f"item {number}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise DamagedBlob(f"item {number}: its row in {JOURNAL} is damaged; restore the file from a copy") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -13,20 +13,24 @@ from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, StorageError
+from manyhands.core.jsonio import pretty
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.redaction import protect, protect_environment
 from manyhands.core.usage import Usage
+from manyhands.engine.budget import Budget
 from manyhands.engine.context import Item, Limits
 from manyhands.engine.engine import Ending, Engine, sweep_workspaces
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.local import LocalExecutor
 from manyhands.engine.executors.processes import ProcessExecutor
 from manyhands.engine.executors.protocol import Executor
-from manyhands.engine.files import remove_asides, written_aside
+from manyhands.engine.files import keep_private, remove_asides, written_aside
 from manyhands.engine.folders import is_made
-from manyhands.engine.limits import Budget, SharedLimits
+from manyhands.engine.limits import SharedLimits
 from manyhands.engine.outputs import OutputFiles, repair
-from manyhands.engine.performance import Surroundings
+from manyhands.engine.performance import WORKSPACES, Surroundings
 from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.spending import SpendingMark
 from manyhands.engine.store import LOCK, REWRITE, Store
 from manyhands.engine.strays import kill_strays
 from manyhands.engine.summary import ledger, summarise
@@ -137,6 +141,7 @@ def create_run(
     if is_made(folder):
         raise RunError(f"{folder}: there is a run here already")
     clock = SystemClock()
+    _protect(workload)
     _make_folder(folder)
     store = Store(folder, clock, notice)
     if store.reader.meta("run_id") is not None:  # made by another process since we looked
@@ -159,6 +164,12 @@ def create_run(
         _remove_if_empty(folder)
         raise
     store.close()
+
+
+def _protect(workload: Workload) -> None:
+    """Whatever is recorded or written from now on has none of the secrets that are known."""
+    protect_environment(os.environ)
+    protect(workload.secrets().values())
 
 
 def plan(store: Store, workload: Workload, notice: Notice) -> None:
@@ -204,6 +215,7 @@ async def perform_run(
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
     clock = clock or SystemClock()
+    _protect(workload)
     if not (folder / JOURNAL).is_file():
         raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
     with ExitStack() as closing:
@@ -240,14 +252,21 @@ class _Session:
 
     def prepare(self, *, spec_changed: bool, retry_failed: bool, rewrite: bool) -> None:
         store = self._store
+        if store.missing:
+            self._notice(
+                f"this copy was made while the run was being performed: {store.missing} commits are not in it, and what "
+                "they recorded is done again"
+            )
         if strays := kill_strays(self._run_id):
             self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
         if spec_changed:  # in one transaction with what follows from it
             store.set_meta(spec=self._workload.spec, **({REWRITE: True} if rewrite else {}))
+        if (workspaces := store.folder / WORKSPACES).is_dir():
+            keep_private(workspaces)  # an older version may have made it for everybody
         plan(store, self._workload, self._notice)
         store.release_items(failed=retry_failed)
         remove_asides(store.folder)
-        if written := repair(store, self._workload, rebuild=rewrite):
+        if written := repair(store, self._workload, self._notice, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")
         sweep_workspaces(store, self._workload.execution)
 
@@ -255,9 +274,10 @@ class _Session:
         store, execution = self._store, self._workload.execution
         if not _left_to_do(store.reader):
             return Ending()
-        limits = self._limits(execution)
+        mark = SpendingMark(store)
+        limits = self._limits(execution, mark)
         store.begin()
-        outputs = OutputFiles(store, self._clock)
+        outputs = OutputFiles(store, self._clock, self._notice)
         ending = Ending(stopped="crashed")
         try:
             async with _executor(self._executor(execution, limits)) as executor:
@@ -276,8 +296,9 @@ class _Session:
         finally:
             outputs.close()
             await store.end("finished" if ending.stopped is None else f"stopped: {ending.stopped}")
+            mark.close(limits.budget)
         try:
-            repair(store, self._workload)  # lines that a stop at once, or a failing disk, left out
+            repair(store, self._workload, self._notice)  # lines that a stop at once, or a failing disk, left out
         except StorageError as error:
             ending.error = ending.error or error
         return ending
@@ -293,23 +314,33 @@ class _Session:
             sweep_workspaces(self._store, self._workload.execution)
             summary = summarise(self._store.reader)
             with written_aside(self._store.folder / SUMMARY) as handle:
-                handle.write(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+                handle.write(pretty(summary) + "\n")
         except StorageError as failure:
             error = error or failure
             summary = summarise(self._store.reader)
         return RunResult(self._store.folder, summary, ending.stopped, ending.interrupted, error, tuple(ending.notes))
 
-    def _limits(self, execution: Execution) -> SharedLimits:
+    def _limits(self, execution: Execution, mark: SpendingMark) -> SharedLimits:
         reader = self._store.reader
         budget = Budget(
             execution.max_cost,
             execution.max_total_tokens,
             execution.max_seconds,
             spent=reader.usage(),
+            assumed=mark.assumed,
             elapsed=reader.working_seconds(),
             clock=self._clock,
         )
-        return SharedLimits(self._clock, budget=budget)
+        self._tell_assumed(budget)
+        return SharedLimits(self._clock, budget=budget, mark=mark)
+
+    def _tell_assumed(self, budget: Budget) -> None:
+        cost, tokens = budget.assumed.cost, budget.assumed.total_tokens
+        if (budget.max_cost is not None and cost) or (budget.max_total_tokens is not None and tokens):
+            self._notice(
+                f"up to ${cost:.4f} and {tokens:,} tokens count as spent for calls of earlier sessions whose answers are not known "
+                "(unreadable, or in flight when the run was killed)"
+            )
 
     def _executor(self, execution: Execution, limits: Limits) -> Executor:
         if execution.executor == "local":

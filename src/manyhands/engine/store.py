@@ -6,10 +6,11 @@ import fcntl
 import os
 import socket
 import sqlite3
+import stat
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,9 @@ from manyhands.core.errors import ItemError, RunError, StorageError, UserError
 from manyhands.core.failures import FAILURES
 from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.outcomes import Outcome
+from manyhands.core.redaction import KNOWN
 from manyhands.engine.blobs import pack
+from manyhands.engine.commits import META, RECORD, Commits, check_pages
 from manyhands.engine.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
 from manyhands.engine.performance import StepRow
 from manyhands.engine.reader import JOURNAL, JournalReader
@@ -27,6 +30,7 @@ from manyhands.engine.workload import PlannedItem
 from manyhands.engine.writer import GroupWriter, OnCommit
 
 LOCK = "run.lock"
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LOCK_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.0)
 REWRITE = "rewrite_outputs"
 """The fact that all output has to be written again, recorded until that is done."""
@@ -39,24 +43,35 @@ CHUNKS_IN_TRANSACTION = 20
 
 
 class RunLock:
-    """The right to perform a run: an operating system lock that ends with the process, however it ends."""
+    """The right to perform a run: an operating system lock that ends with the process, however it ends. Nobody else can take it: who may
+    only read the folder can't open the file."""
 
     def __init__(self, folder: Path) -> None:
         """Raises RunError, naming the owner, if another process has it."""
         self._path = folder / LOCK
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self._path, _LOCK_FLAGS, 0o600)
         except OSError as error:
             raise StorageError(f"{self._path}: the folder can't be written ({error.strerror})") from error
-        if not self._locked():
-            owner = self._path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             os.close(self._descriptor)
-            raise RunError(f"{folder}: this run is being performed by {owner}; one process at a time can do that")
+            raise RunError(f"{self._path}: not a plain file; remove it")
+        with suppress(OSError):  # of somebody else, who lets us write it
+            os.fchmod(self._descriptor, 0o600)
+        if not self._locked():
+            message = self._refusal(folder)
+            os.close(self._descriptor)
+            raise RunError(message)
         try:
-            os.ftruncate(self._descriptor, 0)
-            os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            os.ftruncate(self._descriptor, RECORD)
+            os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), RECORD)
         except OSError:
             pass  # a full disk: the name is for people, the lock holds without it
+
+    @property
+    def descriptor(self) -> int:
+        """Of the lock file. What it holds besides the owner's name is told by ``Commits``."""
+        return self._descriptor
 
     def _locked(self) -> bool:
         """Take the lock. Whoever only looks whether a run is owned holds it for an instant, which is waited out."""
@@ -68,9 +83,20 @@ class RunLock:
                 time.sleep(pause)
         return False
 
+    def _refusal(self, folder: Path) -> str:
+        said = os.pread(self._descriptor, 300, RECORD).decode(errors="replace").strip()
+        holders = _holders(os.fstat(self._descriptor))
+        words = said.split()
+        if holders and len(words) > 1 and words[1].isdecimal() and words[-1] == socket.gethostname():
+            said = said if int(words[1]) in holders else ""
+        if said or not holders:
+            return f"{folder}: this run is being performed by {said or 'another process'}; one process at a time can do that"
+        return f"{self._path}: held by process {holders[0]}, which does not perform the run; end that process, or remove the file"
+
     def release(self) -> None:
         if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, RECORD)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -78,7 +104,11 @@ class RunLock:
 def is_owned(folder: Path) -> bool:
     """Whether some process is performing the run."""
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except PermissionError:  # somebody else's run: what the kernel tells everybody must do
+        with suppress(OSError):
+            return bool(_holders(os.stat(folder / LOCK)))
+        return False
     except OSError:
         return False
     try:
@@ -88,6 +118,15 @@ def is_owned(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _holders(status: os.stat_result) -> list[int]:
+    """The processes that hold a lock on a file, as ``/proc/locks`` tells (see proc(5))."""
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError, ValueError, IndexError):
+        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+        return [int(words[4]) for words in lines if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0]
+    return []
 
 
 class Store:
@@ -104,11 +143,17 @@ class Store:
         self._lock = RunLock(folder)
         with ExitStack() as undo:
             undo.callback(self._lock.release)
+            self._commits = Commits(self._path, folder / LOCK, self._lock.descriptor)
             self._connection = connect(self._path, any_thread=True)
             undo.callback(self._connection.close)
             prepare(self._connection, self._path, notice)
+            if not self._commits.sound:
+                check_pages(self._connection, self._path)
             migrate(self._connection, self._path)
             self.reader = JournalReader(folder, connect(self._path, read_only=True))
+            undo.callback(self.reader.close)
+            self.missing = self._commits.compare(self.reader.meta(META, 0))
+            """Commits that are missing: those that a run's performer made while its folder was being copied."""
             undo.pop_all()
         self._writer: GroupWriter | None = None
         self._session = 0
@@ -120,7 +165,7 @@ class Store:
         """Record facts about the run."""
         with storage_errors(self._path), transaction(self._connection):
             for name, value in values.items():
-                self._execute("set_meta", [(name, dumps(value).decode())])
+                self._execute("set_meta", [(name, dumps(KNOWN.json(value)).decode())])
 
     def plan(self, items: Iterable[PlannedItem], generation: int) -> None:
         """Enter all items of the input, in order. ``generation``: a number that no earlier planning had, finished or not.
@@ -138,7 +183,7 @@ class Store:
 
     def _plan_chunk(self, chunk: list[PlannedItem], position: int, generation: int) -> None:
         rows = [
-            (without_surrogates(item.key), position + index, generation, pack(item.payload))
+            (without_surrogates(item.key), position + index, generation, pack(KNOWN.json(item.payload)))
             for index, item in enumerate(chunk)
         ]
         self._refuse_duplicates([row[0] for row in rows], generation)
@@ -215,7 +260,7 @@ class Store:
                 queries()["open_session"], (os.getpid(), socket.gethostname(), now, now)
             ).fetchone()
         self._session = row[0]
-        self._writer = GroupWriter(self._connection, self._path)
+        self._writer = GroupWriter(self._connection, self._path, self._commits)
 
     @property
     def writer(self) -> GroupWriter:
@@ -249,7 +294,7 @@ class Store:
         self.writer.submit("add_failures", (number, attempt, self._clock.now(), failure.cause, _text(failure.message)))
 
     def end_attempt(self, number: int, attempt: int, reason: str) -> None:
-        self.writer.submit("end_attempts", (number, attempt, self._clock.now(), reason))
+        self.writer.submit("end_attempts", (number, attempt, self._clock.now(), _text(reason)))
 
     def mark_written(self, numbers: list[int], sizes: dict[str, int]) -> Awaitable[None]:
         """Lines are on disk: their items, and the sizes of their files in bytes."""
@@ -275,12 +320,13 @@ class Store:
             if writer.failure is None:
                 now = self._clock.now()
                 with storage_errors(self._path):
-                    self._connection.execute(queries()["close_session"], (now, now, ending, self._session))
+                    self._connection.execute(queries()["close_session"], (now, now, _text(ending), self._session))
 
     def close(self) -> None:
         """Give the run up to whoever wants it next."""
         self.reader.close()
         self._connection.close()
+        self._commits.seal()
         self._lock.release()
 
     def _execute(self, query: str, rows: list[tuple[Any, ...]]) -> sqlite3.Cursor:
@@ -302,8 +348,8 @@ def outcome_row(outcome: Outcome, time: float) -> tuple[Any, ...]:
 
 
 def _text(message: str) -> str:
-    """A message as the journal can hold it: valid Unicode, of bounded length."""
-    return without_surrogates(message[:LONGEST_MESSAGE])
+    """A message as the journal can hold it: without secrets, valid Unicode, of bounded length."""
+    return without_surrogates(KNOWN.text(message)[:LONGEST_MESSAGE])
 
 
 def _chunks(items: Iterable[_Element], size: int) -> Iterator[list[_Element]]:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import StorageError
 from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.commits import META, Commits
 from manyhands.engine.database import expanded, queries, storage_error, transaction
+from manyhands.engine.full_disk import Patience
 
 ORDER = (
     "set_meta",
@@ -36,6 +40,8 @@ ORDER = (
 its step before it settles, and its end before it is claimed again."""
 LAZY_SECONDS = 0.05
 """How long rows that nobody waits for are held back, to share the commit of one that somebody waits for."""
+_AGAIN = 0.1
+"""Seconds until a commit that a full disk has stopped is tried again."""
 CHUNKS = (256, 64, 16)
 """Rows written by one statement: so many, or whatever is left. The statements stay prepared, so there must be few kinds of them;
 but each has to wait for the interpreter's lock when it is done, which is dear while the event loop is busy."""
@@ -54,9 +60,11 @@ class _Batch:
 class GroupWriter:
     """Writes to one database from one thread. Made, used and closed on one event loop."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, noted: Commits) -> None:
+        self._noted = noted
         self._connection = connection
         self._path = path
+        self._patience = Patience(path.parent)
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._condition = threading.Condition(self._lock)
@@ -145,7 +153,8 @@ class GroupWriter:
                 batch, self._batch = self._batch, _Batch()
                 if not (batch.rows or batch.waiters):
                     return
-            self._commit(batch)
+            while not self._commit(batch):
+                time.sleep(_AGAIN)
 
     def _wait_for_work(self) -> None:
         while not (self._batch.rows or self._batch.waiters or self._closing):
@@ -157,7 +166,8 @@ class GroupWriter:
             self._condition.wait(LAZY_SECONDS)
             self._dozing = False
 
-    def _commit(self, batch: _Batch) -> None:
+    def _commit(self, batch: _Batch) -> bool:
+        """False if it is worth trying again."""
         try:
             if self._failure is None and batch.rows:
                 fold_starts(batch.rows)
@@ -167,11 +177,24 @@ class GroupWriter:
                             self._write(kind, batch.rows[kind])
                     if batch.usage is not ZERO:
                         self._connection.execute(queries()["add_usage"], usage_row(batch.usage))
+                    self._connection.execute(expanded("set_meta", 2, 1), (META, str(self._noted.count + 1)))
+                self._noted.note(self._noted.count + 1)
                 self.commits += 1
+                self._patience.over()
         except Exception as error:  # noqa: BLE001 - a thread that died of anything would leave everyone waiting for ever
+            if self._undone() and self._patience.worth_waiting(error):
+                return False
             self._failure = storage_error(self._path, error)
         if batch.waiters and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_resolve, batch.waiters, self._failure)
+        return True
+
+    def _undone(self) -> bool:
+        """Whether nothing of a transaction that failed is left."""
+        with suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        return not self._connection.in_transaction
 
     def _write(self, kind: str, rows: list[Row]) -> None:
         columns, start = len(rows[0]), 0
@@ -189,7 +212,7 @@ def fold_starts(rows: dict[str, list[Row]]) -> None:
     if starts is None or ends is None:
         return
     begun: dict[int, float] = {row[0]: row[1] for row in starts}
-    rows["settle_items"] = [(*end[:-1], begun.pop(end[0], None)) for end in ends]
+    rows["settle_items"] = [(*end[:-1], begun.pop(end[0], end[-1])) for end in ends]
     if begun:
         rows["start_items"] = list(begun.items())
     else:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,11 +14,12 @@ from typing import IO
 
 from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.usage import ZERO
 from manyhands.engine.context import CallReport, Limits
 from manyhands.engine.executors import wire
+from manyhands.engine.files import mask_secrets
+from manyhands.engine.interpreters import PYTHONPATH, module_path, python_command
 from manyhands.engine.performance import Claim, Journal, Performed, StepRow
-from manyhands.engine.strays import MARK, kill_strays
+from manyhands.engine.strays import MARK, kill_strays, process_mark
 
 START_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
@@ -74,8 +74,8 @@ class ProcessExecutor:
         self._unusable: str | None = None
         self._stopping = False
         self._closing = False
-        self._died: list[str] = []
-        """The marks of workers that were killed. What one was just starting bears its mark an instant later, so it is looked for again."""
+        self._died: list[int] = []
+        """The ids of workers that were killed. What one was just starting bears its mark an instant later, so it is looked for again."""
         self._log: IO[bytes] | None = None
 
     @property
@@ -136,10 +136,11 @@ class ProcessExecutor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for mark in self._died:
-            await asyncio.to_thread(kill_strays, mark)
+        for process in self._died:
+            await asyncio.to_thread(kill_strays, self._run_id, process)
         if self._log is not None:
             self._log.close()
+            await asyncio.to_thread(mask_secrets, Path(self._log.name))
 
     async def _spawn(self) -> None:
         """Start a worker; one that is begun is started to its end, so that it can be ended properly."""
@@ -155,10 +156,7 @@ class ProcessExecutor:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "manyhands.engine.executors.worker",
-                str(theirs.fileno()),
+                *python_command("manyhands.engine.executors.worker", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -166,8 +164,8 @@ class ProcessExecutor:
                 start_new_session=True,
                 env={
                     **os.environ,
-                    MARK: f"{self._run_id}.{os.getpid()}",
-                    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                    MARK: process_mark(self._run_id),
+                    PYTHONPATH: module_path(),
                 },
             )
         worker = _Worker(process, await wire.Channel.over(ours))
@@ -299,14 +297,13 @@ class ProcessExecutor:
         self._workers.remove(worker)
         worker.channel.close()
         code = await _exit_code(worker.process)
-        mark = f"{self._run_id}.{worker.process.pid}"
-        kill_strays(mark)
+        kill_strays(self._run_id, worker.process.pid)
         if code != 0:
-            self._died.append(mark)
+            self._died.append(worker.process.pid)
         for task in list(worker.requests.values()):
             task.cancel()
         for permit in worker.permits:
-            self._limits.release(permit, CallReport(usage=ZERO, failed=True))
+            self._limits.release(permit, CallReport(failed=True, unknown=True))
         failure = ItemError(Cause.WORKER_CRASH, f"the worker process {worker.process.pid} died ({_how(code)})")
         performed = Performed(failure=failure, shared_crash=len(worker.tickets) > 1)
         for future in worker.tickets.values():
@@ -333,7 +330,7 @@ class ProcessExecutor:
         except TimeoutError:
             _kill(worker.process)
             await worker.process.wait()
-        kill_strays(f"{self._run_id}.{worker.process.pid}")
+        kill_strays(self._run_id, worker.process.pid)
 
     def _background(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

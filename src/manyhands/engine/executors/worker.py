@@ -21,11 +21,13 @@ from typing import Any
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.redaction import protect, protect_environment
 from manyhands.core.usage import Reserve
 from manyhands.engine.context import CallReport
 from manyhands.engine.executors import wire
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.performance import Performed, StepRow, Surroundings, describe, perform_item
+from manyhands.engine.streams import safe_streams
 from manyhands.engine.workload import Workload, load_workload
 
 CLEAN_UP_SECONDS = 8.0
@@ -132,6 +134,8 @@ async def serve(descriptor: int) -> None:
     begin: wire.Begin | None = await channel.receive()
     if begin is None:
         return
+    protect_environment(os.environ)
+    protect(begin.secrets.values())
     try:
         workload = load_workload(begin.workload)(begin.spec, Path(begin.folder))
         gc.freeze()
@@ -155,7 +159,8 @@ def die_with(parent: int) -> None:
 def main() -> None:
     die_with(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    run_on_loop(serve(int(sys.argv[1])))
+    with safe_streams():
+        run_on_loop(serve(int(sys.argv[1])))
 
 
 if __name__ == "__main__":
