@@ -50,9 +50,11 @@ def make_model(
     prices: str | Path | None = None,
     latency: float = 0.0,
     retries: Retries | None = None,
+    max_tokens: int | None = None,
 ) -> ChatModel:
     """The model of a run. ``api_key`` comes from ``resolve_api_key``; ``prices`` is the path of a price table; ``seed`` and
-    ``latency`` (seconds a call) are for the simulated model; ``retries``: how failed calls are tried again, None: as usual.
+    ``latency`` (seconds a call) are for the simulated model; ``retries``: how failed calls are tried again, None: as usual;
+    ``max_tokens``: is sent with calls that name none.
 
     Raises UserError for a base URL that is none, a provider's endpoint without its key, or a bad price table.
     """
@@ -66,7 +68,9 @@ def make_model(
     # Here, because aiohttp takes long to import, and many runs have no use for it.
     from manyhands.models.openai_client import OpenAIChatModel
 
-    return OpenAIChatModel(url, api_key, prices=table, retries=retries, simulated=_simulated_name(model))
+    return OpenAIChatModel(
+        url, api_key, prices=table, retries=retries, simulated=_simulated_name(model), max_tokens=max_tokens
+    )
 
 
 def resolve_api_key(explicit: str | None, base_url: str | None, environ: Mapping[str, str]) -> str | None:

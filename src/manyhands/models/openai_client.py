@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -17,14 +18,17 @@ import aiohttp
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json, dumps, loads
-from manyhands.core.usage import Reserve
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.redaction import KNOWN, protect
+from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.context import CallReport, Limits
-from manyhands.models.openai_errors import Problem, classify, classify_payload, parse_rate_headers, redact
-from manyhands.models.openai_request import Endpoint, request_body, request_headers
-from manyhands.models.openai_response import Unreadable, parse_completion
-from manyhands.models.pricing import PriceTable
+from manyhands.models.answer_body import TooLarge, answer_body
+from manyhands.models.openai_errors import Problem, classify, classify_payload, parse_rate_headers, read_json
+from manyhands.models.openai_request import Endpoint, request_body, request_headers, writes_cache
+from manyhands.models.openai_response import Unreadable, parse_completion, reported_usage, tells_usage
+from manyhands.models.pricing import BOUNDED_ANSWER, FREE, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
+from manyhands.models.request_bound import input_tokens
 from manyhands.models.retries import Retries
 
 LONGEST_RATE_LIMIT_WAIT = 1800.0
@@ -32,13 +36,8 @@ LONGEST_RATE_LIMIT_WAIT = 1800.0
 LONGEST_RETRY_AFTER = 60.0
 """Seconds that a server error's ``Retry-After`` is honoured for at most."""
 LARGEST_RESPONSE = 64 * 1024 * 1024
-DEFAULT_OUTPUT_TOKENS = 8192
-"""What an answer is assumed to be at most where ``max_tokens`` is not set."""
-LEAST_SECRET = 16
-"""Characters from which on a key is taken out of answers. Shorter ones (``none``, ``dummy``) are no secrets, but words."""
-_BYTES_PER_TOKEN = 3
-_TOKENS_PER_IMAGE = 2000
-_LARGEST_INLINE = 4096
+_TIMED_OUT = 408
+_OF_BOUND = re.compile(r"max_(completion_)?tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,8 @@ class OpenAIChatModel:
     """A ``ChatModel`` at ``base_url``, which is used with or without a key.
 
     ``retries``: how failed calls are tried again. ``simulated``: whether the answers are known to come from the simulated
-    model. Connections are pooled; the pool is opened by the first call, in its loop.
+    model. ``max_tokens``: is sent with calls that name none, so that a budget can rely on it. Connections are pooled; the
+    pool is opened by the first call, in its loop.
     """
 
     def __init__(
@@ -67,17 +67,18 @@ class OpenAIChatModel:
         longest_rate_limit_wait: float = LONGEST_RATE_LIMIT_WAIT,
         largest_response: int = LARGEST_RESPONSE,
         simulated: bool = False,
+        max_tokens: int | None = None,
     ) -> None:
         self.endpoint = Endpoint.of(base_url)
-        self._api_key = api_key or None
-        self._secret = api_key.encode() if api_key and len(api_key) >= LEAST_SECRET else None
+        protect([api_key] if api_key else [])
         self._prices = prices or PriceTable()
         self._retries = retries or Retries()
         self._longest_rate_limit_wait = longest_rate_limit_wait
         self._largest_response = largest_response
         self._simulated = simulated
+        self._max_tokens = max_tokens
         self._session: aiohttp.ClientSession | None = None
-        self._headers = request_headers(self.endpoint, self._api_key)
+        self._headers = request_headers(self.endpoint, api_key or None)
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         key_hash = hashlib.blake2b((api_key or "").encode(), digest_size=4).hexdigest()
         self.limit_key = f"{self.endpoint.shown}#{key_hash}"
@@ -88,22 +89,28 @@ class OpenAIChatModel:
 
     def worst_case(self, request: ChatRequest) -> Reserve:
         """What a call may use at most, as far as can be told before it."""
+        request = self._bounded(request)
         return self._reserve(request, dumps(request_body(request, self.endpoint)))
 
     async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
         """Ask, waiting out rate limits and trying again what passes by itself. Raises ItemError."""
+        request = self._bounded(request)
         body = dumps(request_body(request, self.endpoint))
         reserve = self._reserve(request, body)
         began = clock.monotonic()
         rate_limited_since: float | None = None
         tries = failures = 0
+        paid = ZERO
         while True:
             tried = await self._limited_try(request, body, reserve, limits, clock)
             tries += 1
             if tried.completion is not None:
                 # The completion was made for this call alone, so that nobody else sees what is added.
                 tried.completion.extra.update(latency=round(clock.monotonic() - began, 4), tries=tries)
-                return tried.completion
+                return (
+                    replace(tried.completion, usage=tried.completion.usage + paid) if paid.calls else tried.completion
+                )
+            paid = paid + tried.report.usage
             problem = tried.problem
             assert problem is not None  # a try comes to one or the other
             if self._retries.waits_out(problem):
@@ -114,7 +121,7 @@ class OpenAIChatModel:
             failures += 1
             problem = self._retries.judged(problem)
             if not problem.passing or failures >= self._retries.tries:
-                raise self._error(problem, failures)
+                raise self._error(self._explained(problem, request), failures)
             await clock.sleep(self._pause(problem, failures, body))
 
     async def close(self) -> None:
@@ -127,7 +134,7 @@ class OpenAIChatModel:
         self, request: ChatRequest, body: bytes, reserve: Reserve, limits: Limits, clock: Clock
     ) -> _Try:
         permit = await limits.acquire(self.limit_key, reserve)
-        report = CallReport(failed=True)
+        report = CallReport(failed=True, unknown=True)  # if it is cancelled
         try:
             tried = await self._try(request, body, clock)
             report = tried.report
@@ -139,47 +146,46 @@ class OpenAIChatModel:
         try:
             status, headers, content = await self._exchange(request, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return _failed(Problem(Cause.MODEL_ERROR, self._connection_problem(error, request), passing=True))
-        except _TooLarge:
-            text = f"the answer is larger than {self._largest_response:,} bytes"
-            return _failed(Problem(Cause.MODEL_ERROR, text))
+            problem = Problem(Cause.MODEL_ERROR, self._connection_problem(error, request), passing=True)
+            return _failed(problem, unknown=not isinstance(error, _NEVER_SENT))
+        except TooLarge as error:
+            return _failed(Problem(Cause.MODEL_ERROR, str(error)), unknown=True)
         if status != 200:
-            return _failed(classify(status, headers, content, clock.now()))
+            problem = classify(status, headers, content, clock.now())
+            return self._broken(problem, read_json(content), request)
         return self._read(request, body, headers, content, clock)
 
     def _read(self, request: ChatRequest, body: bytes, headers: Any, content: bytes, clock: Clock) -> _Try:
-        # An answer is recorded, and a model may repeat what a server or a tool showed it.
-        if self._secret is not None and self._secret in content:
-            content = content.replace(self._secret, b"[redacted]")
-        payload = _parse(content)
+        payload = read_json(content)
         problem = classify_payload(payload, clock.now())
         if problem is not None:
-            return _failed(problem)
+            return self._broken(problem, payload, request)
         try:
             completion = parse_completion(
                 payload, model=request.settings.model, prices=self._prices, request_size=len(body)
             )
         except Unreadable as error:
-            return _failed(Problem(Cause.MODEL_ERROR, str(error), passing=True))
+            return self._broken(Problem(Cause.MODEL_ERROR, str(error), passing=True), payload, request)
         remaining, reset_after = parse_rate_headers(headers, clock.now())
-        return _Try(CallReport(completion.usage, remaining=remaining, reset_after=reset_after), completion)
+        # Where the server does not say what a call used, its bill is an estimate, and the budget counts the worst.
+        unknown = not tells_usage(payload)
+        report = CallReport(completion.usage, remaining=remaining, reset_after=reset_after, unknown=unknown)
+        return _Try(report, completion)
+
+    def _broken(self, problem: Problem, payload: Json, request: ChatRequest) -> _Try:
+        """An answer without a completion. It costs what it says; if it says nothing, it may have been made all the same, unless the server
+        refused the request."""
+        told = reported_usage(payload, model=request.settings.model, prices=self._prices)
+        if told is not None:
+            return _failed(problem, told)
+        return _failed(problem, unknown=not (problem.rate_limited or _refuses(problem.status)))
 
     async def _exchange(self, request: ChatRequest, body: bytes) -> tuple[int, Any, bytes]:
         timeout = self._timeout(request.settings.call_timeout)
         call = self._opened().post(self.endpoint.url, data=body, timeout=timeout, allow_redirects=False)
         async with call as response:
-            return response.status, response.headers, await self._content(response)
-
-    async def _content(self, response: aiohttp.ClientResponse) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        while chunk := await response.content.readany():
-            size += len(chunk)
-            if size > self._largest_response:
-                response.close()
-                raise _TooLarge
-            chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            content = await answer_body(response, self._largest_response)
+            return response.status, response.headers, _without_secrets(content)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -198,12 +204,24 @@ class OpenAIChatModel:
             timeout = self._timeouts[seconds] = aiohttp.ClientTimeout(total=seconds, connect=min(60.0, seconds))
         return timeout
 
+    def _bounded(self, request: ChatRequest) -> ChatRequest:
+        """The request with the ``max_tokens`` of the run, if it names none of its own."""
+        if self._max_tokens is None or request.settings.max_tokens is not None:
+            return request
+        return replace(request, settings=replace(request.settings, max_tokens=self._max_tokens))
+
     def _reserve(self, request: ChatRequest, body: bytes) -> Reserve:
-        input_tokens = _input_tokens(request, body)
-        output_tokens = request.settings.max_tokens or DEFAULT_OUTPUT_TOKENS
-        price = None if self._simulated else self._prices.price(request.settings.model)
-        cost = price.worst_case(input_tokens, output_tokens) if price is not None else 0.0
-        return Reserve(input_tokens + output_tokens, cost)
+        settings = request.settings
+        asked = input_tokens(request, body)
+        answered = settings.max_tokens or BOUNDED_ANSWER
+        price = self._prices.price(settings.model) or (FREE if self._simulated else None)
+        cache_writes = writes_cache(settings, self.endpoint)
+        model = f"{settings.model} at {self.endpoint.shown}"
+        if price is None:
+            return Reserve(asked + answered, 0.0, model, answered, priced=False)
+        cost = price.worst_case(asked, answered, cache_writes=cache_writes)
+        of_answer = cost - price.worst_case(asked, 0, cache_writes=cache_writes)
+        return Reserve(asked + answered, cost, model, answered, of_answer)
 
     def _pause(self, problem: Problem, failures: int, body: bytes) -> float:
         delay = self._retries.pause(failures, hashlib.blake2b(body, digest_size=8).hexdigest())
@@ -216,13 +234,21 @@ class OpenAIChatModel:
         text = f"{self.endpoint.shown}: rate-limited for {waited:.0f} s"
         if asked:
             text += f" and asked to wait {asked:.0f} s more"
-        message = redact(f"{text}: {problem.message}", self._api_key)
-        raise ItemError(Cause.RATE_LIMIT, message, retry_after=problem.retry_after)
+        raise ItemError(Cause.RATE_LIMIT, KNOWN.text(f"{text}: {problem.message}"), retry_after=problem.retry_after)
+
+    def _explained(self, problem: Problem, request: ChatRequest) -> Problem:
+        """The problem; if it is about the bound of the answer, which nobody may know of, with what to do about it."""
+        bound = request.settings.max_tokens
+        about = problem.cause is Cause.CONTEXT_OVERFLOW or _OF_BOUND.search(problem.message)
+        if bound is None or bound != self._max_tokens or problem.status is None or not about:
+            return problem
+        hint = f"under the budget, max_tokens is {bound:,}; --max_tokens sets another, on resume with --override=max_tokens"
+        return replace(problem, message=f"{problem.message} ({hint})")
 
     def _error(self, problem: Problem, failures: int) -> ItemError:
         tries = f" ({failures} tries)" if failures > 1 else ""
         message = f"{self.endpoint.shown}: {problem.message}{tries}"
-        return ItemError(problem.cause, redact(message, self._api_key), retry_after=problem.retry_after)
+        return ItemError(problem.cause, KNOWN.text(message), retry_after=problem.retry_after)
 
     def _connection_problem(self, error: BaseException, request: ChatRequest) -> str:
         if isinstance(error, TimeoutError):
@@ -234,41 +260,37 @@ class OpenAIChatModel:
             return f"can't connect: {os.strerror(number) if number else error.os_error}"
         if isinstance(error, aiohttp.ClientPayloadError):
             return "the connection broke in the middle of the answer"
-        text = " ".join(str(error).split())
+        text = " ".join(KNOWN.text(str(error)).split())
         return f"the connection broke: {text or type(error).__name__}"
 
 
-class _TooLarge(Exception):
-    """The response body passes the bound."""
+_NEVER_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+)
+"""Errors that come before the request is on its way."""
 
 
-def _failed(problem: Problem) -> _Try:
-    report = CallReport(failed=True, rate_limited=problem.rate_limited, retry_after=problem.retry_after)
+def _failed(problem: Problem, usage: Usage = ZERO, *, unknown: bool = False) -> _Try:
+    report = CallReport(
+        usage, failed=True, rate_limited=problem.rate_limited, retry_after=problem.retry_after, unknown=unknown
+    )
     return _Try(report, problem=problem)
 
 
-def _parse(content: bytes) -> Json:
-    try:
-        return loads(content)
-    except (ValueError, RecursionError):
-        return None
+def _refuses(status: int | None) -> bool:
+    """Whether an HTTP status means that no answer was made."""
+    return status is not None and 300 <= status < 500 and status != _TIMED_OUT
 
 
-def _input_tokens(request: ChatRequest, body: bytes) -> int:
-    """Tokens of a request at most: a third of its bytes (English has four to a token; other scripts have more bytes to a
-    character), with inline images counted apart."""
-    only_text = not any(isinstance(message.get("content"), list) for message in request.messages)
-    if only_text or (b'"image_url"' not in body and b'"input_audio"' not in body):
-        return len(body) // _BYTES_PER_TOKEN + 1
-    inline = images = 0
-    for message in request.messages:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else ():
-            size = len(dumps(part))
-            if size > _LARGEST_INLINE and isinstance(part, dict) and part.get("type") != "text":
-                inline += size
-                images += 1
-    return max(0, len(body) - inline) // _BYTES_PER_TOKEN + 1 + images * _TOKENS_PER_IMAGE
+def _without_secrets(content: bytes) -> bytes:
+    """An answer as it may be recorded: a model repeats what a server or a tool showed it, and a server what it was sent."""
+    if not KNOWN.is_in(content):
+        return content
+    payload = read_json(content)
+    return KNOWN.data(content) if payload is None else dumps(KNOWN.json(payload))
 
 
 def _proxy_for(base_url: str) -> str | None:

@@ -10,13 +10,17 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.jsonio import Json, dumps, loads_mended
+from manyhands.core.redaction import KNOWN
 
 _LONGEST_MESSAGE = 500
-_LEAST_SECRET = 4
+_LONGEST_READ = 8 * _LONGEST_MESSAGE
+"""Characters of an explanation that are looked at."""
+_MOST_BRACKETS = 1_000_000
+"""Arrays and objects of an answer at most: in memory, each takes up to fifty times the bytes that it has in JSON."""
 _CONTEXT = re.compile(
     r"context[ _-]?(length|size|window)|token limit|too many tokens|reduce the length|exceeds the limit"
-    r"|(prompt|input|request) is too (long|large)|payload too large|exceed\w* .{0,40}context",
+    r"|(prompt|input|request) is too (long|large)|payload too large|exceed\w{0,20} .{0,40}context",
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(r"insufficient[ _](quota|credit|balance|funds)", re.IGNORECASE)
@@ -45,7 +49,7 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, now: float) -
 
 
 def _classified(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:
-    payload = _payload(body)
+    payload = read_json(body)
     detail = error_text(payload, body)
     code = _code(payload)
     message = f"HTTP {status}{': ' + detail if detail else ''}"
@@ -66,6 +70,16 @@ def _classified(status: int, headers: Mapping[str, str], body: bytes, now: float
     return Problem(Cause.MODEL_REFUSED, message)
 
 
+def read_json(body: bytes) -> Json:
+    """A body as JSON; None for what is none, or more of it than any answer has."""
+    if body.count(b"{") + body.count(b"[") > _MOST_BRACKETS:
+        return None
+    try:
+        return loads_mended(body)
+    except (ValueError, RecursionError):
+        return None
+
+
 def classify_payload(payload: Json, now: float) -> Problem | None:
     """The error in an answer with status 200, which some gateways send when the provider behind them fails; None if there
     is none."""
@@ -81,7 +95,7 @@ def classify_payload(payload: Json, now: float) -> Problem | None:
         return None
     wrapped = {"error": error}
     code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, str) and code.isdigit():
+    if isinstance(code, str) and code.isdecimal() and len(code) == 3:
         code = int(code)
     if isinstance(code, int) and 400 <= code < 600:
         return classify(code, {}, dumps(wrapped), now)
@@ -95,16 +109,9 @@ def error_text(payload: Json, body: bytes) -> str:
     """The explanation in an error body, in one line of at most 500 characters."""
     text = _explanation(payload)
     if not text and payload is None:
-        text = body[: 8 * _LONGEST_MESSAGE].decode("utf-8", "replace")
-    line = " ".join(text.split())
+        text = KNOWN.cut(body[:_LONGEST_READ], end=True).decode("utf-8", "replace")
+    line = " ".join(KNOWN.text(text).split())
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
-
-
-def redact(text: str, secret: str | None) -> str:
-    """The text without the secret, which servers do echo."""
-    if not secret or len(secret) < _LEAST_SECRET:
-        return text
-    return text.replace(secret, "[redacted]")
 
 
 def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -183,16 +190,9 @@ def _number(value: str | None) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def _payload(body: bytes) -> Json:
-    try:
-        return loads(body)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _explanation(payload: Json) -> str:
     if isinstance(payload, str):
-        return payload
+        return KNOWN.text(payload)[:_LONGEST_READ]
     if isinstance(payload, list):
         return _explanation(payload[0]) if payload else ""
     if not isinstance(payload, dict):
@@ -201,7 +201,7 @@ def _explanation(payload: Json) -> str:
         text = _explanation(payload.get(name))
         if text:
             raw = _raw(payload)
-            return f"{text} ({raw})" if raw and raw not in text else text
+            return f"{text} ({raw})"[:_LONGEST_READ] if raw and raw not in text else text
     return _raw(payload)
 
 
@@ -209,11 +209,11 @@ def _raw(payload: dict[str, Any]) -> str:
     """What the provider behind OpenRouter said."""
     metadata = payload.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
-    return raw if isinstance(raw, str) else ""
+    return KNOWN.text(raw)[:_LONGEST_READ] if isinstance(raw, str) else ""
 
 
 def _code(payload: Json) -> str:
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         return ""
-    return f"{error.get('code') or ''} {error.get('type') or ''}"
+    return f"{error.get('code') or ''} {error.get('type') or ''}"[:_LONGEST_READ]

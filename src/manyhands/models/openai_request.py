@@ -69,7 +69,7 @@ def request_body(request: ChatRequest, endpoint: Endpoint) -> dict[str, Any]:
     """The body of a request. ``request`` is not changed."""
     settings = request.settings
     messages = [wire_message(message, endpoint) for message in request.messages]
-    if endpoint.openrouter and "claude" in settings.model:
+    if writes_cache(settings, endpoint):
         mark_for_caching(messages)
     body: dict[str, Any] = {"model": settings.model, "messages": messages}
     if request.tools:
@@ -81,6 +81,11 @@ def request_body(request: ChatRequest, endpoint: Endpoint) -> dict[str, Any]:
             body["provider"] = settings.provider
         body["usage"] = {"include": True}
     return body
+
+
+def writes_cache(settings: ChatSettings, endpoint: Endpoint) -> bool:
+    """Whether calls ask for their messages to be kept in the provider's prompt cache."""
+    return endpoint.openrouter and "claude" in settings.model
 
 
 def _add_sampling(body: dict[str, Any], settings: ChatSettings, endpoint: Endpoint) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeGuard
 
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message, ToolCall
-from manyhands.core.usage import Usage
-from manyhands.models.pricing import PriceTable
+from manyhands.core.usage import LARGEST_COUNT, Usage, as_cost
+from manyhands.models.pricing import FREE, PriceTable
 from manyhands.models.protocol import Completion
 from manyhands.models.reasoning import flatten, gather
 
@@ -17,6 +18,8 @@ SIMULATED_FINGERPRINT = "manyhands-simulated"
 """The ``system_fingerprint`` of answers that the simulated model made, by which the client knows them."""
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CHARACTERS_PER_TOKEN = 4
+_MOST_CALLS = 10_000
+"""Tool calls of an answer. What has more of them is no answer: every one is recorded, and answered."""
 _SIMULATED = Usage(simulated_calls=1)
 
 
@@ -66,12 +69,14 @@ def _message(sent: dict[str, Any]) -> Message:
 
 
 def tool_calls(sent: Mapping[str, Any]) -> list[ToolCall]:
-    """The tool calls of a message in their standard shape: arguments as text, every id present and distinct."""
+    """The tool calls of a message in their standard shape: arguments as text, every id present and distinct. Raises Unreadable."""
     raw = sent.get("tool_calls")
     if not raw and isinstance(sent.get("function_call"), dict):
         raw = [{"function": sent["function_call"]}]
     if not isinstance(raw, list):
         return []
+    if len(raw) > _MOST_CALLS:
+        raise Unreadable(f"the answer has {len(raw):,} tool calls, and may have {_MOST_CALLS:,}")
     calls: list[ToolCall] = []
     taken: set[str] = set()
     for index, call in enumerate(raw):
@@ -138,15 +143,22 @@ def _usage(
         usage = _estimate(request_size, message)
         extra["usage_estimated"] = True
     if "simulated" in extra:
-        return usage + _SIMULATED
+        return simulated_usage(usage, model, prices, cost)
     return prices.priced(usage, model, cost)
+
+
+def simulated_usage(usage: Usage, model: str, prices: PriceTable, cost: float | None) -> Usage:
+    """One call's usage of the simulated model, which costs nothing unless its server or a person's table says so."""
+    price = prices.price(model) or FREE
+    return replace(usage, cost=cost or price.cost(usage)) + _SIMULATED
 
 
 def parse_usage(reported: Mapping[str, Any]) -> tuple[Usage, float | None]:
     """One call's usage, and the server's own cost in US dollars if it sent one.
 
     Knows the figures of OpenAI and OpenRouter (``prompt_tokens`` with the cached ones in it), DeepSeek
-    (``prompt_cache_hit_tokens``) and Anthropic (``input_tokens`` without the cached ones).
+    (``prompt_cache_hit_tokens``) and Anthropic (``input_tokens`` without the cached ones). With a person's own key at OpenRouter, what the
+    provider bills counts too.
     """
     prompt_details = _object(reported, "prompt_tokens_details") or _object(reported, "input_tokens_details")
     output_details = _object(reported, "completion_tokens_details") or _object(reported, "output_tokens_details")
@@ -157,17 +169,46 @@ def parse_usage(reported: Mapping[str, Any]) -> tuple[Usage, float | None]:
     input_tokens = _count(reported, "prompt_tokens")
     if not input_tokens:
         input_tokens = _count(reported, "input_tokens") + read_apart + written_apart
+    output_tokens = _count(reported, "completion_tokens") or _count(reported, "output_tokens")
+    if input_tokens:  # some count the reasoning in the total alone
+        output_tokens = max(output_tokens, _count(reported, "total_tokens") - input_tokens)
     usage = Usage(
         calls=1,
         input_tokens=input_tokens,
-        output_tokens=_count(reported, "completion_tokens") or _count(reported, "output_tokens"),
+        output_tokens=output_tokens,
         cached_tokens=cached or read_apart,
         cache_write_tokens=written or written_apart,
         reasoning_tokens=_count(output_details, "reasoning_tokens"),
     )
-    cost = reported.get("cost")
-    valid = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < float("inf")
-    return usage, float(cost) if valid and cost is not None else None
+    cost = as_cost(reported.get("cost"))
+    if cost is not None and reported.get("is_byok") is True:
+        cost += as_cost(_object(reported, "cost_details").get("upstream_inference_cost")) or 0.0
+    return usage, cost
+
+
+def tells_usage(payload: Json) -> bool:
+    """Whether an answer says what it used, of both its input and its output."""
+    reported = payload.get("usage") if isinstance(payload, dict) else None
+    if not isinstance(reported, dict):
+        return False
+    told = [
+        [reported[name] for name in names if _is_count(reported.get(name))] for names in (_INPUT_NAMES, _OUTPUT_NAMES)
+    ]
+    return all(told) and any(map(any, told))
+
+
+def reported_usage(payload: Json, *, model: str, prices: PriceTable) -> Usage | None:
+    """What an answer says that it used, whatever else is wrong with it; None if it does not say it (see ``tells_usage``)."""
+    if not tells_usage(payload):
+        return None
+    usage, cost = parse_usage(payload["usage"])
+    if payload.get("system_fingerprint") == SIMULATED_FINGERPRINT:
+        return simulated_usage(usage, model, prices, cost)
+    return prices.priced(usage, model, cost)
+
+
+_INPUT_NAMES = ("prompt_tokens", "input_tokens")
+_OUTPUT_NAMES = ("completion_tokens", "output_tokens")
 
 
 def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -177,9 +218,11 @@ def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _count(value: Mapping[str, Any], name: str) -> int:
     found = value.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e15:
-        return 0
-    return int(found)
+    return int(found) if _is_count(found) else 0
+
+
+def _is_count(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
 
 
 def _estimate(request_size: int, message: Message) -> Usage:

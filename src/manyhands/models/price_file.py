@@ -58,4 +58,5 @@ def _entry(path: Path, data: CommentedMap, name: Any) -> Price:
     for field in ("input", "output"):
         if field not in entry:
             raise UserError(f"{path}:{data.lc.data[name][0] + 1}: {name}.{field}: missing")
-    return Price(**{field: float(entry[field]) for field in fields if field in entry})
+    figures = {field: float(entry[field]) for field in fields if field in entry}
+    return Price(figures["input"], figures["output"], figures.get("cached_input"), figures.get("cache_write"))

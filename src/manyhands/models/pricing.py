@@ -17,6 +17,20 @@ from pathlib import Path
 from manyhands.core.usage import Usage
 
 PRICES_AS_OF = "2026-11"
+CACHE_WRITE = 1.25
+"""How much more than other input what is written to Anthropic's cache (for five minutes) costs."""
+LONG_INPUT, DEARER_INPUT, DEARER_OUTPUT = 200_000, 2.0, 1.5
+"""Tokens of input above which the dearer tier of ``tiered`` models begins (some begin it at 272,000), and by how much it is dearer."""
+BOUNDED_ANSWER = 8192
+"""The ``max_tokens`` of calls under a budget where a person gave none."""
+_SHORT_ANSWERS = {
+    "gpt-3-5-turbo": 4096,
+    "gpt-4-turbo": 4096,
+    "claude-3-opus": 4096,
+    "claude-3-sonnet": 4096,
+    "claude-3-haiku": 4096,
+}
+"""Models (beginnings of their names without a provider) that refuse to be asked for so much."""
 _MILLION = 1_000_000.0
 _DATE_SUFFIX = re.compile(r"[-@](?:20\d{6}|20\d\d-\d\d-\d\d)$")
 _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
@@ -25,27 +39,34 @@ _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
 @dataclass(frozen=True, slots=True)
 class Price:
     """US dollars per million tokens. ``cached_input``: tokens read from the provider's cache; ``cache_write``: tokens written
-    to it. None means as ``input``."""
+    to it. None means as ``input``. ``tiered``: calls with more than 200,000 tokens of input cost more (``LONG_INPUT``)."""
 
     input: float
     output: float
     cached_input: float | None = None
     cache_write: float | None = None
+    tiered: bool = False
 
     def cost(self, usage: Usage) -> float:
         """US dollars for a usage whose ``input_tokens`` include the cached ones."""
+        dearer_input, dearer_output = self._tier(usage.input_tokens)
         cached = min(usage.cached_tokens, usage.input_tokens)
         written = min(usage.cache_write_tokens, usage.input_tokens - cached)
         plain = usage.input_tokens - cached - written
         cached_price = self.input if self.cached_input is None else self.cached_input
         write_price = self.input if self.cache_write is None else self.cache_write
-        total = plain * self.input + cached * cached_price + written * write_price + usage.output_tokens * self.output
-        return total / _MILLION
+        total = plain * self.input + cached * cached_price + written * write_price
+        return (total * dearer_input + usage.output_tokens * self.output * dearer_output) / _MILLION
 
-    def worst_case(self, input_tokens: int, output_tokens: int) -> float:
-        """US dollars at most for that many tokens."""
-        dearest = max(self.input, self.cached_input or 0.0, self.cache_write or 0.0)
-        return (input_tokens * dearest + output_tokens * self.output) / _MILLION
+    def worst_case(self, input_tokens: int, output_tokens: int, *, cache_writes: bool = False) -> float:
+        """US dollars at most for that many tokens. ``cache_writes``: the call asks for its input to be written to the cache."""
+        dearer_input, dearer_output = self._tier(input_tokens)
+        written = self.input * CACHE_WRITE if cache_writes and self.cache_write is None else self.cache_write
+        dearest = max(self.input, self.cached_input or 0.0, written or 0.0)
+        return (input_tokens * dearest * dearer_input + output_tokens * self.output * dearer_output) / _MILLION
+
+    def _tier(self, input_tokens: int) -> tuple[float, float]:
+        return (DEARER_INPUT, DEARER_OUTPUT) if self.tiered and input_tokens > LONG_INPUT else (1.0, 1.0)
 
 
 FREE = Price(0.0, 0.0)
@@ -64,12 +85,12 @@ _BUILT_IN: dict[str, Price] = {
     "claude-sonnet-5.5": Price(2, 10, 0.2, 2.5),
     "claude-sonnet-5": Price(2, 10, 0.2, 2.5),
     "claude-sonnet-4.6": Price(3, 15, 0.3, 3.75),
-    "claude-sonnet-4.5": Price(3, 15, 0.3, 3.75),
-    "claude-sonnet-4": Price(3, 15, 0.3, 3.75),
+    "claude-sonnet-4.5": Price(3, 15, 0.3, 3.75, tiered=True),
+    "claude-sonnet-4": Price(3, 15, 0.3, 3.75, tiered=True),
     "claude-haiku-4.5": Price(1, 5, 0.1, 1.25),
     "claude-3.5-haiku": Price(0.8, 4, 0.08, 1),
-    "gpt-5.5": Price(5, 30, 0.5),
-    "gpt-5.4": Price(2.5, 15, 0.25),
+    "gpt-5.5": Price(5, 30, 0.5, tiered=True),
+    "gpt-5.4": Price(2.5, 15, 0.25, tiered=True),
     "gpt-5.4-mini": Price(0.75, 4.5, 0.075),
     "gpt-5.4-nano": Price(0.2, 1.25, 0.02),
     "gpt-5": Price(1.25, 10, 0.125),
@@ -79,18 +100,21 @@ _BUILT_IN: dict[str, Price] = {
     "gpt-4o": Price(2.5, 10, 1.25),
     "gpt-4o-mini": Price(0.15, 0.6, 0.075),
     "gemini-3.5-flash": Price(1.5, 9, 0.15),
-    "gemini-3.1-pro-preview": Price(2, 12, 0.2),
+    "gemini-3.1-pro-preview": Price(2, 12, 0.2, tiered=True),
     "gemini-3-flash-preview": Price(0.5, 3, 0.05),
-    "gemini-2.5-pro": Price(1.25, 10, 0.125),
+    "gemini-2.5-pro": Price(1.25, 10, 0.125, tiered=True),
     "gemini-2.5-flash": Price(0.3, 2.5, 0.03),
     "deepseek-v4-pro": Price(1.32, 3.96, 0.044),
     "deepseek-flash": Price(0.3, 1.2, 0.006),
+    "text-embedding-3-small": Price(0.02, 0),
+    "text-embedding-3-large": Price(0.13, 0),
+    "text-embedding-ada-002": Price(0.1, 0),
 }
 
 
 class PriceTable:
     """Prices by model name. A name is looked up as it is, then without its provider (``anthropic/…``), its variant
-    (``:nitro``) and its date (``-20250514``). ``:free`` costs nothing."""
+    (``:nitro``) and its date (``-20250514``). ``:free`` costs nothing; what ``:online`` costs besides is not known."""
 
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
         self._prices = {_normal(name): price for name, price in _BUILT_IN.items()}
@@ -120,11 +144,19 @@ class PriceTable:
             return self._own[model]
         if model.endswith(":free"):
             return FREE
+        if model.endswith(":online"):  # each search costs something
+            return None
         name = _normal(model)
         for candidate in (name, _DATE_SUFFIX.sub("", name), _DATE_SUFFIX.sub("", name.rpartition("/")[2])):
             if candidate in self._prices:
                 return self._prices[candidate]
         return None
+
+
+def bounded_answer(model: str) -> int:
+    """The ``max_tokens`` of a model's calls under a budget where a person gave none."""
+    name = _normal(model).rpartition("/")[2]
+    return next((most for start, most in _SHORT_ANSWERS.items() if name.startswith(start)), BOUNDED_ANSWER)
 
 
 def load_price_table(path: Path | str) -> PriceTable:

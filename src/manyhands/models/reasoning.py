@@ -8,7 +8,7 @@ the content, which are taken out of it. ``<REASONING_SCRATCHPAD>`` blocks count 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from manyhands.core.jsonio import Json, dumps
 
 _CLOSING_TAGS = ("</think>", "</thinking>", "</thought>")
 SCRATCHPAD = "<REASONING_SCRATCHPAD>"
+_MOST_SEARCHED = 1 << 22
+"""Characters that are searched for parts of reasoning, all searches together."""
 _FIELDS = ("reasoning", "reasoning_content", "thinking")
 _DETAIL_FIELDS = ("summary", "content", "text")
 _REASONING_PARTS = ("thinking", "reasoning")
@@ -72,16 +74,60 @@ def flatten(value: Json) -> str:
 
 
 def join_distinct(parts: Iterable[str]) -> str:
-    """The parts in order, joined by a blank line; a part that stands in another one already is left out."""
+    """The parts in order, joined by a blank line; a part that stands in another one already is left out.
+
+    Among very many parts, that is so of parts of the longest one that come in its order.
+    """
+    distinct = list(dict.fromkeys(text for part in parts if (text := part.strip())))
+    if sum(map(len, distinct)) * len(distinct) > _MOST_SEARCHED:
+        longest = max(distinct, key=len)
+        found = standing_in(distinct, longest)
+        return "\n\n".join(text for text, inside in zip(distinct, found, strict=True) if text is longest or not inside)
     kept: list[str] = []
-    for part in parts:
-        text = part.strip()
-        if not text or any(text in earlier for earlier in kept):
+    for text in distinct:
+        if any(text in earlier for earlier in kept):
             continue
         place = next((index for index, earlier in enumerate(kept) if earlier in text), len(kept))
         kept = [earlier for earlier in kept if earlier not in text]
         kept.insert(min(place, len(kept)), text)
     return "\n\n".join(kept)
+
+
+def standing_in(parts: Sequence[str], text: str) -> list[bool]:
+    """Of each part, whether it stands in the text.
+
+    Many parts of a long text are looked for each behind the one before, since searching all of it for each takes quadratic time; those
+    that come in another order may then count as missing.
+    """
+    if len(text) * len(parts) <= _MOST_SEARCHED:
+        return [part in text for part in parts]
+    found: list[bool] = []
+    behind, left = 0, _MOST_SEARCHED
+    for part in parts:
+        place = text.find(part, behind) if left > 0 else -1
+        found.append(place >= 0)
+        left -= 0 if place >= 0 else len(text) - behind
+        behind = behind if place < 0 else place + len(part)
+    return found
+
+
+def blocks(content: str, tags: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
+    """Blocks that are begun and ended: where each begins, where it ends, and what stands between its tags.
+
+    ``tags``: finds opening tags, with the name as its first group. The same as a search for ``<(tag)>.*?</\\1>``, which however looks
+    through the rest of the text for each tag that is never closed.
+    """
+    unclosed: set[str] = set()
+    opening = tags.search(content)
+    while opening is not None:
+        name, place = opening[1], opening.end()
+        end = -1 if name in unclosed else content.find(f"</{name}>", place)
+        if end < 0:
+            unclosed.add(name)
+        else:
+            inside, place = content[place:end], end + len(name) + 3
+            yield opening.start(), place, inside
+        opening = tags.search(content, place)
 
 
 def split_inline(content: str) -> tuple[list[str], str]:

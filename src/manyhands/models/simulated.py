@@ -26,7 +26,7 @@ from manyhands.models.simulated_calls import NEVER, arguments_for, written_files
 
 REPORT_TOOL = "report_agent_job_result"
 """The tool that a job's worker must call once with its result."""
-_DIRECTIVE = re.compile(r"\[simulate:\s*([^\]\n]*)\]")
+_DIRECTIVE = re.compile(r"\[simulate:\s*+([^\[\]\n]*+)\]")
 _WORD = re.compile(r"[A-Za-z]{3,15}")
 _IDENTIFIER = re.compile(r"\b(job_id|item_id)\b[\"'`]?\s*(?:[:=]|is)\s*[\"'`]?([\w.:-]+)")
 _LABELLED = re.compile(r"^(Job|Item) ID: (.+)$", re.MULTILINE)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.models.draws import Draws
 from manyhands.models.schema_examples import example
 
@@ -35,7 +35,7 @@ def written_files(messages: Sequence[Mapping[str, Any]]) -> Files:
 
 def _note(files: Files, text: Json) -> None:
     try:
-        arguments = loads(text)
+        arguments = loads_outside(text)
     except (TypeError, ValueError):
         return
     if isinstance(arguments, dict) and isinstance(arguments.get("path"), str):

@@ -21,7 +21,13 @@ from manyhands.models.simulated import simulate
 
 _LARGEST_REQUEST = 256 * 1024 * 1024
 _PIECE = 24
-FAULTS = ("429", "500", "truncated", "hang", "malformed")
+FAULTS = ("429", "500", "truncated", "hang", "malformed", "unreadable", "paid_500")
+_PAID = ("unreadable", "paid_500")
+"""Faults that ``/stats`` names only if there were any."""
+_UNBOUNDED_ANSWER = 100_000
+"""Tokens of a full answer to a request that sets no bound."""
+_MESSAGE_TOKENS, _IMAGE_TOKENS = 8, 1500
+_MILLION = 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,11 @@ class ServerOptions:
     ``rate_malformed`` with a tool call that is no JSON or names no known tool. Which requests are hit follows from the
     seed and the request's number. ``requests_per_second``: more than that get a 429. ``log_file``: a JSON line for each
     request (number, time, digest of its body, fault, seed that it came with), flushed before it is answered.
+
+    What answers count as having used, for budgets: ``fill``: as many output tokens as they may have (``max_tokens``; 100,000 without);
+    ``answer_tokens``: so many, whatever they may have; ``dense``: an input token for each byte, and some for messages and images;
+    ``input_price`` and ``output_price``: US dollars per million tokens; ``no_usage``: they don't say what they used. ``rate_unreadable``
+    are answers with a usage and no choices; ``rate_paid_500``: a 500 after the answer was made.
     """
 
     host: str = "127.0.0.1"
@@ -48,17 +59,38 @@ class ServerOptions:
     rate_hang: float = 0.0
     hang_seconds: float = 60.0
     rate_malformed: float = 0.0
+    rate_unreadable: float = 0.0
+    rate_paid_500: float = 0.0
+    fill: bool = False
+    answer_tokens: int | None = None
+    dense: bool = False
+    input_price: float = 0.0
+    output_price: float = 0.0
+    no_usage: bool = False
     requests_per_second: float | None = None
     log_file: Path | None = None
 
     def __post_init__(self) -> None:
-        rates = (self.rate_429, self.rate_500, self.rate_truncated, self.rate_hang, self.rate_malformed)
+        rates = self.rates
         if any(not 0 <= rate <= 1 for rate in rates) or sum(rates) > 1 + 1e-9:
             raise UserError("each fault rate must be between 0 and 1, and all together at most 1")
         if min(self.latency, self.latency_jitter, self.retry_after, self.hang_seconds) < 0:
             raise UserError("latency, latency_jitter, retry_after and hang_seconds must be 0 or more seconds")
         if self.requests_per_second is not None and self.requests_per_second <= 0:
             raise UserError("requests_per_second must be more than 0")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The shares of the faults, in their order."""
+        return (
+            self.rate_429,
+            self.rate_500,
+            self.rate_truncated,
+            self.rate_hang,
+            self.rate_malformed,
+            self.rate_unreadable,
+            self.rate_paid_500,
+        )
 
 
 @dataclass(slots=True)
@@ -96,6 +128,7 @@ class SimulatedServer:
         self._seen: set[bytes] = set()
         self._answered: set[bytes] = set()
         self._answered_again = 0
+        self._used = {"input_tokens": 0, "output_tokens": 0, "cost": 0.0}
         rate = self.options.requests_per_second
         self._bucket = _Bucket(rate) if rate is not None else None
         self._log: TextIO | None = None
@@ -135,15 +168,17 @@ class SimulatedServer:
 
     def stats(self) -> dict[str, Any]:
         """Counts so far. ``distinct``: different request bodies; ``duplicates``: requests whose body had come before;
-        ``answered_again``: those of them whose body had been answered before (a repeated paid call)."""
+        ``answered_again``: those of them whose body had been answered before (a repeated paid call); ``used``: tokens and US dollars of
+        all answers that were made, whether or not they arrived."""
         return {
             "total": self.requests,
             "ok": self._counts["ok"],
-            "faults": {name: self._counts[name] for name in FAULTS},
+            "faults": {name: self._counts[name] for name in FAULTS if name not in _PAID or self._counts[name]},
             "invalid": self._counts["invalid"],
             "distinct": len(self._seen),
             "duplicates": self.requests - self._counts["invalid"] - len(self._seen),
             "answered_again": self._answered_again,
+            "used": dict(self._used),
         }
 
     def _app(self) -> web.Application:
@@ -180,15 +215,13 @@ class SimulatedServer:
             return _too_many(wait or self.options.retry_after)
         await self._take_time(draws)
         if fault is None or fault == "malformed":
-            return await self._answer(request, asked, digest, fault, draws)
+            return await self._answer(request, asked, body, fault, draws)
         self._counts[fault] += 1
-        return await self._break(request, asked, fault)
+        return await self._break(request, asked, body, fault)
 
     def _fault(self, draws: Draws) -> str | None:
-        options = self.options
-        rates = (options.rate_429, options.rate_500, options.rate_truncated, options.rate_hang, options.rate_malformed)
         drawn = draws.below(1 << 32) / (1 << 32)
-        for name, rate in zip(FAULTS, rates, strict=True):
+        for name, rate in zip(FAULTS, self.options.rates, strict=True):
             if drawn < rate:
                 return name
             drawn -= rate
@@ -209,9 +242,9 @@ class SimulatedServer:
             await asyncio.sleep(seconds)
 
     async def _answer(
-        self, request: web.Request, asked: dict[str, Any], digest: bytes, fault: str | None, draws: Draws
+        self, request: web.Request, asked: dict[str, Any], body: bytes, fault: str | None, draws: Draws
     ) -> web.StreamResponse:
-        payload = self._simulated(asked)
+        payload, digest = self._made(asked, body), hashlib.blake2b(body, digest_size=8).digest()
         if fault == "malformed" and _spoil(payload, asked, draws):
             self._counts["malformed"] += 1
         else:
@@ -223,8 +256,9 @@ class SimulatedServer:
             return await _stream(request, payload, bool((asked.get("stream_options") or {}).get("include_usage")))
         return _json(payload)
 
-    def _simulated(self, asked: dict[str, Any]) -> dict[str, Any]:
-        return simulate(
+    def _made(self, asked: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """An answer, entered in the books."""
+        payload = simulate(
             asked["messages"],
             asked.get("tools") or (),
             seed=self.options.seed,
@@ -232,14 +266,41 @@ class SimulatedServer:
             model=str(asked.get("model", "simulated")),
             response_format=asked.get("response_format"),
         )
+        usage = payload["usage"]
+        self._count(usage, asked, body)
+        self._used["input_tokens"] += usage["prompt_tokens"]
+        self._used["output_tokens"] += usage["completion_tokens"]
+        self._used["cost"] += usage["cost"]
+        if self.options.no_usage:
+            del payload["usage"]
+        return payload
 
-    async def _break(self, request: web.Request, asked: dict[str, Any], fault: str) -> web.StreamResponse:
-        if fault == "500":
+    def _count(self, usage: dict[str, Any], asked: dict[str, Any], body: bytes) -> None:
+        """Count an answer's tokens and its cost as the options say."""
+        options = self.options
+        if options.dense:
+            usage["prompt_tokens"] = _dense(asked, body)
+        if options.fill:
+            allowed = asked.get("max_completion_tokens") or asked.get("max_tokens")
+            usage["completion_tokens"] = allowed if isinstance(allowed, int) else _UNBOUNDED_ANSWER
+        if options.answer_tokens is not None:
+            usage["completion_tokens"] = options.answer_tokens
+        used_input, used_output = usage["prompt_tokens"], usage["completion_tokens"]
+        usage["total_tokens"] = used_input + used_output
+        usage["cost"] = (used_input * options.input_price + used_output * options.output_price) / _MILLION
+
+    async def _break(self, request: web.Request, asked: dict[str, Any], body: bytes, fault: str) -> web.StreamResponse:
+        if fault == "paid_500":
+            self._made(asked, body)
+        if fault in ("500", "paid_500"):
             return _error(500, "simulated server error", "server_error")
         if fault == "hang":
             await asyncio.sleep(self.options.hang_seconds)
             return _error(504, "simulated hang", "server_error")
-        whole = dumps(self._simulated(asked))
+        payload = self._made(asked, body)
+        if fault == "unreadable":
+            return _json({**payload, "choices": []})
+        whole = dumps(payload)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.content_length = len(whole)
         await response.prepare(request)
@@ -266,6 +327,18 @@ def _checked(asked: Json) -> dict[str, Any]:
     if not isinstance(asked.get("tools") or [], list):
         raise ValueError("'tools' must be a list")
     return asked
+
+
+def _dense(asked: dict[str, Any], body: bytes) -> int:
+    """A token for each byte of a request but for its images, and some for each message and each image."""
+    images = [
+        len(dumps(part))
+        for message in asked["messages"]
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+        if isinstance(part, dict) and part.get("type") == "image_url"
+    ]
+    return len(body) - sum(images) + _IMAGE_TOKENS * len(images) + _MESSAGE_TOKENS * len(asked["messages"])
 
 
 def _json(payload: Json) -> web.Response:
