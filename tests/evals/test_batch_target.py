@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from manyhands.agents.command import CommandRunner
-from manyhands.agents.redaction import REDACTED, Redactor
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.places import Place
+from manyhands.core.redaction import REDACTED, Redactor
 from manyhands.engine.strays import process_mark
 from manyhands.evals.batch_command import BatchCommand, BatchReport, Fault, FaultKind
 from manyhands.evals.command_settings import CommandSettings

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.agents.command import LONGEST_ARGUMENT, MAX_OUTPUT, CommandRunner
-from manyhands.agents.redaction import REDACTED
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.places import Place
+from manyhands.core.redaction import REDACTED
 from manyhands.engine.strays import process_mark
 from manyhands.evals.command_settings import CommandSettings
 from manyhands.evals.command_target import MAX_ANSWER, Asked, CommandTarget, Question, read_answer

@@ -517,6 +517,39 @@ async def test_the_turns_of_an_agent_share_its_sandbox(tmp_path: Path, sandbox: 
     assert run.statuses() == {"talk": "passed"}
 
 
+STILL = """\
+import json, pathlib, sys, time
+clock = pathlib.Path(json.load(sys.stdin)["workspace_path"], "clock")
+before = clock.stat().st_mtime_ns
+time.sleep(0.3)
+print(json.dumps({"score": float(clock.stat().st_mtime_ns == before)}))
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["local", "bubblewrap"])
+async def test_what_runs_on_stands_still_for_graders_and_then_goes_on(tmp_path: Path, sandbox: str) -> None:
+    lines = {
+        "begin": "word=kept; (while :; do date >clock; sleep 0.01; done) & sleep 0.2",
+        "look": 'a=$(stat -c %y clock); sleep 0.3; [ "$a" != "$(stat -c %y clock)" ] && echo $word and running',
+    }
+
+    def reply(request: RecordedRequest) -> Reply:
+        role, said = told_last(request)
+        return tool_call(lines[said]) if role == "user" else chat_response(request.body["messages"][-1]["content"])
+
+    (tmp_path / "still.py").write_text(STILL)
+    still = {"type": "code_judge", "name": "still", "script": [sys.executable, "still.py"]}
+    async with ScriptedServer(reply) as server:
+        turns = [turn("begin", still), turn("look", says("kept and running"), still)]
+        write(
+            tmp_path,
+            conversation(*turns, workspace={"before_each": {"script": "true", "cwd": "."}}),
+            target=agent(server, sandbox),
+        )
+        run = await perform_eval(tmp_path)
+    assert run.statuses() == {"talk": "passed"}, run.record("talk")
+
+
 async def test_an_agent_that_was_killed_goes_on_in_its_turns_sandbox(tmp_path: Path) -> None:
     process: asyncio.subprocess.Process | None = None
 

@@ -28,11 +28,19 @@ class Answerer(Protocol):
         ...
 
 
+class Talk(Answerer, Protocol):
+    """An answerer of all turns of one conversation."""
+
+    def still(self) -> AbstractAsyncContextManager[None]:
+        """Within this nothing that the target started runs, so that what is in its workspace can be looked at."""
+        ...
+
+
 @runtime_checkable
 class Conversational(Protocol):
     """An answerer that keeps something from one turn of a conversation to the next."""
 
-    def conversing(self, context: Context) -> AbstractAsyncContextManager[Answerer]:
+    def conversing(self, context: Context) -> AbstractAsyncContextManager[Talk]:
         """What answers all turns of one conversation. ``context``: the item's, of which each turn has a scope."""
         ...
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from manyhands.agents.command import CommandRunner
-from manyhands.agents.redaction import Redactor
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
+from manyhands.core.redaction import Redactor
+from manyhands.engine.files import make_private
 from manyhands.evals.batch_output import OutputFile
 from manyhands.evals.command_settings import CommandSettings
 from manyhands.evals.invocation import (
@@ -479,7 +480,7 @@ def _output_in(folder: Path) -> OutputFile:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise StorageError(f"{folder}: can't be made ({error.strerror})") from error
 

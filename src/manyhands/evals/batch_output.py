@@ -16,6 +16,7 @@ from pathlib import Path
 from manyhands.evals.output_lines import GZIP, Unwound, unwind
 from manyhands.evals.record_lines import BYTE_ORDER_MARK, Event, LineScanner
 from manyhands.evals.wide_text import may_be_wide, wide_encoding
+from manyhands.sandboxes.trees import NotPlain, open_folder, open_regular
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
@@ -117,7 +118,7 @@ class OutputFile:
     def _look(self, progress: Progress) -> int | None:
         """The file's size, None if there is nothing to be read. Notices that it is another file than before."""
         try:
-            status = self.path.stat()
+            status = self.path.lstat()  # a link would show what is not the command's own
         except OSError:
             status = None
         identity = None if status is None else (status.st_dev, status.st_ino)
@@ -143,7 +144,11 @@ class OutputFile:
             return False
         if self._descriptor < 0:
             try:
-                self._use(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+                with open_folder(self.path.parent, ()) as folder:
+                    self._use(open_regular(folder, self.path.name))
+            except NotPlain:
+                self.problem = "the output file is not a regular file"
+                return False
             except OSError as error:
                 self.problem = f"the output file can't be read ({error.strerror})"
                 return False
@@ -186,7 +191,9 @@ class OutputFile:
         progress.events += self._scanner.finish()
 
     def _unwind(self) -> None:
-        found: Unwound = unwind(self.path, self.aside)
+        found: Unwound = unwind(
+            Path(f"/proc/self/fd/{self._descriptor}"), self.aside
+        )  # the file that is open, whatever its name is now
         self.note, self.unit = found.note, found.unit
         self._lines = True
         if not found.as_it_is:

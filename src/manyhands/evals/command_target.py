@@ -6,15 +6,16 @@ Behaviour specification of evals, section 3.5. What a test's id looks like is of
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from manyhands.agents.command import MAX_OUTPUT, CommandEnd, CommandRunner
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import loads
+from manyhands.core.redaction import Redactor
 from manyhands.evals.command_settings import CommandSettings
 from manyhands.evals.invocation import PROMPT, failure_of
 from manyhands.evals.placeholders import Values
@@ -22,6 +23,7 @@ from manyhands.evals.record_index import shown
 from manyhands.evals.record_lines import too_deep
 from manyhands.evals.records import Answer, RecordFault, has_answer, read_record, read_text, record_id
 from manyhands.evals.wide_text import wide_encoding
+from manyhands.sandboxes.trees import NotPlain, Tree
 from manyhands.tools.text import decode
 
 OUTPUT = "output.json"
@@ -168,17 +170,24 @@ def _other_test(answer: Answer, test_id: str) -> list[str]:
 
 
 def _content(file: Path) -> bytes | None:
+    """What a command wrote, None if it wrote nothing. The file must be its own: a link is not followed. Raises ItemError."""
     try:
-        if file.is_dir():
-            raise ItemError(Cause.INVALID_OUTPUT, "the output file is a folder")
-        if not file.is_file():
-            return None
-        size = file.stat().st_size
-        if size > MAX_ANSWER:
-            raise ItemError(
-                Cause.INVALID_OUTPUT, f"the output file is larger than {MAX_ANSWER >> 20} MiB ({size} bytes)"
-            )
-        return file.read_bytes()
+        with Tree(file.parent) as tree:
+            status = tree.status(file.name)
+            mode, size = status.st_mode, status.st_size
+            if stat.S_ISDIR(mode):
+                raise ItemError(Cause.INVALID_OUTPUT, "the output file is a folder")
+            if stat.S_ISLNK(mode):
+                raise ItemError(Cause.INVALID_OUTPUT, "the output file is a symbolic link")
+            if stat.S_ISREG(mode) and size > MAX_ANSWER:
+                raise ItemError(
+                    Cause.INVALID_OUTPUT, f"the output file is larger than {MAX_ANSWER >> 20} MiB ({size} bytes)"
+                )
+            return tree.read(file.name, size) if stat.S_ISREG(mode) else None
+    except FileNotFoundError:
+        return None
+    except NotPlain as error:
+        raise ItemError(Cause.INVALID_OUTPUT, f"the output file can't be read ({error})") from error
     except OSError as error:
         raise ItemError(Cause.INVALID_OUTPUT, f"the output file can't be read ({error.strerror})") from error
 

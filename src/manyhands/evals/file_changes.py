@@ -1,6 +1,7 @@
 """What changed in a folder, as a unified diff in git's format.
 
-It is git's where git is installed, and is made with ``difflib`` where it is not. ``changed_files`` says what counts.
+It is git's where git is installed, and is made with ``difflib`` where it is not. ``changed_files`` says what counts. git sees copies of the
+changed files only, outside of any repository: nothing that the folder holds (``.git/config``, ``.gitattributes``) tells it what to run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from manyhands.agents.command import CommandRunner
 from manyhands.core.errors import ItemError
 from manyhands.core.jsonio import without_surrogates
-from manyhands.evals.changed_files import Change, changed
+from manyhands.evals.changed_files import LINK, PROGRAM, Change, Entry, changed
 from manyhands.sandboxes.trees import remove_tree
 
 MOST_CHARACTERS = 100_000
@@ -23,6 +24,8 @@ MOST_FILES = 2_000
 """Changed files that are compared line by line."""
 LARGEST = 4 << 20
 """Bytes of a file that is compared line by line; of a larger one only that it changed is said."""
+MOST_BYTES = 64 << 20
+"""Bytes of changed files, before and after, that are compared line by line."""
 MOST_LINES = 2_000
 """Lines that ``difflib`` compares; its time grows with their square. Where more differ, all of them count as changed."""
 _TOO_MUCH = "too many files, or too large a file, to be compared line by line"
@@ -37,13 +40,24 @@ async def file_changes(before: Path, after: Path, scratch: Path, runner: Command
     changes = await asyncio.to_thread(lambda: list(changed(before, after)))
     if not changes:
         return ""
-    compared = [each for each in changes[:MOST_FILES] if each.largest <= LARGEST]
+    compared = list(_compared(changes))
     text = await _with_git(compared, scratch, runner) if compared else ""
     if text is None:
         text = await asyncio.to_thread(lambda: "".join(plain_diff(each) for each in compared))
-    others = [each for number, each in enumerate(changes) if number >= MOST_FILES or each.largest > LARGEST]
+    told = {each.name for each in compared}
+    others = [each for each in changes if each.name not in told]
     named = [f"{_heading(each)}[{_TOO_MUCH}]\n" for each in others[:MOST_FILES]]
     return cut(without_surrogates(text + "".join(named)))
+
+
+def _compared(changes: Sequence[Change]) -> Iterator[Change]:
+    """Those that are not too much to be compared line by line."""
+    left = MOST_BYTES
+    for each in changes[:MOST_FILES]:
+        size = sum(entry.size for entry in (each.old, each.new) if entry is not None)
+        if each.largest <= LARGEST and size <= left:
+            left -= size
+            yield each
 
 
 def plain_diff(change: Change) -> str:
@@ -73,7 +87,7 @@ def cut(text: str) -> str:
 async def _with_git(changes: Sequence[Change], scratch: Path, runner: CommandRunner) -> str | None:
     """The diff that git makes of two folders in which there is only what changed; None if git can't."""
     try:
-        await asyncio.to_thread(lambda: _linked(changes, scratch))
+        await asyncio.to_thread(lambda: _copied(changes, scratch))
         words = [
             "git",
             "-c",
@@ -120,16 +134,25 @@ def _both_sides(line: str) -> str:
     return f"diff --git {one[: start - 1]}{_OLD}{one[start:]} {one[: start - 1]}{_NEW}{one[start:]}"
 
 
-def _linked(changes: Iterable[Change], scratch: Path) -> None:
+def _copied(changes: Iterable[Change], scratch: Path) -> None:
+    """Copy what changed to where only we write: git follows names."""
     remove_tree(scratch)
     for prefix in (_OLD, _NEW):
         (scratch / prefix).mkdir(parents=True)
     for change in changes:
         for prefix, entry in ((_OLD, change.old), (_NEW, change.new)):
             if entry is not None:
-                place = scratch / prefix / change.name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                os.link(entry.path, place, follow_symlinks=False)
+                _copy(entry, scratch / prefix / change.name)
+
+
+def _copy(entry: Entry, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    data = entry.data()
+    if entry.mode == LINK:
+        os.symlink(data, os.fsencode(place))
+        return
+    place.write_bytes(data)
+    place.chmod(0o755 if entry.mode == PROGRAM else 0o644)
 
 
 # --- Without it

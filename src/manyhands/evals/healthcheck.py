@@ -11,8 +11,8 @@ import aiohttp
 from yarl import URL
 
 from manyhands.agents.command import CommandRunner
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError
+from manyhands.core.redaction import Redactor
 from manyhands.evals.invocation import failure_of
 from manyhands.evals.placeholders import CommandTemplate, Values
 from manyhands.evals.target_settings import Healthcheck

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.agents.command import CommandEnd, CommandRunner
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
+from manyhands.core.redaction import Redactor
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.invocation import failure_of
 from manyhands.evals.model import Hook, Test

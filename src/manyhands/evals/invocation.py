@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from manyhands.agents.command import CommandRunner, RunningCommand
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.jsonio import Json, dumps, loads
-from manyhands.engine.files import bytes_written_aside
+from manyhands.core.redaction import KNOWN, Redactor
+from manyhands.engine.files import bytes_written_aside, mask_secrets
 from manyhands.evals.batch_output import OutputFile, Progress
 from manyhands.evals.command_settings import CommandSettings
 from manyhands.evals.kept_stream import KeptStream
@@ -98,7 +98,7 @@ class Invocation:
         entry = self.index.entry(place)
         if entry is None:
             return None
-        line = self.output.read(entry.offset, entry.length)
+        line = KNOWN.masked(self.output.read(entry.offset, entry.length))
         if hash(line) == entry.written:
             return parse_known_line(line)
         try:
@@ -194,6 +194,8 @@ class Performance:
             stdout.close()
             stderr.close()
         await invocation.read_to_the_end(tell)
+        for path in (invocation.output.path, invocation.output.aside):
+            await asyncio.to_thread(mask_secrets, path)
         await asyncio.to_thread(invocation.output.sync)
         seconds = round(time.monotonic() - began, 3)
         state = replace(

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from manyhands.core.errors import UserError
 from manyhands.engine.files import written_aside
+from manyhands.evals.file_changes import MOST_CHARACTERS
 from manyhands.evals.model import Workspace
 from manyhands.evals.workspace_templates import TREE
 from manyhands.evals.workspaces import Seen, WorkspaceTools, fresh_copy, make_sure, workspace_changes
+from manyhands.sandboxes.trees import Tree
 
 CHANGES = "file_changes.diff"
 """The file in an invocation's folder that says what it changed in its workspace."""
+_MOST_BYTES = 8 * MOST_CHARACTERS
 
 
 class InvocationWorkspaces:
@@ -46,10 +49,15 @@ class InvocationWorkspaces:
         """What graders get to know of it."""
         folder = folder.absolute()
         try:
-            changes = await asyncio.to_thread((folder / CHANGES).read_text, encoding="utf-8")
+            changes = await asyncio.to_thread(_read, folder)
         except (OSError, ValueError):
             return Seen(folder / TREE, None)  # the command was cut off
         return Seen(folder / TREE, changes)
+
+
+def _read(folder: Path) -> str:
+    with Tree(folder) as tree:
+        return tree.read(CHANGES, _MOST_BYTES).decode()
 
 
 def _written(path: Path, text: str) -> None:

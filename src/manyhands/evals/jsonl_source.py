@@ -49,10 +49,10 @@ def parsed_line(line: bytes, place: Place) -> Source | UserError:
     except json.JSONDecodeError as error:
         said = "a comma stands behind it" if text[error.pos :].strip() == "," else error.msg
         return place.error(f"not JSON: {said} at column {error.colno}")
-    except ValueError as error:
-        return place.error(f"not JSON: {error}")
     except RecursionError:
         return place.error("nested too deeply")
+    except ValueError as error:
+        return place.error(f"not JSON: {error}")
 
 
 def _value(text: str) -> Json:

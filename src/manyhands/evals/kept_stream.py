@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import StorageError
+from manyhands.core.redaction import Redactor
 
 MAX_KEPT = 64 << 20
 """Bytes of a stream that its file holds at most."""
@@ -43,7 +43,8 @@ class KeptStream:
         self._held += data
         end = self._held.rfind(b"\n") + 1
         if not end and len(self._held) > _LONGEST_WAIT:
-            end = len(self._held) - _OVERLAP
+            self._held = bytearray(self._redactor.data(bytes(self._held)))  # now only the end can hold a part of one
+            end = max(0, len(self._held) - _OVERLAP)
         self._write(end)
 
     def close(self) -> None:

@@ -214,6 +214,8 @@ class Openings:
             keep_files(options, self.run_folder)
         elif self.prepared.options.prices is not None:
             options = options.model_copy(update={"prices": self.prepared.options.prices})
+        run = self.prepared.options
+        options = options.model_copy(update={"max_cost": run.max_cost, "max_total_tokens": run.max_total_tokens})
         model = model_of(options, key, self.run_folder, retries=options.retries())
         self.stack.push_async_callback(model.close)
         return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.core.usage import ZERO, Reserve, Usage, as_cost
 from manyhands.engine.context import CallReport, Context, Effect
 
 COST = "cost"
@@ -14,7 +14,10 @@ Effects = Callable[[], Awaitable[Effect]]
 
 def spent(cost_usd: float | None) -> Usage:
     """A cost as usage; none if nobody said one."""
-    return Usage(cost=cost_usd) if cost_usd else ZERO
+    if not cost_usd:
+        return ZERO
+    cost = as_cost(cost_usd)
+    return Usage(cost=cost or 0.0, unpriced_calls=int(cost is None))
 
 
 def paid(context: Context, name: str, effect: Effects) -> Effects:

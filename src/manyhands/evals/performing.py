@@ -17,7 +17,7 @@ from manyhands.engine.context import Context
 from manyhands.evals.answerers.batch import BatchAnswerer
 from manyhands.evals.answerers.cached import CachedAnswerer
 from manyhands.evals.answerers.recorded import RecordedAnswerer
-from manyhands.evals.answering import Answerer, Conversational
+from manyhands.evals.answering import Answerer, Conversational, Talk
 from manyhands.evals.conversation import Conversing, SharedWorkspace, converse
 from manyhands.evals.dependencies import unperformed
 from manyhands.evals.grading import ERROR, FAILED, PASSED, TestGrader, answer_record, grader_broken
@@ -134,6 +134,7 @@ class Performing:
             await workspace.begin()
             shared = SharedWorkspace(workspace)
         judges, told = self._asked(item)[1], answerer
+        talk: Talk | None = None
 
         async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
             if isinstance(answerer, RecordedAnswerer):
@@ -142,7 +143,8 @@ class Performing:
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
             limited = partial(self.control.time.running, context.item.number)
-            return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
+            async with talk.still() if talk is not None and workspace is not None else nullcontext():
+                return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
 
         def seen() -> Seen | None:
             if isinstance(answerer, RecordedAnswerer):
@@ -150,6 +152,7 @@ class Performing:
             return None if workspace is None else workspace.seen
 
         async def answered() -> None:
+            await stack.aclose()  # what the target left running must not change what is looked at now
             if workspace is not None:
                 await workspace.end()
 
@@ -158,7 +161,7 @@ class Performing:
         means = Conversing(ask, grade, limit, folder, judged, lambda: answerer.simulated, seen, answered)
         async with AsyncExitStack() as stack:
             if isinstance(answerer, Conversational):
-                told = await stack.enter_async_context(answerer.conversing(context))
+                told = talk = await stack.enter_async_context(answerer.conversing(context))
             return await converse(context, item, means)
 
     async def _answered(

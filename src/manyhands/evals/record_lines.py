@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import NamedTuple
 
-from manyhands.core.jsonio import Json, canonical, loads
+from manyhands.core.jsonio import Json, TooDeep, canonical, loads
+from manyhands.core.redaction import KNOWN
 from manyhands.evals.records import RecordFault, record_id
 
 MAX_RECORD = 64 << 20
@@ -18,9 +19,10 @@ DEEPEST = 200
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
 _LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
+_NO_FIGURE = re.compile(rb'("(?:cost_usd|duration_ms)"\s*:\s*)(?:NaN|-?Infinity)')
 _MANY_DIGITS = b"0" * 300
 _DIGITS = bytes(ord("0") if code in b"0123456789" else code for code in range(256))
-_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 class Found(NamedTuple):
@@ -103,6 +105,7 @@ class LineScanner:
             return BadLine(self._line, f"is longer than {MAX_RECORD >> 20} MiB")
         if not line or line.isspace() or line.strip() == BYTE_ORDER_MARK:
             return None
+        line = KNOWN.masked(line)
         try:
             record = parse_line(line)
             return Found(record_id(record), offset, len(line), self._line, meaning_of(record), hash(line))
@@ -116,6 +119,7 @@ def parse_line(line: bytes) -> dict[str, Json]:
     if text.startswith(BYTE_ORDER_MARK):
         text = text.removeprefix(BYTE_ORDER_MARK).lstrip()
     try:
+        text = _with_plain_figures(text)
         value = loads(text)
         if _LARGE_EXPONENT.search(text) or _has_many_digits(text):  # perhaps too large for a float
             json.loads(text, parse_float=_finite)
@@ -123,10 +127,10 @@ def parse_line(line: bytes) -> dict[str, Json]:
         raise NoRecord("is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise NoRecord(f"is not JSON (at column {error.colno}: {error.msg})") from None
+    except (TooDeep, RecursionError):
+        raise NoRecord("is nested too deeply") from None
     except ValueError as error:
         raise NoRecord(f"is not JSON ({error})") from None
-    except RecursionError:
-        raise NoRecord("is nested too deeply") from None
     if not isinstance(value, dict):
         raise NoRecord("is not an object")
     if too_deep(text):
@@ -136,8 +140,13 @@ def parse_line(line: bytes) -> dict[str, Json]:
 
 def parse_known_line(line: bytes) -> dict[str, Json]:
     """The object in a line that ``parse_line`` has found good before."""
-    value: dict[str, Json] = loads(line.strip().removeprefix(BYTE_ORDER_MARK).lstrip())
+    value: dict[str, Json] = loads(_with_plain_figures(line.strip().removeprefix(BYTE_ORDER_MARK).lstrip()))
     return value
+
+
+def _with_plain_figures(text: bytes) -> bytes:
+    """A line in which cost and duration are no NaN and the like, which several languages write: an answer is worth more than these."""
+    return _NO_FIGURE.sub(rb"\1null", text) if b"NaN" in text or b"Infinity" in text else text
 
 
 def meaning_of(record: Mapping[str, Json]) -> int:

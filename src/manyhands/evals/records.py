@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
+from manyhands.core.redaction import KNOWN
 from manyhands.graders.protocol import MessageJson, ToolUse
 from manyhands.graders.traces import is_figure, moment, tool_name, tool_uses_of, trace_of
 
@@ -259,7 +260,7 @@ def _reported(error: Json) -> str | None:
         kind, message = error.get("type") or error.get("code"), error.get("message")
         if isinstance(message, str) and message:
             error = f"{kind}: {message}" if isinstance(kind, (str, int)) else message
-    return _as_text(error)[:LONGEST_MESSAGE]
+    return KNOWN.text(_as_text(error))[:LONGEST_MESSAGE]
 
 
 def _speaks(message: MessageJson) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from manyhands.core.jsonio import line
+from manyhands.core.jsonio import finite, line
 from manyhands.evals.junit import write_junit
 from manyhands.evals.report_page import write_page
 from manyhands.evals.result_records import Record
@@ -69,7 +69,7 @@ def _key(key: str) -> str:
 
 def _scalar(value: Any) -> str:
     """JSON, which is YAML too, but for characters that YAML wants escaped."""
-    text = line(value) if isinstance(value, str) else json.dumps(value)
+    text = line(value) if isinstance(value, str) else json.dumps(finite(value))
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.jsonio import loads
+from manyhands.core.jsonio import loads, pretty
 from manyhands.engine.files import bytes_written_aside, remove_asides, written_aside
 from manyhands.engine.reader import JOURNAL
 from manyhands.engine.run import SUMMARY as ENGINE_SUMMARY
@@ -177,5 +176,5 @@ def _usable(named: Path, folder: Path) -> Path:
 
 def _write_json(path: Path, value: Any) -> None:
     with written_aside(path) as handle:
-        json.dump(value, handle, indent=2, ensure_ascii=False)
+        handle.write(pretty(value))
         handle.write("\n")

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Self
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.files import remove_asides
+from manyhands.engine.interpreters import PYTHONPATH, module_path, python_command
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.workload import ItemRow
 from manyhands.evals.result_lines import RESULTS, Counting, write_lines
@@ -56,7 +57,7 @@ class ResultsProcess:
     def started(cls, folder: Path, counting: Counting) -> Self | None:
         """For the run in a folder, which must be its owner's; None where no process can be started."""
         order = dumps({"folder": str(folder.absolute()), "counting": counting.to_json(), "owner": os.getpid()})
-        command = [sys.executable, "-P", "-m", "manyhands.evals.results_process"]  # -P: not from the current folder
+        command = python_command("manyhands.evals.results_process")
         try:
             process = subprocess.Popen(
                 command,
@@ -64,7 +65,7 @@ class ResultsProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # an interrupt from the keyboard is its owner's
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
+                env={**os.environ, PYTHONPATH: module_path()},
             )
         except OSError:
             return None

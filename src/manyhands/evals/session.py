@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from manyhands.agents.options import AgentOptions, resume_spec
-from manyhands.agents.setup import Notice, check_prices, keep_files, warn_of_unpriced
+from manyhands.agents.setup import Notice, check_prices, keep_files, tell_bound, warn_of_unpriced
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.version import VERSION
@@ -111,12 +111,26 @@ def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
 
 
 def _warn_of_unpriced(prepared: PreparedEval, notice: Notice) -> None:
+    """What of the budget can't be kept, or changes how models are asked."""
     options = prepared.options
-    named = (target for file in prepared.files for target in (*file.targets, *file.judges) if target.kind in MODELS)
-    models = [model for target in named if isinstance(model := target.settings.get("model"), str)]
-    for model in dict.fromkeys(models if options.max_cost is not None else ()):
+    named = [target for file in prepared.files for target in (*file.targets, *file.judges)]
+    models = [target.settings for target in named if target.kind in MODELS]
+    asked = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
+    for model, settings in asked.items():
         if not has_reference(model):
-            warn_of_unpriced(AgentOptions(model=model, prices=options.prices, max_cost=options.max_cost), notice)
+            told = AgentOptions(
+                model=model,
+                prices=options.prices,
+                max_cost=options.max_cost,
+                max_total_tokens=options.max_total_tokens,
+                max_tokens=1 if "max_tokens" in settings else None,
+            )
+            warn_of_unpriced(told, notice)
+            tell_bound(told, notice)
+    if options.max_cost is not None and any(target.kind not in (*MODELS, "mock", "replay") for target in named):
+        notice(
+            "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
+        )
 
 
 def _continued(folder: Path, given: EvalSpec, notice: Notice) -> Session:
@@ -134,6 +148,7 @@ def _continued(folder: Path, given: EvalSpec, notice: Notice) -> Session:
     workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder)
     _check_outputs(options, folder, workload)
     keep_files(options, folder)
+    _warn_of_unpriced(workload.prepared, notice)
     again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
     again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
     return Session(folder, workload, workload.spec != spec, given.retry_errors, again)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from manyhands.agents.command import CommandRunner
-from manyhands.agents.redaction import Redactor
+from manyhands.core.redaction import Redactor
 from manyhands.engine.context import Context
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.hooks import Hooks, Tell

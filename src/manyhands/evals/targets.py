@@ -14,6 +14,7 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.places import Place
+from manyhands.core.redaction import protect
 from manyhands.core.settings import shown, suggestion
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.findings import Findings, told
@@ -80,6 +81,7 @@ class Target:
         settings = KINDS[self.kind].settings(found, making)
         secret = getattr(settings, _SECRET, None)
         used = [*interpolation.secrets, *([secret.get_secret_value()] if secret is not None else [])]
+        protect(used)
         return Resolved(settings, tuple(dict.fromkeys(used)))
 
     def missing(self, environ: Mapping[str, str]) -> list[str]:

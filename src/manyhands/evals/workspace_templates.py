@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -20,11 +19,13 @@ from pydantic import TypeAdapter
 from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, loads
-from manyhands.engine.files import bytes_written_aside
+from manyhands.engine.files import bytes_written_aside, make_private
 from manyhands.evals.changed_files import LEFT_OUT
 from manyhands.evals.hooks import AFTER_ALL, BEFORE_ALL, Hooks
 from manyhands.evals.model import Workspace
-from manyhands.sandboxes.trees import copy_data, remove_tree
+from manyhands.sandboxes.project import is_run_folder
+from manyhands.sandboxes.trees import Found, Tree, make_folder, open_folder, remove_tree
+from manyhands.sandboxes.trees import copy_tree as copy_entries
 
 FOLDER = "workspace_templates"
 TREE = "workspace"
@@ -86,7 +87,10 @@ class Templates:
             return tree
         try:
             await asyncio.to_thread(remove_tree, folder)
-            await asyncio.to_thread(copy_tree, workspace.template, tree, self._run_folder.parent)
+            await asyncio.to_thread(make_private, folder.parent)
+            await asyncio.to_thread(folder.mkdir)
+            source = workspace.template and workspace.template.resolve()  # a person's own, which may well be a link
+            await asyncio.to_thread(copy_tree, source, tree, self._run_folder.parent)
         except OSError as error:
             raise UserError(
                 f"{eval_file}: the workspace's template {workspace.template} can't be copied: {error}"
@@ -141,44 +145,29 @@ def read_state(folder: Path) -> TemplateState | None:
 
 
 def copy_tree(source: Path | None, target: Path, left_out: Path | None = None) -> None:
-    """Copy a folder without what is in ``.git``, sockets, pipes and devices; links stay links. ``source``: None for an empty folder;
-    ``left_out``: a folder of it that is not copied. Raises OSError."""
-    target.mkdir(parents=True)
-    if source is not None:
-        skipped = _inside(source, left_out)
-        _copy_entries(os.fspath(source), os.fspath(target), None if skipped is None else os.fspath(skipped))
+    """Copy a folder without what is in ``.git``, folders of runs, sockets, pipes and devices; links stay links, set-id bits are dropped.
+    What root copies gets the owner of the folder that ``target`` is made in. ``source``: None for an empty folder; ``left_out``: a folder
+    of it that is not copied. Raises OSError."""
+    with open_folder(target.parent, ()) as parent:
+        made = make_folder(parent, target.name)
+        try:
+            if source is not None:
+                skipped = _inside(source, left_out)
+                with Tree(source) as tree:
+                    copy_entries(tree, made, lambda found: _left_out(source, found, skipped))
+        finally:
+            os.close(made)
 
 
-def _copy_entries(source: str, target: str, skipped: str | None) -> None:
-    with os.scandir(source) as entries:
-        for entry in entries:
-            place = f"{target}/{entry.name}"
-            if entry.name == LEFT_OUT or entry.path == skipped:
-                continue
-            if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), place)
-            elif entry.is_dir():
-                os.mkdir(place)
-                _copy_entries(entry.path, place, skipped)
-                os.chmod(place, stat.S_IMODE(entry.stat().st_mode) | stat.S_IRWXU)
-            elif entry.is_file():
-                _copy_file(entry.path, place)
+def _left_out(source: Path, found: Found, skipped: str | None) -> bool:
+    return found.name == LEFT_OUT or found.path == skipped or is_run_folder(f"{source}/{found.path}")
 
 
-def _copy_file(source: str, target: str) -> None:
-    """A copy with the same mode and time."""
-    with open(source, "rb", buffering=0) as old, open(target, "xb", buffering=0) as new:
-        status = os.fstat(old.fileno())
-        copy_data(old.fileno(), new.fileno())
-        os.fchmod(new.fileno(), stat.S_IMODE(status.st_mode))
-        os.utime(new.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _inside(source: Path, folder: Path | None) -> Path | None:
-    """Where a folder is seen in another one; None if it is not in it."""
+def _inside(source: Path, folder: Path | None) -> str | None:
+    """Where a folder is in another one; None if it is not in it."""
     if folder is None or not folder.resolve().is_relative_to(source.resolve()):
         return None
-    return source / folder.resolve().relative_to(source.resolve())
+    return os.fspath(folder.resolve().relative_to(source.resolve()))
 
 
 def _of_all(workspace: Workspace) -> list[tuple[str, Any]]:

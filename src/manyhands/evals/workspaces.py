@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.agents.command import CommandRunner
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import Outcome
+from manyhands.core.redaction import Redactor
 from manyhands.engine.context import Context, Effect
+from manyhands.engine.files import make_private
 from manyhands.engine.performance import KEEP
 from manyhands.evals.file_changes import file_changes
 from manyhands.evals.hooks import AFTER_EACH, BEFORE_EACH, Hooks
 from manyhands.evals.model import Test, Workspace
 from manyhands.evals.workspace_templates import TREE, Templates, copy_tree
-from manyhands.sandboxes.trees import remove_tree
+from manyhands.sandboxes.trees import NotPlain, open_folder, remove_tree
 
 STEP = "workspace"
 """The kind of a step that makes a workspace, looks at what changed in it, or runs a hook."""
@@ -227,15 +228,21 @@ def with_template(workspace: Workspace | None, template: Path | None) -> Workspa
 def fresh_copy(source: Path, target: Path) -> None:
     """A copy of a folder in place of whatever is there. Raises OSError."""
     remove_tree(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_private(target.parent)
     copy_tree(source, target)
 
 
 def make_sure(tree: Path) -> None:
     """A target may have removed its workspace, or put something else in its place: then it is an empty folder."""
-    if tree.is_symlink() or not tree.is_dir():
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open_folder(tree, ()):
+            return
+    except (FileNotFoundError, NotADirectoryError, NotPlain):
         remove_tree(tree)
-        tree.mkdir(parents=True)
+        tree.mkdir()
+    except OSError:  # for whoever reads it to find
+        return
 
 
 def keep_folder(folder: Path) -> None:

@@ -104,7 +104,7 @@ class AgentJudge:
         workspace = candidate.workspace
         if workspace is None and self.target is None:
             raise GraderError("there is no workspace to look at; give the target one, or name a target here")
-        if workspace is not None and not workspace.is_dir():
+        if workspace is not None and (workspace.is_symlink() or not workspace.is_dir()):
             raise GraderError(f"the workspace {workspace} is gone")
         judge = await grading.judges.judge(self.target)
         judge = replace(judge, settings=replace(judge.settings, temperature=self.temperature))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any
 
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.graders.values import MISSING
 
-_FENCED = re.compile(
-    r"^[ \t]*(?P<fence>`{3,}|~{3,})[^\n`]*\n(?P<inside>.*?)^[ \t]*(?P=fence)[ \t]*$", re.DOTALL | re.MULTILINE
-)
-_LONGEST = 1 << 20
-"""Characters of an answer that is searched for fences."""
+_OPENING = re.compile(r"[ \t]*(`{3,}+(?=[^`]*\Z)|~{3,}+)")
 
 
 def json_in(answer: str) -> Any:
@@ -34,14 +32,28 @@ def json_in(answer: str) -> Any:
     return MISSING
 
 
-def _blocks(text: str) -> list[str]:
-    return [] if len(text) > _LONGEST else [found["inside"].strip() for found in _FENCED.finditer(text)]
+def _blocks(text: str) -> Iterator[str]:
+    """What stands in fenced blocks, in order."""
+    lines = text.split("\n")
+    fences: dict[str, list[int]] = {}  # lines that are a fence and nothing else, which end blocks
+    for number, line in enumerate(lines):
+        if line.strip(" \t")[:3] in ("```", "~~~"):
+            fences.setdefault(line.strip(" \t"), []).append(number)
+    number = 0
+    while number < len(lines):
+        opening = _OPENING.match(lines[number])
+        ends = fences.get(opening[1], []) if opening else []
+        after = bisect_right(ends, number)
+        if after < len(ends):
+            yield "\n".join(lines[number + 1 : ends[after]]).strip()
+            number = ends[after]
+        number += 1
 
 
 def _parsed(text: str) -> Json:
     if text[:1] not in ("{", "["):
         return MISSING
     try:
-        return loads(text)
+        return loads_outside(text)
     except (ValueError, RecursionError):
         return MISSING

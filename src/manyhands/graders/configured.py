@@ -8,6 +8,7 @@ from importlib import import_module
 from math import isfinite
 
 from manyhands.core.errors import GraderError, ManyhandsError
+from manyhands.core.redaction import KNOWN
 from manyhands.graders.exact import inverse
 from manyhands.graders.programs import PreprocessorEntry
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
@@ -115,7 +116,7 @@ def own_verdict(value: float, verdict: str, min_score: float, pass_limit: float)
 
 def failed(name: str, kind: str, error: str) -> Score:
     """What is left of a grader that broke: no value."""
-    return Score(name, kind, None, "error", error=error[:_LONGEST_ERROR])
+    return Score(name, kind, None, "error", error=KNOWN.text(error)[:_LONGEST_ERROR])
 
 
 def checked(score: Score) -> Score:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from manyhands.core.errors import UserError
 from manyhands.core.places import Place
+from manyhands.core.redaction import protect_environment
 from manyhands.graders.surroundings import Surroundings
 
 NAME = ".env"
@@ -22,6 +23,11 @@ _ENTRY = re.compile(
     [ \t]*(?:\#[^\r\n]*)?(?:\r?\n|$)""",
     re.VERBOSE | re.DOTALL,
 )
+_LOADS_CODE = re.compile(
+    r"PATH|(LD|DYLD|GIT|GLIBC|GCONV)_.*|PYTHON.*|BASH_ENV|BASH_FUNC_.*|ENV|SHELLOPTS|BASHOPTS|IFS|PS4|PROMPT_COMMAND"
+    r"|NODE_(OPTIONS|PATH)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|(JAVA|JDK_JAVA|_JAVA)_(TOOL_)?OPTIONS|CLASSPATH|ZDOTDIR"
+)
+"""Variables that make programs run, or look for, other code."""
 _SKIPPED = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?:\r?\n|$)")
 _ESCAPE = re.compile(r'\\([nrt"\\])')
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
@@ -29,13 +35,18 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 
 def environment(folder: Path, surroundings: Surroundings, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables for what an eval file, or a file of graders, in a folder names: the real environment above all, then ``.env`` of the
-    folder, of those above it up to the root, and of the current one, the nearest first. Raises UserError for a file that can't be
-    read."""
+    folder, of those above it up to the root, and of the current one, the nearest first. The current one's can't say which code
+    programs run (``PATH``, ``PYTHONPATH``, ``LD_PRELOAD`` …). Raises UserError for a file that can't be read."""
     found = dict(environ)
+    own = set(surroundings.upwards(folder))
     for each in surroundings.folders(folder):
         path = each / NAME
         if path.is_file():
-            found = {**read_dotenv(path, surroundings.shown(path)), **found}
+            values = read_dotenv(path, surroundings.shown(path))
+            if each not in own:  # a folder that somebody merely stands in says nothing about which code is run
+                values = {name: value for name, value in values.items() if not _LOADS_CODE.fullmatch(name)}
+            found = {**values, **found}
+            protect_environment(found)
     return found
 
 

@@ -21,6 +21,7 @@ from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import dumps, loads
 from manyhands.core.places import Place
+from manyhands.core.redaction import KNOWN
 from manyhands.core.settings import Text, shown
 from manyhands.engine.context import Effect
 from manyhands.graders.code import GRADE
@@ -142,4 +143,4 @@ def _of_score(score: Score) -> dict[str, Any]:
 
 
 def _raised(written: str, error: BaseException) -> str:
-    return f"{written} raised " + " ".join(f"{type(error).__name__}: {error}".split())[:1000]
+    return f"{written} raised " + " ".join(KNOWN.text(f"{type(error).__name__}: {error}").split())[:1000]

@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = "dguv"
 _KNOWN = frozenset((*_FLAGS, *_WITHOUT_EFFECT))
 _LITERAL = regex.compile(r"/(?P<pattern>.+)/(?P<flags>[a-z]+)", regex.DOTALL)
 _BRACE = regex.compile(
-    r"\\[pPN]\{[^{}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d+(?:,\d*)?\}|\{,\d+\}|(?P<brace>\{)", regex.DOTALL
+    r"\\[pPN]\{[^{}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)|\{\d+(?:,\d*)?\}|\{,\d+\}|(?P<brace>\{)", regex.DOTALL
 )
 _REFERENCE = regex.compile(r"(?P<before>(?<!\\)(?:\\\\)*)\\k<(?P<name>\w+)>")
 

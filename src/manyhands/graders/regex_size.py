@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>\d*)(?P<to>,?)(?P<most>\d*)\}|.", re.DOTALL)
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)|\{(?P<least>\d*)(?P<to>,?)(?P<most>\d*)\}|.", re.DOTALL)
 
 
 def written_out(pattern: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from manyhands.agents.redaction import Redactor
+from manyhands.core.redaction import Redactor
 from manyhands.graders.protocol import ScriptPool, ScriptResult
 
 

@@ -12,12 +12,14 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from manyhands.agents.command import MAX_ERRORS, CommandRunner
 from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.failures import Cause
+from manyhands.core.redaction import KNOWN
 from manyhands.engine.strays import MARK
 from manyhands.graders.protocol import ScriptResult
 from manyhands.graders.warm import Refused, WarmInterpreter, WarmPool, WarmRun, script_words
@@ -44,7 +46,7 @@ class Scripts:
         self._runner = runner
         self._mark = secrets.token_hex(16)
         self._turns = asyncio.Semaphore(at_once)
-        self._warm = WarmPool({**environ, MARK: mark, POOL_VARIABLE: self._mark}) if warm else None
+        self._warm = WarmPool({**environ, MARK: mark, POOL_VARIABLE: self._mark}, runner.tags) if warm else None
         self.warm_runs = 0
         """How many scripts were run in warm interpreters."""
 
@@ -85,8 +87,8 @@ class Scripts:
                 result = await self._in_warm(interpreter, words, payload, folder, seconds, environment)
                 if result is not None:
                     self.warm_runs += 1
-                    return result
-            return await self._as_process(command, payload, folder, seconds, environment)
+                    return _without_secrets(result)
+            return _without_secrets(await self._as_process(command, payload, folder, seconds, environment))
 
     async def _as_process(
         self,
@@ -161,7 +163,11 @@ class Scripts:
     async def _close(self) -> None:
         if self._warm is not None:
             await self._warm.close()
-        await asyncio.to_thread(kill_marked, POOL_VARIABLE, self._mark)
+        await asyncio.to_thread(self._kill_the_rest)
+
+    def _kill_the_rest(self) -> None:
+        kill_marked(POOL_VARIABLE, self._mark)
+        self._runner.tags.kill_all()
 
 
 class Pipes:
@@ -195,6 +201,14 @@ class Pipes:
         for reader in self._readers:
             reader.close()
         self._writer.close()
+
+
+def _without_secrets(result: ScriptResult) -> ScriptResult:
+    """What a program printed, before anything is made of it, or of a part of it."""
+    if not (KNOWN.is_in(result.stdout) or KNOWN.is_in(result.stderr)):
+        return result
+    printed = KNOWN.document(result.stdout.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return replace(result, stdout=printed, stderr=KNOWN.data(result.stderr))
 
 
 async def _stop(run: WarmRun, mark: str) -> None:

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from manyhands.core.errors import GraderError
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.core.places import Place
 from manyhands.graders.entry import Entry, SomeWords, key, snake
 from manyhands.graders.protocol import Candidate, MessageJson, ToolUse
@@ -184,7 +184,7 @@ def _read(value: Json) -> Json:
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
-        return loads(value)
+        return loads_outside(value)
     except (ValueError, RecursionError):
         return value
 

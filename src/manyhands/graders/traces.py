@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.graders.protocol import MessageJson, ToolUse
 
 LARGEST = 1e300
@@ -98,7 +98,7 @@ def _arguments(given: Json) -> Json:
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
         return given
     try:
-        return loads(given)
+        return loads_outside(given)
     except (ValueError, RecursionError):
         return given
 

@@ -20,7 +20,7 @@ from math import isfinite
 from typing import Any
 
 from manyhands.core.errors import GraderError
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.core.settings import shown
 from manyhands.core.usage import ZERO, Usage
 from manyhands.graders.protocol import Grading, Score, verdict_of
@@ -29,6 +29,8 @@ LARGEST = 1 << 20
 """Characters of an object at most; it is looked for in so many at the end."""
 _MOST_FAILURES = 500
 """Lines that look like an object and are none, after which the search is given up."""
+_MOST_READ = 1 << 22
+"""Characters of such lines and of what follows them that are read in vain before that."""
 _SHOWN = 300
 
 
@@ -40,16 +42,17 @@ def last_object(text: str) -> dict[str, Any] | None:
     if whole is not None or len(window) < 2:
         return whole
     decoder = json.JSONDecoder(parse_constant=_refuse)
-    found, place, failures = None, _line_with_brace(window, 0), 0
-    while place >= 0 and failures < _MOST_FAILURES:
+    found, place, failures, left = None, _line_with_brace(window, 0), 0, _MOST_READ
+    while place >= 0 and failures < _MOST_FAILURES and left > 0:
         try:
             value, place = decoder.raw_decode(window, place)
             found = value
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
             failures += 1
+            left -= getattr(error, "pos", len(window)) - place
             place += 1
         place = _line_with_brace(window, place)
-    return found if failures < _MOST_FAILURES else _object(window.rpartition("\n")[2])
+    return found if failures < _MOST_FAILURES and left > 0 else _object(window.rpartition("\n")[2])
 
 
 def _line_with_brace(text: str, start: int) -> int:
@@ -67,7 +70,7 @@ def _object(text: str) -> dict[str, Any] | None:
     if text[:1] != "{":
         return None
     try:
-        value: Json = loads(text)
+        value: Json = loads_outside(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -15,6 +15,7 @@ from pathlib import Path
 from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.jsonio import dumps, loads
 from manyhands.sandboxes.process import Process, close_all, fresh_pipes
+from manyhands.sandboxes.tags import Tags
 
 WORKER = Path(__file__).with_name("warm_worker.py")
 LONGEST = 1 << 16
@@ -52,12 +53,13 @@ def program_of(word: str, folder: Path, environ: Mapping[str, str]) -> str | Non
 
 
 class WarmInterpreter:
-    """A worker process, and the scripts that run in copies of it. Must be made in the event loop's thread, and closed.
+    """A worker process, and the scripts that run in copies of it. ``tag``: see ``sandboxes.tags``.
+    Must be made in the event loop's thread, and closed.
 
     Raises ItemError if the system refuses to start it.
     """
 
-    def __init__(self, program: str, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, program: str, folder: Path, environment: Mapping[str, str], tag: int | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
@@ -74,6 +76,7 @@ class WarmInterpreter:
                 errors=errors,
                 keep=(theirs.fileno(),),
                 directory=str(folder),
+                tag=tag,
             )
         except BaseException:
             self._channel.close()
@@ -199,8 +202,9 @@ class WarmPool:
     """Interpreters kept at most; scripts of further ones are run in fresh processes."""
     _STARTS = 3
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], tags: Tags) -> None:
         self._environment = dict(environment)
+        self._tags = tags
         self._kept: dict[tuple[str, Path], asyncio.Task[WarmInterpreter | None]] = {}
         self._starts: dict[tuple[str, Path], int] = {}
 
@@ -221,7 +225,7 @@ class WarmPool:
 
     async def _started(self, program: str, folder: Path) -> WarmInterpreter | None:
         try:
-            interpreter = WarmInterpreter(program, folder, self._environment)
+            interpreter = WarmInterpreter(program, folder, self._environment, self._tags.new())
         except ItemError:
             return None
         try:

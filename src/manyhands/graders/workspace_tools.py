@@ -1,19 +1,24 @@
-"""Tools with which a judge looks at a workspace. They read only, and nothing outside it."""
+"""Tools with which a judge looks at a workspace. They read only, and nothing outside it: they go by open folders and follow no link."""
 
 from __future__ import annotations
 
+import heapq
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import regex
 
 from manyhands.core.errors import ToolError
+from manyhands.core.redaction import KNOWN
 from manyhands.graders.regex_rule import compiled
+from manyhands.sandboxes.trees import Found, NotPlain, Tree, open_regular
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 
@@ -38,23 +43,23 @@ def list_files(
     path: Annotated[str, "A folder of the workspace; the workspace itself by default."] = ".",
 ) -> dict[str, object]:
     """List a folder of the workspace: files with their sizes, folders with a slash behind the name."""
-    with _reading(path):
-        folder = _within(environment, path)
-        if not folder.is_dir():
-            raise ToolError(f"{path} is no folder of the workspace")
-        names = sorted(os.listdir(folder))
-        shown = [_entry(folder / name) for name in names[:MOST_ENTRIES]]
-    return {"entries": shown, "left_out": max(0, len(names) - MOST_ENTRIES)}
+    with _reading(path), _opened(environment) as tree:
+        folder = tree.folder(_within(environment, tree, path).split("/"))
+        names = heapq.nsmallest(MOST_ENTRIES, _names(folder))
+        count = sum(1 for _ in _names(folder))
+        shown = [_entry(folder, name) for name in names]
+    return {"entries": shown, "left_out": max(0, count - MOST_ENTRIES)}
 
 
 @tool(changes_world=False)
 def read_file(environment: ToolEnvironment, path: Annotated[str, "A file of the workspace."]) -> dict[str, object]:
     """Read a text file of the workspace, up to its first 50 KB."""
-    with _reading(path):
-        file = _within(environment, path)
-        if not file.is_file():
-            raise ToolError(f"{path} is no file of the workspace; list_files shows what there is")
-        with file.open("rb") as handle:
+    with _reading(path), _opened(environment) as tree:
+        try:
+            descriptor = tree.open(_within(environment, tree, path))
+        except (NotPlain, FileNotFoundError, NotADirectoryError):
+            raise ToolError(f"{path[:200]} is no file of the workspace; list_files shows what there is") from None
+        with os.fdopen(descriptor, "rb") as handle:
             data = handle.read(LARGEST)
             rest = max(0, os.fstat(handle.fileno()).st_size - len(data))
     if b"\0" in data:
@@ -69,46 +74,54 @@ def search_files(
     files: Annotated[str, "Names of files to look in, as in *.py."] = "*",
 ) -> dict[str, object]:
     """Search the workspace's text files for lines that match, 20 at most."""
-    root = _root(environment)
     try:
         wanted = compiled(pattern)
     except ValueError as error:
         raise ToolError(f"{pattern[:200]!r} can't be used: {error}") from None
     found: list[str] = []
     end = time.monotonic() + _SEARCH_SECONDS
-    try:
-        for file in _files(root, files):
-            found += _matches(file, root, wanted, MOST_MATCHES - len(found), end)
-            if len(found) >= MOST_MATCHES:
-                break
-    except TimeoutError:
-        raise ToolError("the search took too long; use a simpler expression") from None
+    with _reading("the workspace"), _opened(environment) as tree:
+        try:
+            for each in _files(tree, files):
+                found += _matches(each, wanted, MOST_MATCHES - len(found), end)
+                if len(found) >= MOST_MATCHES:
+                    break
+        except TimeoutError:
+            raise ToolError("the search took too long; use a simpler expression") from None
     return {"matches": found, "complete": len(found) < MOST_MATCHES}
 
 
 TOOLS = (list_files, read_file, search_files)
 
 
-def _root(environment: ToolEnvironment) -> Path:
+def _opened(environment: ToolEnvironment) -> Tree:
     root: Path = environment.state[WORKSPACE]
-    return root.resolve()
+    return Tree(root)
 
 
-def _within(environment: ToolEnvironment, path: str) -> Path:
-    root = _root(environment)
+def _within(environment: ToolEnvironment, tree: Tree, path: str) -> str:
+    """A path that a judge named, relative to the workspace and without links, as far as they stay in it."""
+    root = os.fspath(environment.state[WORKSPACE])
+    real = os.path.realpath(root)
+    start = next((each for each in (root, real) if f"{path}/".startswith(f"{each}/")), "")
     try:
-        found = (root / path.lstrip("/")).resolve() if not path.startswith(f"{root}") else Path(path).resolve()
-    except (OSError, ValueError, RuntimeError):
-        raise ToolError(f"{path!r} is no path") from None
-    if not found.is_relative_to(root):
-        raise ToolError(f"{path} is outside the workspace")
-    return found
+        return tree.resolved(path.removeprefix(start), real)
+    except NotPlain:
+        raise ToolError(f"{path[:200]} is outside the workspace") from None
+    except ValueError:
+        raise ToolError(f"{path[:200]!r} is no path") from None
 
 
-def _entry(path: Path) -> str:
-    if path.is_symlink():
-        return f"{path.name} (a link)"  # where it leads to may be outside
-    return f"{path.name}/" if path.is_dir() else f"{path.name} ({path.lstat().st_size} bytes)"
+def _names(folder: int) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        yield from (entry.name for entry in entries)
+
+
+def _entry(folder: int, name: str) -> str:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        return f"{name} (a link)"  # where it leads to may be outside
+    return f"{name}/" if stat.S_ISDIR(status.st_mode) else f"{name} ({status.st_size} bytes)"
 
 
 @contextmanager
@@ -119,23 +132,19 @@ def _reading(path: str) -> Iterator[None]:
         raise ToolError(f"{path[:200]} can't be read: {error.strerror}") from error
 
 
-def _files(root: Path, names: str) -> Iterator[Path]:
-    count = 0
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
-        for name in sorted(files):
-            path = Path(folder, name)
-            if fnmatch(name, names) and path.is_file() and not path.is_symlink():
-                count += 1
-                yield path
-            if count >= _SEARCHED:
-                return
+def _files(tree: Tree, names: str) -> Iterator[Found]:
+    files = (
+        each
+        for each in tree.walk(lambda each: each.name not in _LEFT_OUT)
+        if each.is_file and fnmatch(each.name, names)
+    )
+    return islice(files, _SEARCHED)
 
 
-def _matches(file: Path, root: Path, wanted: regex.Pattern[str], most: int, end: float) -> list[str]:
+def _matches(file: Found, wanted: regex.Pattern[str], most: int, end: float) -> list[str]:
     """``end``: when to give up, of ``time.monotonic``. Raises TimeoutError."""
     try:
-        with file.open("rb") as handle:
+        with os.fdopen(open_regular(file.folder, file.name), "rb") as handle:
             data = handle.read(_SEARCHED_BYTES)
     except OSError:
         return []
@@ -147,5 +156,5 @@ def _matches(file: Path, root: Path, wanted: regex.Pattern[str], most: int, end:
         if left <= 0:
             raise TimeoutError
         if len(found) < most and wanted.search(line, timeout=left, concurrent=True):
-            found.append(f"{file.relative_to(root)}:{number}: {line[:_LONGEST_LINE]}")
+            found.append(f"{file.path}:{number}: {KNOWN.text(line)[:_LONGEST_LINE]}")
     return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from manyhands.agents.asking import chat_settings, seeded
+from manyhands.agents.asking import chat_settings, sandbox_limits, seeded
 from manyhands.agents.loop import run_agent
 from manyhands.agents.moments import moment
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
@@ -22,7 +22,7 @@ from manyhands.evals.target_blocks import AgentTargetOptions
 from manyhands.evals.workspaces import TestWorkspace, keep_folder
 from manyhands.graders.conversation import figures_of, output_of
 from manyhands.models.protocol import ChatModel
-from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.tools.protocol import Tool, ToolEnvironment
 
 
@@ -98,8 +98,7 @@ class AgentAnswerer:
         )
 
     def _request(self, context: Context) -> SandboxRequest:
-        limits = SandboxLimits(network=self._options.network)
-        return SandboxRequest(Path(context.workspace), self._mark, limits=limits)
+        return SandboxRequest(Path(context.workspace), self._mark, limits=sandbox_limits(self._options))
 
     def _task(self, test: Test) -> AgentTask:
         """The test's conversation: what comes before its last message is told, the last one is asked."""
@@ -127,6 +126,9 @@ class AgentConversation:
 
     async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self._agent.answered(context, test, workspace, self._world)
+
+    def still(self) -> AbstractAsyncContextManager[None]:
+        return self._world.still()
 
 
 def _record(result: AgentResult, seconds: float) -> dict[str, Any]:
