@@ -5,6 +5,13 @@ The public names are imported when they are first used, so that the command line
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[:1] == ["-m"]:  # python -m manyhands, about to begin: the current folder is in front of everything else
+    from manyhands.engine.interpreters import leave_current_folder
+
+    leave_current_folder()
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

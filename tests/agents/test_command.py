@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from manyhands.agents.command import LONGEST_ARGUMENT, CommandEnd, CommandLine, CommandRunner
-from manyhands.agents.redaction import REDACTED, Redactor
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.redaction import REDACTED, Redactor
 from manyhands.engine.strays import MARK, process_mark
 from manyhands.sandboxes.strays import process_table
 

@@ -605,6 +605,23 @@ def _keep_workspaces(folder: JobFolder) -> None:
     assert len(list(folder.folder("kept").rglob("made.txt"))) == 3
 
 
+@option("sandbox_disk")
+def _sandbox_disk(folder: JobFolder) -> None:
+    folder.write_rows(["one"])
+    words = ("--toolsets=terminal", "--sandbox_disk=0.01")
+    fill = shell("head -c 15000000 /dev/zero >large; ls")
+    assert "disk quota exceeded: 14.3 MiB of 10.2 MiB" in tool_results(asked(folder, *words, responses=first(fill)))[0]
+
+
+@option("min_free")
+def _min_free(folder: JobFolder) -> None:
+    """What it does to a disk that fills is shown for batches, whose sandboxes are the same."""
+    folder.write_rows(["one"])
+    words = ("--toolsets=terminal", "--min_free=0.5")
+    assert "here" in tool_results(asked(folder, *words, responses=first(shell("echo here"))))[0]
+    assert "--min_free" in refused(folder, "--min_free=-1")
+
+
 @option("tool_timeout")
 def _tool_timeout(folder: JobFolder) -> None:
     folder.write_rows(["one"])

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,6 +21,7 @@ from manyhands.agents.options import EFFORTS
 from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of
+from manyhands.testing.commands import PROGRAM, environment
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from manyhands.trajectories.spec import BatchSpec
 
@@ -431,6 +435,53 @@ def _network(folder: BatchFolder) -> None:
             where = (f"--base_url={server.base_url}", "--sandbox=bubblewrap", "--max_samples=1", f"--run_name={name}")
             assert folder.batch(*where, *words).code == 0
             assert json.loads(results(server.bodies)[0])["output"].strip() == said
+
+
+@option("sandbox_disk")
+def _sandbox_disk(folder: BatchFolder) -> None:
+    fill = first_then(shell("head -c 15000000 /dev/zero >large; ls"))
+    bodies = asked(folder, "--sandbox_disk=0.01", "--max_samples=1", responses=fill)
+    assert "disk quota exceeded: 14.3 MiB of 10.2 MiB; remove files" in results(bodies)[0]
+    assert "disk quota" not in results(asked(folder, "--run_name=roomy", "--max_samples=1", responses=fill))[0]
+    assert "--sandbox_disk" in refused(folder, "--sandbox_disk=0")
+
+
+@option("min_free")
+def _min_free(folder: BatchFolder) -> None:
+    fill = shell("head -c 55000000 /dev/zero >large; sleep 1.5; ls")
+    mount = (
+        'mkdir disk && mount -t tmpfs -o size=64m small disk && "$@"; code=$?; cp disk/r/failures.jsonl .; exit $code'
+    )
+    alone = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    for words, code in (("--min_free=0.03",), 1), ((), 0):
+        shutil.rmtree(folder.path / "disk", ignore_errors=True)  # the place of a disk that is gone
+        with ServerThread(first_then(fill)) as server:
+            where = (
+                "--data_dir=disk",
+                "--run_name=r",
+                f"--base_url={server.base_url}",
+                "--max_samples=1",
+                "--batch_size=1",
+            )
+            command = [
+                *PROGRAM,
+                "batch",
+                "--dataset_file=d.jsonl",
+                "--distribution=terminal_only",
+                *where,
+                *words,
+            ]
+            ran = subprocess.run(
+                [*alone, "sh", "-c", mount, "sh", *command, "--model=m", "--quiet"],
+                cwd=folder.path,
+                env=environment(),
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+        assert ran.returncode == code, ran
+        assert ("sandbox_limit" in (folder.path / "failures.jsonl").read_text()) is bool(code)
+    assert "--min_free" in refused(folder, "--min_free=-1")
 
 
 @option("sequential_tools")

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.redaction import Redactor
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, StorageError, ToolError, UserError
+from manyhands.core.redaction import Redactor
 from manyhands.csv_jobs.control import ControlServer, Message
 from manyhands.csv_jobs.desk import JobDesk, Spawned
 from manyhands.csv_jobs.launching import Orders, launch

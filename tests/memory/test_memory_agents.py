@@ -188,7 +188,7 @@ class EmbeddingServer:
         self.asked.append(body)
         self.keys.append(request.headers.get("Authorization"))
         if self.failures:
-            return web.Response(status=self.failures.pop(0), text="not now")
+            return web.Response(status=self.failures.pop(0), text="not now", headers={"Location": "/elsewhere"})
         text = body["input"].lower()
         vector = [float(text.count(word)) for word in ("cat", "else", "weather")] + [0.1]
         return web.json_response({"data": [{"embedding": vector}], "usage": {"prompt_tokens": 7}})
@@ -219,7 +219,8 @@ async def test_embeddings_are_asked_of_the_endpoint_and_never_paid_twice() -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "cause"), [(401, Cause.AUTHENTICATION), (402, Cause.PAYMENT), (404, Cause.MODEL_REFUSED)]
+    ("status", "cause"),
+    [(307, Cause.MODEL_REFUSED), (401, Cause.AUTHENTICATION), (402, Cause.PAYMENT), (404, Cause.MODEL_REFUSED)],
 )
 async def test_an_endpoint_that_refuses_is_not_asked_again(status: int, cause: Cause) -> None:
     async with EmbeddingServer([status]).serving() as server:

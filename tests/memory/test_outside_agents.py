@@ -200,7 +200,8 @@ async def test_what_a_server_does_not_know_it_may_answer_with_404() -> None:
         (lambda: web.Response(text="no JSON"), Cause.TARGET_ERROR, "can't be talked to"),
         (lambda: web.json_response([1]), Cause.TARGET_ERROR, "no JSON object"),
         (lambda: {"error": "broken"}, Cause.TARGET_ERROR, "says: broken"),
-        (lambda: {"text": "x" * (17 << 20)}, Cause.TARGET_ERROR, "more than"),
+        (lambda: {"text": "x" * (17 << 20)}, Cause.TARGET_ERROR, "larger than"),
+        (lambda: web.Response(status=307, headers={"Location": "/elsewhere"}), Cause.TARGET_ERROR, "answered 307"),
         (lambda: asyncio.sleep(30), Cause.TARGET_ERROR, "in time"),
     ],
 )

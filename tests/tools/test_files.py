@@ -186,6 +186,15 @@ async def test_a_search_with_very_many_matches_is_bounded(searcher: Bench) -> No
     assert "narrow the search" in result["note"]
 
 
+@pytest.mark.parametrize("left", [0, 2, 7, 8])
+async def test_a_search_whose_end_is_cut(searcher: Bench, left: int) -> None:
+    """Whoever wrote a file may have chosen its length such that the bound comes within what tells of the end."""
+    line = "match".ljust(4_000_000 - left - len("big.txt\0001:\n"), "x")
+    searcher.write("big.txt", f"{line}\n")
+    result = await searcher.call("search_files", pattern="match", path="big.txt", output_mode="files_only")
+    assert result["files"] == ["big.txt"]
+
+
 @pytest.mark.parametrize("kind", ["local", "bubblewrap"])
 async def test_all_tools_agree_on_where_relative_paths_start(
     kind: str, tmp_path: Path, open_bench: Callable[..., AbstractAsyncContextManager[Bench]]

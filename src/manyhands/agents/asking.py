@@ -11,14 +11,17 @@ from manyhands.agents.task import AgentSettings
 from manyhands.core.digests import derive_seed
 from manyhands.engine.context import Context
 from manyhands.models.factory import make_model, reasoning_settings
+from manyhands.models.pricing import bounded_answer
 from manyhands.models.protocol import ChatModel, ChatSettings
 from manyhands.models.retries import Retries
+from manyhands.sandboxes.protocol import SandboxLimits
 
 
 def model_of(
     options: AgentOptions, api_key: str | None, run_folder: Path, *, retries: Retries | None = None
 ) -> ChatModel:
-    """The model that the settings name. ``retries``: how failed calls are tried again. Raises UserError if it can't be used."""
+    """The model that the settings name. ``retries``: how failed calls are tried again. Under a budget every call names a ``max_tokens``,
+    which is no part of the recorded steps, so that a budget may come and go. Raises UserError if it can't be used."""
     return make_model(
         model=options.model,
         base_url=options.base_url,
@@ -27,6 +30,16 @@ def model_of(
         prices=None if options.prices is None else kept_file(run_folder, options.prices),
         latency=options.simulated_latency,
         retries=retries,
+        max_tokens=bounded_answer(options.model) if options.bounded else None,
+    )
+
+
+def sandbox_limits(options: AgentOptions) -> SandboxLimits:
+    """The bounds of an agent's sandbox, from a run's settings."""
+    return SandboxLimits(
+        disk=max(1, round(options.sandbox_disk * (1 << 30))),
+        min_free=None if options.min_free is None else round(options.min_free * (1 << 30)),
+        network=options.network,
     )
 
 

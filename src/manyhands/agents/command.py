@@ -28,6 +28,7 @@ from manyhands.sandboxes.capture import Capture
 from manyhands.sandboxes.guard import Guard
 from manyhands.sandboxes.process import PipeReader, PipeWriter, Process, close_all, fresh_pipes, to_the_end
 from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked
+from manyhands.sandboxes.tags import Tags, kill_tagged
 
 LONGEST_ARGUMENT = 128 * 1024 - 1
 """Bytes of one argument, or one ``NAME=value`` of the environment, at most (Linux, MAX_ARG_STRLEN; the end counts one)."""
@@ -113,14 +114,18 @@ class RunningCommand:
         max_output: int,
         on_output: Sink | None = None,
         on_errors: Sink | None = None,
+        tag: int | None = None,
     ) -> None:
+        self._tag = tag
         self._mark = secrets.token_hex(16)
         self._began = time.monotonic()
         self._output, self._errors = Capture(max_output), Capture(MAX_ERRORS)
         (stdin, feed), (read_output, output), (read_errors, errors) = fresh_pipes(3)
         try:
             marked = {**environment, SANDBOX_VARIABLE: self._mark}
-            self._process = Process(words, marked, stdin=stdin, output=output, errors=errors, directory=str(folder))
+            self._process = Process(
+                words, marked, stdin=stdin, output=output, errors=errors, directory=str(folder), tag=tag
+            )
         except BaseException:
             close_all(feed, read_output, read_errors)
             raise
@@ -166,10 +171,15 @@ class RunningCommand:
             await self._process.stop(grace=_GRACE)
         self._feeding.cancel()
         self._process.kill_group()
-        await asyncio.to_thread(kill_marked, SANDBOX_VARIABLE, self._mark)
+        await asyncio.to_thread(self._kill_the_rest)
         for reader in self._readers:
             reader.close()
         self._writer.close()
+
+    def _kill_the_rest(self) -> None:
+        """End what has left the command's session, with its environment or without."""
+        kill_marked(SANDBOX_VARIABLE, self._mark)
+        kill_tagged(self._tag)
 
     async def _feed(self, data: bytes) -> None:
         await self._writer.write(data)
@@ -179,17 +189,19 @@ class RunningCommand:
 class CommandRunner:
     """Starts commands on behalf of a run. Made by ``opened``."""
 
-    def __init__(self, mark: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, mark: str, environ: Mapping[str, str], tags: Tags) -> None:
         self._environment = {**environ, MARK: mark}
+        self.tags = tags
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, mark: str, environ: Mapping[str, str]) -> AsyncIterator[Self]:
         """``mark``: what marks the run's processes (``process_mark``); ``environ``: what commands inherit. As long as it is open, the
         death of this process is the end of all its commands."""
-        guard = Guard(f"{MARK}={mark}")
+        tags = Tags()
+        guard = Guard(f"{MARK}={mark}", tags)
         try:
-            yield cls(mark, environ)
+            yield cls(mark, environ, tags)
         finally:
             await to_the_end(guard.dismiss())
 
@@ -220,6 +232,7 @@ class CommandRunner:
                 max_output=max_output,
                 on_output=on_output,
                 on_errors=on_errors,
+                tag=self.tags.new(),
             )
         except ItemError as error:
             raise _not_started(words[0], error) from error

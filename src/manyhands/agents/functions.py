@@ -56,6 +56,11 @@ def _module(source: str, folder: Path, refusal: Callable[[str], UserError]) -> M
 
 
 def _imported(name: str, folder: Path) -> ModuleType:
+    top = folder / name.partition(".")[0]
+    if not (top.is_dir() or top.with_name(f"{top.name}.py").is_file()):
+        return importlib.import_module(
+            name
+        )  # it is not in the folder, so that nothing that it imports is looked for there
     with _first_on_path(folder):
         module = importlib.import_module(name)
     own = folder / f"{name}.py"

@@ -170,6 +170,11 @@ class RunOptions(Settings):
         None, 'Settings whose change is accepted on resume, or "all".', group=RESUME, recorded=False
     )
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the run has a budget that calls must keep to."""
+        return self.max_cost is not None or self.max_total_tokens is not None
+
     @field_validator("override")
     @classmethod
     def _check_override(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -253,7 +258,10 @@ class AgentOptions(RunOptions):
         value="price|throughput|latency",
     )
     max_tokens: Annotated[int | None, optional_whole(1)] = setting(
-        None, "Tokens per model response at most; without it the server decides.", group=MODEL, identity=True
+        None,
+        "Tokens per model response at most; without it the server decides, but under a budget 8,192.",
+        group=MODEL,
+        identity=True,
     )
     reasoning_effort: Annotated[str | None, BeforeValidator(_effort)] = setting(
         None,
@@ -295,6 +303,14 @@ class AgentOptions(RunOptions):
         value="KIND",
     )
     network: Flag = setting(False, "Let sandboxed commands use the network.", group=TOOLS, identity=True)
+    sandbox_disk: Annotated[float, number(above=0)] = setting(
+        8.0, "GiB that the files of one sandbox may take; see also --min_free.", group=TOOLS
+    )
+    min_free: Annotated[float | None, optional_number(0)] = setting(
+        None,
+        "GiB of its disk that a run leaves free: the sandbox that holds most is ended below that. Without it 1, or 2 % of a small disk.",
+        group=TOOLS,
+    )
     mcp_config: OptionalPath = setting(
         None, "File that names MCP servers to mount as toolsets.", group=TOOLS, identity=True, value="FILE"
     )

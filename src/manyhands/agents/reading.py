@@ -30,6 +30,7 @@ from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.models.protocol import Completion
+from manyhands.models.reasoning import blocks
 
 MOST_EMPTY = 3
 """Empty answers in a row that end the conversation (the original's number)."""
@@ -42,7 +43,7 @@ MOST_FRUITLESS = 3
 
 _USAGE = tuple(field.name for field in fields(Usage))
 _REASONING_TAGS = ("think", "REASONING_SCRATCHPAD")
-_CLOSED = re.compile(r"<(think|REASONING_SCRATCHPAD)>.*?</\1>", re.DOTALL)
+_OPENING = re.compile(r"<(think|REASONING_SCRATCHPAD)>")
 
 
 @dataclass(slots=True)
@@ -106,15 +107,24 @@ def visible_text(content: str | None) -> str:
     """What is left of a content outside of closed reasoning blocks, stripped."""
     if not content:
         return ""
-    return (_CLOSED.sub("", content) if "<" in content else content).strip()
+    return _without_blocks(content).strip()
 
 
 def has_unclosed_reasoning(content: str | None) -> bool:
     """Whether a content begins a reasoning block that it never ends."""
     if not content or "<" not in content:
         return False
-    rest = _CLOSED.sub("", content).lstrip()
+    rest = _without_blocks(content).lstrip()
     return any(rest.startswith(f"<{tag}>") for tag in _REASONING_TAGS) or "<REASONING_SCRATCHPAD>" in rest
+
+
+def _without_blocks(content: str) -> str:
+    kept: list[str] = []
+    behind = 0
+    for start, end, _ in blocks(content, _OPENING):
+        kept.append(content[behind:start])
+        behind = end
+    return "".join(kept) + content[behind:]
 
 
 def flattened(content: Json) -> str | None:

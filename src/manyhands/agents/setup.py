@@ -9,7 +9,7 @@ from manyhands.agents.options import AgentOptions, RunOptions
 from manyhands.engine.files import written_aside
 from manyhands.engine.workload import Execution
 from manyhands.models.factory import is_simulated, require_key, resolve_api_key
-from manyhands.models.pricing import PriceTable, load_price_table
+from manyhands.models.pricing import PriceTable, bounded_answer, load_price_table
 from manyhands.sandboxes.selection import choose_backend
 
 API_KEY = "api_key"
@@ -43,8 +43,17 @@ def warn_of_unpriced(options: AgentOptions, notice: Notice) -> None:
     table = load_price_table(named) if named is not None else PriceTable()
     if table.price(options.model) is None:
         notice(
-            f"no price is known for {options.model}, so --max_cost counts only what the endpoint itself says that calls cost; "
-            "give --prices FILE, or --max_total_tokens"
+            f"no price is known for {options.model}, so --max_cost counts only what the endpoint itself says that calls cost: "
+            "one call may pass it, and the first one without a cost ends the run; give --prices FILE, or --max_total_tokens"
+        )
+
+
+def tell_bound(options: AgentOptions, notice: Notice) -> None:
+    """Say so if answers are bounded only because the run has a budget."""
+    if options.bounded and options.max_tokens is None and not is_simulated(options.model, options.base_url):
+        notice(
+            f"so that the budget holds, an answer of {options.model} has at most {bounded_answer(options.model):,} tokens; "
+            "--max_tokens sets another bound, as a small context window needs"
         )
 
 

@@ -6,14 +6,17 @@ object), since many servers refuse a request whose history is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from manyhands.agents.toolbox import Toolbox
-from manyhands.core.jsonio import Json, dumps, loads
-from manyhands.core.messages import FunctionCall, Message, ToolCall
+from manyhands.core.jsonio import Json, dumps, loads_outside
+from manyhands.core.messages import FunctionCall, ToolCall
 
+MOST_CALLS = 1000
+"""Calls of one answer that are run."""
+MOST_REPAIRED = 20
+"""Different unknown names in one answer that are compared with those of the tools, which takes a while."""
 EXCERPT = 60
 """Characters of malformed arguments shown on each side of the error."""
 
@@ -41,23 +44,21 @@ def read_calls(written: Json, toolbox: Toolbox, turn: int, used: set[str]) -> Re
     changed."""
     read = ReadCalls([], {}, [], [], [])
     taken = set(used)
+    repaired: dict[str, str | None] = {}
     for index, raw in enumerate(_entries(written)):
         function = raw.get("function")
         function = function if isinstance(function, dict) else {}
         call_id = _free_id(raw.get("id"), turn, index, taken)
         taken.add(call_id)
-        name = _read_name(function.get("name"), index, toolbox, read)
+        name = _read_name(function.get("name"), index, toolbox, read, repaired)
         arguments = _read_arguments(function.get("arguments"), index, read)
         call = _call(raw, call_id, name, arguments)
         read.calls.append(call)
+        if index >= MOST_CALLS:
+            read.refused.setdefault(index, _TOO_MANY)
         if raw.get("id") != call_id or function.get("name") != name or function.get("arguments") != arguments:
             read.as_written.append({"index": index, **{key: raw[key] for key in ("id", "function") if key in raw}})
     return read
-
-
-def call_ids(messages: Iterable[Message]) -> set[str]:
-    """The ids of all tool calls in a conversation."""
-    return {call["id"] for message in messages for call in message.get("tool_calls") or ()}
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -84,6 +85,10 @@ def no_such_tool(name: str, toolbox: Toolbox) -> str:
     return f"There is no tool called {name!r}. The tools on offer are: {', '.join(toolbox.names)}."
 
 
+_TOO_MANY = (
+    f"At most {MOST_CALLS:,} calls are run of one answer, and this one is behind them. Nothing was run. "
+    "Send it again in a later answer."
+)
 _KINDS = {str: "string", int: "number", float: "number", bool: "boolean", list: "array"}
 
 
@@ -100,9 +105,13 @@ def _free_id(given: Json, turn: int, index: int, taken: set[str]) -> str:
     return made
 
 
-def _read_name(given: Json, index: int, toolbox: Toolbox, read: ReadCalls) -> str:
+def _read_name(given: Json, index: int, toolbox: Toolbox, read: ReadCalls, repaired: dict[str, str | None]) -> str:
     name = given if isinstance(given, str) else ""
-    found = toolbox.find(name)
+    if name in toolbox.tools:
+        return name
+    if name not in repaired:
+        repaired[name] = toolbox.find(name) if len(repaired) < MOST_REPAIRED else None
+    found = repaired[name]
     if found is not None:
         return found
     read.unknown.append(index)
@@ -134,9 +143,7 @@ def _malformed(error: ValueError) -> str:
 
 def _parse(text: str) -> Json:
     try:
-        return loads(text)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
+        return loads_outside(text)
     except ValueError as error:
         raise ValueError(_reason(error, text)) from None
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
+
+from manyhands.core.likeness import LONGEST, closest
 
 SIMILARITY = 0.7
 """How alike two names must be (difflib's ratio, 0 to 1) for one to be taken for the other."""
-LONGEST = 200
-"""Characters beyond which a name is not compared: comparing takes quadratic time."""
 
 
 def repair_name(name: str, known: Collection[str]) -> str | None:
@@ -28,8 +27,8 @@ def repair_name(name: str, known: Collection[str]) -> str | None:
     by_plain = {_plain(each): each for each in sorted(known, reverse=True)}
     if plain in by_plain:
         return by_plain[plain]
-    closest = get_close_matches(plain, sorted(by_plain), n=1, cutoff=SIMILARITY)
-    return by_plain[closest[0]] if closest else None
+    found = closest(plain, sorted(by_plain), cutoff=SIMILARITY)
+    return by_plain[found[0]] if found else None
 
 
 def _plain(name: str) -> str:

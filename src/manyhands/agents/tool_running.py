@@ -17,9 +17,13 @@ from manyhands.core.errors import ItemError, ManyhandsError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import ToolCall
+from manyhands.core.redaction import KNOWN
 from manyhands.engine.context import Context, Effect
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 
+MOST_AT_ONCE = 32
+"""Calls of one conversation that run at the same time: each may have processes and descriptors, of which a sandbox and a process have
+only so many. The others wait for their turn, which does not count as their time."""
 GRACE = 10.0
 """Seconds that a tool gets beyond its own time limit to end by itself."""
 
@@ -44,7 +48,7 @@ class ReadyCall:
 class ToolRunner:
     """Runs the calls of one conversation."""
 
-    __slots__ = ("_context", "_environment", "_settings", "_toolbox", "_world")
+    __slots__ = ("_at_once", "_context", "_environment", "_settings", "_toolbox", "_world")
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class ToolRunner:
         self._environment = environment
         self._world = world
         self._settings = settings
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def run(
         self, turn: str, calls: Sequence[ToolCall], refused: Mapping[int, ToolResult]
@@ -130,7 +135,8 @@ class ToolRunner:
 
     async def _record(self, call: ReadyCall) -> Json:
         try:
-            return recorded(await self._call(call), self._settings.max_result)
+            async with self._at_once:
+                return recorded(await self._call(call), self._settings.max_result)
         except ManyhandsError:
             raise
         except Exception as error:
@@ -201,5 +207,5 @@ def _stretches(calls: Sequence[ReadyCall]) -> list[list[ReadyCall]]:
 
 
 def _broken(call: ReadyCall, error: Exception) -> ItemError:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(KNOWN.text(f"{type(error).__name__}: {error}").split())
     return ItemError(Cause.TOOL_ERROR, f"tool {call.tool.name!r} broke: {text[:1000]}")

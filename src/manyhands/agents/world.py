@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -68,6 +69,19 @@ class World:
     def replayed(self, place: str) -> None:
         """Note that a step at ``place`` that had changed the world was replayed from the journal."""
         self._last_replayed = place
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Within this nothing runs in the sandbox, so that what is in its folder can be looked at."""
+        sandbox = self._sandbox
+        if sandbox is None:
+            yield
+            return
+        await sandbox.freeze()
+        try:
+            yield
+        finally:
+            await asyncio.shield(sandbox.thaw())
 
     async def close(self) -> None:
         """Stop everything inside. Idempotent; finishes even when cancelled."""

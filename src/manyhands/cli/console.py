@@ -6,15 +6,30 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 from manyhands.cli.plain import shown_path
+from manyhands.core.redaction import KNOWN, without_user_info
+from manyhands.core.terminal import printable
+from manyhands.engine.streams import raw_stream
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
 _errors: Console | None = None
+
+
+class SafeConsole(Console):
+    """A console that takes texts, also those in tables, for what they are: no markup in them is obeyed, and nothing that a terminal
+    would obey."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(printable(KNOWN.text(text)), **settings)
 
 
 def out() -> Console:
@@ -25,7 +40,7 @@ def out() -> Console:
 def err() -> Console:
     """Standard error. The same console each time, so that lines are put above a bar that is live on it."""
     global _errors
-    if _errors is None or _errors.file is not sys.stderr:
+    if _errors is None or _errors.file is not raw_stream(sys.stderr):
         _errors = _console(sys.stderr)
     return _errors
 
@@ -37,7 +52,7 @@ def program() -> str:
     script = Path(sys.executable).parent / "manyhands"
     if script.is_file():
         return shlex.quote(shown_path(script))
-    return f"{shlex.quote(shown_path(Path(sys.executable)))} -m manyhands"
+    return f"{shlex.quote(shown_path(Path(sys.executable)))} -P -m manyhands"
 
 
 def resume_command(folder: Path) -> str:
@@ -46,11 +61,10 @@ def resume_command(folder: Path) -> str:
 
 
 def _console(stream: TextIO) -> Console:
-    if stream.isatty():
-        return Console(file=stream, highlight=False)
-    return Console(file=stream, highlight=False, soft_wrap=True, width=FILE_WIDTH)
+    raw = raw_stream(stream)
+    return SafeConsole(file=raw) if raw.isatty() else SafeConsole(file=raw, soft_wrap=True, width=FILE_WIDTH)
 
 
 def notice(text: str) -> None:
     """One line that the person should see, though nothing is wrong."""
-    err().print(f"note: {text}", markup=False)
+    err().print(f"note: {without_user_info(text)}", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from manyhands.cli.performing import perform
 from manyhands.cli.plain import one_line, shown_path
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.terminal import json_text
 from manyhands.core.wording import counted
 from manyhands.engine.context import Item
 from manyhands.engine.loop import run_on_loop
@@ -134,7 +134,7 @@ def _print_schema(argv: list[str]) -> int:
     words = [value, *argv[1:]] if equals else argv[1:] or ["eval"]
     if len(words) != 1 or words[0] not in kinds:
         raise UsageError(f"--schema takes one of {', '.join(kinds)} (see {PROGRAM} --help)")
-    print(json.dumps(kinds[words[0]](), indent=2, ensure_ascii=False))
+    print(json_text(kinds[words[0]](), indent=2))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from manyhands.cli.arguments import parser
 from manyhands.cli.console import out
 from manyhands.cli.plain import one_line
 from manyhands.core.statistics import LEVEL, POWER
+from manyhands.core.terminal import json_text
 from manyhands.evals.compare import LOSS, TIE, WIN, Comparison, compare, load_side
 
 _LISTED = 10
@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     candidate = load_side(_found(options.candidate, options.data_dir), options.candidate_target or options.target)
     comparison = compare(base, candidate, threshold=options.threshold, level=options.confidence)
     if options.json:
-        print(json.dumps(comparison.to_json(), indent=2, ensure_ascii=False))
+        print(json_text(comparison.to_json(), indent=2))
     else:
         _print(out(), comparison)
     return _exit_code(comparison, options.fail_on)

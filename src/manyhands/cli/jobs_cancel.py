@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
 from manyhands.cli.arguments import add_job, parser
 from manyhands.cli.console import err
 from manyhands.cli.jobs_report import print_status
+from manyhands.core.terminal import json_text
 from manyhands.csv_jobs.desk import JobDesk
 from manyhands.csv_jobs.runner import CANCEL_SECONDS
 from manyhands.engine.loop import run_on_loop
@@ -21,7 +21,7 @@ def run(argv: list[str]) -> int:
     desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
     status = run_on_loop(desk.cancel(options.job, firm=options.firm))
     if options.json:
-        print(json.dumps(status.to_json(), indent=2, ensure_ascii=False))
+        print(json_text(status.to_json(), indent=2))
     else:
         print_status(status)
     if status.runner_active and not options.firm:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import get_args
 
 from manyhands.cli.arguments import add_job, parser
 from manyhands.cli.plain import counted_rows, shown_path
+from manyhands.core.terminal import json_text
 from manyhands.csv_jobs.desk import JobDesk
 from manyhands.csv_jobs.export_names import NAMES, format_in_name
 from manyhands.csv_jobs.rows import TableFormat
@@ -25,7 +25,7 @@ def run(argv: list[str]) -> int:
     )
     if options.json:
         found = {"job_id": exported.job_id, "output_csv_path": exported.path, "row_count": exported.rows}
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json_text(found, indent=2))
     else:
         path = Path(exported.path)
         # What the name says need not be said again.

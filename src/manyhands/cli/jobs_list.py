@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from pathlib import Path
 
 from manyhands.cli.arguments import add_data_dir, parser
 from manyhands.cli.plain import table
+from manyhands.core.terminal import json_text
+from manyhands.csv_jobs.folders import unreadable_runs
 from manyhands.csv_jobs.status import JobStatus, job_statuses, rfc3339
 
 _NUMBERS = ("rows", "completed", "failed", "skipped", "pending", "cost")
@@ -16,9 +18,12 @@ _NUMBERS = ("rows", "completed", "failed", "skipped", "pending", "cost")
 def run(argv: list[str]) -> int:
     """List jobs with where they stand, the newest first."""
     options = _parser().parse_args(argv)
-    jobs = job_statuses(Path(options.data_dir))
+    data_dir = Path(options.data_dir)
+    jobs = job_statuses(data_dir)
+    for folder, problem in unreadable_runs(data_dir):
+        print(f"manyhands: note: {folder}: left out, as it can't be read: {problem}", file=sys.stderr)
     if options.json:
-        print(json.dumps([status.to_json() for status in jobs], indent=2, ensure_ascii=False))
+        print(json_text([status.to_json() for status in jobs], indent=2))
     elif jobs:
         print(table(("job", "name", "state", *_NUMBERS, "created"), [_row(status) for status in jobs], right=_NUMBERS))
     else:

@@ -14,6 +14,7 @@ from manyhands.cli.plain import one_line, printable, shown_path
 from manyhands.cli.show import TEXT_LIMIT, cut, failure_lines, item_json, print_steps, step_json
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
+from manyhands.core.terminal import json_text
 from manyhands.csv_jobs.folders import find_job
 from manyhands.csv_jobs.rows import JobRow
 from manyhands.csv_jobs.status import rfc3339
@@ -30,7 +31,7 @@ def run(argv: list[str]) -> int:
         item = find_item(reader, options.item)
         workload = CsvJobsWorkload(reader.meta("spec"), reader.folder)
         if options.json:
-            print(json.dumps(_as_json(reader, workload, item), indent=2, ensure_ascii=False))
+            print(json_text(_as_json(reader, workload, item), indent=2))
         else:
             _print(reader, workload, item, None if options.full else TEXT_LIMIT)
     return 0

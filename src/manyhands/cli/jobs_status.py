@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from pathlib import Path
 
 from manyhands.cli.arguments import add_job, parser
 from manyhands.cli.jobs_report import print_status, status_line
+from manyhands.core.terminal import json_text
 from manyhands.csv_jobs.folders import find_job
 from manyhands.csv_jobs.status import JobStatus, job_status
+from manyhands.engine.streams import raw_stream
 
 
 def run(argv: list[str]) -> int:
@@ -21,7 +22,7 @@ def run(argv: list[str]) -> int:
         return _watch(options.data_dir, options.job, _Lines(options.json))
     status = job_status(find_job(Path(options.data_dir), options.job, folders=True))
     if options.json:
-        print(json.dumps(status.to_json(), indent=2, ensure_ascii=False))
+        print(json_text(status.to_json(), indent=2))
     else:
         print_status(status)
     return 0
@@ -63,12 +64,13 @@ class _Lines:
         self._last = ""
 
     async def show(self, status: JobStatus) -> None:
-        line = json.dumps(status.to_json(), ensure_ascii=False) if self._json else status_line(status)
+        line = json_text(status.to_json()) if self._json else status_line(status)
         if line == self._last:
             return
         if self._in_place:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]:<{min(width, len(self._last))}}", end="", flush=True)
+            raw_stream(sys.stdout).write("\r")
+            print(f"{line[:width]:<{min(width, len(self._last))}}", end="", flush=True)
         else:
             print(line, flush=True)
         self._last = line

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
 from manyhands.cli.arguments import add_job, parser, positive
 from manyhands.cli.console import err
 from manyhands.cli.jobs_report import exit_code, print_status
+from manyhands.core.terminal import json_text
 from manyhands.csv_jobs.desk import JobDesk
 from manyhands.engine.loop import run_on_loop
 
@@ -21,7 +21,7 @@ def run(argv: list[str]) -> int:
     seconds = None if options.timeout_ms is None else options.timeout_ms / 1000
     status, timed_out = run_on_loop(desk.wait(options.job, seconds))
     if options.json:
-        print(json.dumps({**status.to_json(), "timed_out": timed_out}, indent=2, ensure_ascii=False))
+        print(json_text({**status.to_json(), "timed_out": timed_out}, indent=2))
     else:
         print_status(status)
     if timed_out:

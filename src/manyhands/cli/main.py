@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
 
+from manyhands.engine.interpreters import leave_current_folder
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("manyhands.cli.batch", "turn a dataset of prompts into agent trajectories"),
     "eval": ("manyhands.cli.eval", "put tests to targets and score the answers; compare runs; check eval files"),
@@ -39,12 +41,25 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 PROGRAM = "manyhands"
 _LONGEST_MESSAGE = 1000
+_KEY_OPTIONS = ("__api_key", "__token")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Perform one command line; the exit code."""
+    if argv is None:
+        leave_current_folder()
     words = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _dispatch(words), words)
+
+
+def batch_runner() -> int:
+    """The console script of the original's name: ``manyhands batch``."""
+    return main(["batch", *sys.argv[1:]])
+
+
+def run_benchmark() -> int:
+    """The console script of the original's name: ``manyhands memory run``."""
+    return main(["memory", "run", *sys.argv[1:]])
 
 
 def guarded(perform: Callable[[], int], argv: Sequence[str]) -> int:
@@ -69,7 +84,13 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         raise unknown_command(command, COMMANDS, PROGRAM)
     run: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
-    return run(rest)
+    from manyhands.core.redaction import protect, protect_environment
+    from manyhands.engine.streams import safe_streams
+
+    protect_environment(os.environ)
+    protect(_typed_keys(rest))
+    with safe_streams():
+        return run(rest)
 
 
 def imported(name: str) -> ModuleType:
@@ -165,10 +186,18 @@ def _system_exit(error: SystemExit) -> int:
 
 def _say(*lines: str) -> None:
     try:
-        sys.stderr.write("".join(f"{PROGRAM}: {line}\n" for line in lines))
+        sys.stderr.write("".join(f"{PROGRAM}: {_shown(line)}\n" for line in lines))
         sys.stderr.flush()
     except (OSError, ValueError):
         pass  # Nobody listens any more; the exit code still says it.
+
+
+def _shown(text: str) -> str:
+    """What is said of an error, without secrets, passwords in addresses, and what a terminal would obey."""
+    from manyhands.core.redaction import KNOWN, without_user_info
+    from manyhands.core.terminal import printable
+
+    return printable(without_user_info(KNOWN.text(text)))
 
 
 def _output_is_closed() -> bool:
@@ -195,21 +224,29 @@ def _wants_traceback(argv: Sequence[str]) -> bool:
 def _print_traceback(error: BaseException, argv: Sequence[str]) -> None:
     import traceback
 
-    sys.stderr.write(_without_keys("".join(traceback.format_exception(error)), argv))
+    sys.stderr.write(_shown(_without_keys("".join(traceback.format_exception(error)), argv)))
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST_MESSAGE]
+    from manyhands.core.redaction import KNOWN
+
+    return " ".join(KNOWN.text(text).split())[:_LONGEST_MESSAGE]
 
 
 def _without_keys(text: str, argv: Sequence[str]) -> str:
     """The text without a key that was typed on the command line."""
+    for key in _typed_keys(argv):
+        text = text.replace(key, "***")
+    return text
+
+
+def _typed_keys(argv: Sequence[str]) -> list[str]:
+    found = []
     for place, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        if name.replace("-", "_") in ("__api_key", "__token"):
-            key = value if equals else "".join(argv[place + 1 : place + 2])
-            text = text.replace(key, "***") if key else text
-    return text
+        if name.replace("-", "_").lower() in _KEY_OPTIONS:
+            found.append(value if equals else "".join(argv[place + 1 : place + 2]))
+    return [key for key in found if key]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from manyhands.cli.options import UsageError
 from manyhands.cli.plain import printable, table
 from manyhands.core.errors import UserError
 from manyhands.core.settings import suggestion
+from manyhands.core.terminal import json_text
 from manyhands.core.usage import Usage
 from manyhands.core.wording import counted
 from manyhands.memory.agents.naming import choose_agent
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     )
     usage = _cost(options, outlook, settings)
     if options.json:
-        print(json.dumps(_as_json(outlook, usage), indent=2, ensure_ascii=False))
+        print(json_text(_as_json(outlook, usage), indent=2))
     else:
         _print(outlook, options, usage)
     return 0

@@ -11,6 +11,7 @@ from manyhands.cli.arguments import parser
 from manyhands.cli.console import notice, out
 from manyhands.cli.plain import one_line
 from manyhands.core.errors import UserError
+from manyhands.core.terminal import json_text
 from manyhands.memory.dataset_registry import class_named, made_of
 from manyhands.memory.datasets.base import BaseDataset, Rules
 from manyhands.memory.filler_sources import builtin_facts, read_facts
@@ -40,7 +41,7 @@ def run(argv: list[str]) -> int:
         max_message_size=options.max_message_size,
     )
     if options.json:
-        print(json.dumps(asdict(result), indent=2, ensure_ascii=False, default=str))
+        print(json_text(json.loads(json.dumps(asdict(result), default=str)), indent=2))
     else:
         _print(result)
     return 0 if result.is_exact else 1

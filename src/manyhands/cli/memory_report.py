@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from manyhands.cli.arguments import add_data_dir, parser
 from manyhands.cli.console import notice, out
 from manyhands.cli.plain import printable, shown_path, table
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.jsonio import without_surrogates
+from manyhands.core.terminal import json_text
 from manyhands.memory.report.figures_json import report_json
 from manyhands.memory.report.gathering import Reported, gather
 from manyhands.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
@@ -31,7 +30,7 @@ def run(argv: list[str]) -> int:
     data_dir = Path(options.data_dir)
     agents = gather(options.run, data_dir, options.agent or (), options.label or ())
     if options.json:
-        print(without_surrogates(json.dumps(report_json(agents), indent=2, ensure_ascii=False)))
+        print(json_text(report_json(agents), indent=2))
     if not options.json or options.output is not None:
         path = _write(agents, _place(options.output, data_dir, agents), with_plots=not options.no_plots)
         if not options.json:

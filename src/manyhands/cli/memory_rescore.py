@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.text import Text
 from manyhands.cli.arguments import parser
 from manyhands.cli.console import out
 from manyhands.cli.plain import printable, shown_path
+from manyhands.core.terminal import json_text
 from manyhands.engine.files import written_aside
 from manyhands.memory.rescoring import DIFFERS, Rescored, recorded_scoring, rescore
 from manyhands.memory.rule_judge import rule_judge
@@ -34,7 +34,7 @@ def run(argv: list[str]) -> int:
     if options.output is not None:
         _write(Path(options.output), found)
     if options.json:
-        print(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
+        print(json_text([asdict(each) for each in found], indent=2))
     else:
         _print(found, options.all)
         if options.output is not None:

@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from manyhands.core.terminal import json_text as json_text
+from manyhands.core.terminal import printable as printable
+
 GAP = "  "
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
@@ -22,11 +24,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], ends: Sequence[bool]) -> 
         cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(cells, widths, ends, strict=True)
     )
     return GAP.join(placed).rstrip()
-
-
-def printable(text: str) -> str:
-    """A text from outside without what a terminal would obey: control characters but for line ends and tabs, spelled out."""
-    return text.translate(_CONTROLS)
 
 
 def one_line(text: str, most: int = 300) -> str:

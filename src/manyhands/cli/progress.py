@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from manyhands.cli.console import err
 from manyhands.core.outcomes import ItemState
+from manyhands.core.terminal import printable
 from manyhands.engine.run import Progress
 
 LINE_SECONDS = 15.0
@@ -21,7 +22,7 @@ class ProgressView:
     """Shows ``Progress`` values as they come, at most as often as they come. ``failed``: what failed items are called."""
 
     def __init__(self, label: str, *, quiet: bool = False, failed: str = ItemState.FAILED) -> None:
-        self._label = label
+        self._label = printable(label)
         self._failed = failed
         self._quiet = quiet
         self._console = err()
@@ -33,10 +34,10 @@ class ProgressView:
         if self._console.is_terminal and not self._quiet:
             self._bar = Bar(
                 SpinnerColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[details]}"),
+                TextColumn("{task.fields[details]}", markup=False),
                 TimeElapsedColumn(),
                 console=self._console,
                 refresh_per_second=2,

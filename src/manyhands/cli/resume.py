@@ -15,8 +15,10 @@ from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.performing import perform
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.run_folders import find_run, load_recorded
+from manyhands.core.errors import RunError
 from manyhands.engine.folders import open_reader
 from manyhands.engine.loop import run_on_loop
+from manyhands.engine.reader import JOURNAL
 from manyhands.evals.session import open_eval
 from manyhands.evals.spec import EvalSpec
 from manyhands.memory.opening import reopen_memory
@@ -113,7 +115,10 @@ def _workload_of(folder: Path) -> str:
 def _recorded_options(folder: Path) -> dict[str, object]:
     reader = open_reader(folder)
     try:
-        options: dict[str, object] = reader.meta("spec")["options"]
+        spec = reader.meta("spec")
+        options: dict[str, object] | None = spec.get("options") if isinstance(spec, dict) else None
+        if not isinstance(options, dict):
+            raise RunError(f"{folder / JOURNAL}: the settings recorded there can't be used")
         return options
     finally:
         reader.close()

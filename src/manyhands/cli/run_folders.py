@@ -28,7 +28,10 @@ def find_run(name: str, data_dir: str) -> Path:
 def load_recorded(reader: JournalReader) -> Workload:
     """The workload of a run, from the spec recorded with it."""
     workload = load_workload(reader.meta("workload"))
-    return workload(reader.meta("spec"), reader.folder)
+    try:
+        return workload(reader.meta("spec"), reader.folder)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(f"{reader.folder / JOURNAL}: the settings recorded there can't be used ({error!r})") from error
 
 
 def open_run(name: str, data_dir: str) -> JournalReader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from manyhands.cli.arguments import parser
 from manyhands.cli.console import out
 from manyhands.core.errors import ManyhandsError
+from manyhands.core.terminal import json_text
 from manyhands.engine.folders import find_runs, open_reader
 from manyhands.engine.store import is_owned
 from manyhands.engine.summary import summarise
@@ -22,7 +22,7 @@ def run(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     rows = [_describe(folder) for folder in find_runs(Path(options.data_dir))]
     if options.json:
-        print(json.dumps(rows, indent=2))
+        print(json_text(rows, indent=2))
         return 0
     if not rows:
         out().print(f"there are no runs in {options.data_dir}", markup=False)

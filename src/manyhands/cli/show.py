@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -18,6 +17,7 @@ from manyhands.cli.report import print_ledger, print_usage
 from manyhands.cli.run_folders import load_recorded, open_run
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
+from manyhands.core.terminal import json_text
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.summary import summarise, timestamp
 from manyhands.engine.workload import ItemRow, RecordedStep, Workload
@@ -59,7 +59,7 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     listed = list(islice(rows, options.limit + 1))
     if options.json:
         for row in listed[: options.limit]:
-            print(json.dumps(item_json(row), ensure_ascii=False))
+            print(json_text(item_json(row)))
         return
     console, summary = out(), summarise(reader)
     console.print(f"{reader.folder.name}: {summary['workload']}, created {summary['created_at']}", markup=False)
@@ -100,7 +100,7 @@ def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
     steps = reader.steps(row.number, attempt)
     if options.json:
         for step in steps:
-            print(json.dumps(step_json(step), ensure_ascii=False))
+            print(json_text(step_json(step)))
         return
     console = out()
     _print_head(console, reader, row)

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Annotated
 
 from manyhands.cli.options import read
-from manyhands.core.settings import OptionalPath, Settings, Text, number, optional_number, setting, whole
+from manyhands.core.settings import (
+    Flag,
+    OptionalPath,
+    Settings,
+    Text,
+    number,
+    optional_number,
+    optional_whole,
+    setting,
+    whole,
+)
 from manyhands.engine.loop import run_on_loop
 from manyhands.models.simulated_server import ServerOptions, SimulatedServer, serve
 
@@ -21,6 +31,7 @@ DESCRIPTION = (
 _WHERE = "Where"
 _FAULTS = "Faults (shares of requests, 0 to 1)"
 _TIMES = "Times"
+_USED = "What answers count as having used"
 
 
 class SimulateSettings(Settings):
@@ -44,6 +55,22 @@ class SimulateSettings(Settings):
     rate_malformed: Annotated[float, number(0, 1)] = setting(
         0.0, "Answered with a tool call that is no JSON or names no known tool.", group=_FAULTS
     )
+    rate_unreadable: Annotated[float, number(0, 1)] = setting(
+        0.0, "Answered with what was used, but without an answer.", group=_FAULTS
+    )
+    rate_paid_500: Annotated[float, number(0, 1)] = setting(
+        0.0, "Answered with 500 after the answer was made.", group=_FAULTS
+    )
+    fill: Flag = setting(
+        False, "Count as many output tokens as an answer may have: max_tokens, or 100,000 without.", group=_USED
+    )
+    answer_tokens: Annotated[int | None, optional_whole(0)] = setting(
+        None, "Count so many output tokens, whatever max_tokens says.", group=_USED
+    )
+    dense: Flag = setting(False, "Count an input token for each byte.", group=_USED)
+    input_price: Annotated[float, number(0)] = setting(0.0, "US dollars per million input tokens.", group=_USED)
+    output_price: Annotated[float, number(0)] = setting(0.0, "US dollars per million output tokens.", group=_USED)
+    no_usage: Flag = setting(False, "Don't say what an answer used.", group=_USED)
 
 
 def run(argv: list[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import Any
 
@@ -13,6 +12,7 @@ from manyhands.cli.report import print_ledger, print_usage
 from manyhands.cli.run_folders import open_run
 from manyhands.cli.runs import run_state
 from manyhands.core.outcomes import ItemState
+from manyhands.core.terminal import json_text
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.summary import summarise
 
@@ -50,7 +50,7 @@ def status_of(reader: JournalReader) -> dict[str, Any]:
 def _show(reader: JournalReader, as_json: bool) -> None:
     status = status_of(reader)
     if as_json:
-        print(json.dumps(status, indent=2))
+        print(json_text(status, indent=2))
         return
     console = out()
     console.print(f"{status['run']}: {status['state']} ({status['workload']})", markup=False)
@@ -63,9 +63,10 @@ def _watch(reader: JournalReader, as_json: bool) -> int:
     while True:
         status = status_of(reader)
         if as_json:
-            print(json.dumps(status), flush=True)
+            print(json_text(status), flush=True)
         elif console.is_terminal:
-            console.print("\r" + _one_line(status), end="", markup=False, soft_wrap=True)
+            console.file.write("\r")
+            console.print(_one_line(status), end="", markup=False, soft_wrap=True)
         else:
             console.print(_one_line(status), markup=False)
         if status["state"] != "running":

@@ -22,6 +22,7 @@ from manyhands.core.errors import StorageError
 from manyhands.engine.files import written_aside
 
 RUNNER = "runner.json"
+_PLACE, _SOCKET = "manyhands-", "control"
 LONGEST = 256 << 20
 """Bytes of a message at most."""
 ANSWER_SECONDS = 60.0
@@ -46,13 +47,16 @@ class ControlServer:
         """Raises StorageError if no socket can be made."""
         remove_leftovers(self._file.parent)
         try:
-            self._place = Path(tempfile.mkdtemp(prefix="manyhands-"))
-            address = self._place / "control"
+            self._place = Path(tempfile.mkdtemp(prefix=_PLACE))
+            address = self._place / _SOCKET
             self._server = await asyncio.start_unix_server(self._serve, str(address), limit=LONGEST)
         except OSError as error:
             raise StorageError(f"can't make a socket for the job: {error.strerror or error}") from error
         with written_aside(self._file) as handle:
-            handle.write(json.dumps({"process": os.getpid(), "socket": str(address)}) + "\n")
+            handle.write(
+                json.dumps({"process": os.getpid(), "socket": str(address), "folder": _identity(self._file.parent)})
+                + "\n"
+            )
 
     def publish(self, message: Message) -> None:
         """Tell everyone who watches, if it is news."""
@@ -155,10 +159,12 @@ def ask(folder: Path, message: Message) -> Message | None:
 def remove_leftovers(folder: Path) -> None:
     """Remove the socket of a runner that was killed. Only for who owns the job."""
     with suppress(OSError, ValueError):
-        place = Path(_address(folder)).parent
+        address = Path(_address(folder))
+        if address.name == _SOCKET and address.parent.name.startswith(_PLACE) and address.is_socket():
+            address.unlink()
+            address.parent.rmdir()
+    with suppress(OSError):
         (folder / RUNNER).unlink(missing_ok=True)
-        if place.name.startswith("manyhands-"):
-            shutil.rmtree(place, ignore_errors=True)
 
 
 async def _connected(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -166,11 +172,22 @@ async def _connected(folder: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 
 def _address(folder: Path) -> str:
-    """Raises OSError or ValueError if nobody said where."""
-    said = json.loads((folder / RUNNER).read_bytes())
+    """Raises OSError or ValueError if nobody said where. What a copied folder says is about the original's runner."""
+    if not (folder / RUNNER).is_file():
+        raise ValueError("there is no such file")
+    with (folder / RUNNER).open("rb") as file:
+        said = json.loads(file.read(LONGEST))
     if not isinstance(said, dict) or not isinstance(said.get("socket"), str):
         raise ValueError("no socket is named")
+    if said.get("folder", _identity(folder)) != _identity(folder):
+        raise ValueError("this is a copy of the folder that the runner has")
     return str(said["socket"])
+
+
+def _identity(folder: Path) -> list[int]:
+    """What tells a folder from its copies, also when it has been moved (on its file system)."""
+    status = folder.stat()
+    return [status.st_dev, status.st_ino]
 
 
 def _send(writer: asyncio.StreamWriter, message: Message) -> None:

@@ -19,6 +19,7 @@ from manyhands.agents.setup import (
     check_prices,
     check_sandbox,
     keep_files,
+    tell_bound,
     usable_key,
     warn_of_unpriced,
 )
@@ -290,6 +291,7 @@ class JobDesk:
             self._secrets(options)
             check_prices(options)
             warn_of_unpriced(options, notice)
+            tell_bound(options, notice)
             if options.toolsets:
                 check_sandbox(options, notice)
 

@@ -68,6 +68,17 @@ def default_name(job_id: str) -> str:
     return f"agent-job-{job_id[:SHORT]}"
 
 
+def unreadable_runs(data_dir: Path) -> Iterator[tuple[Path, str]]:
+    """Folders that may be jobs, but can't be read, and why not."""
+    for folder in find_runs(data_dir):
+        try:
+            with closing(open_reader(folder)) as reader:
+                reader.meta("workload")
+                reader.counts()
+        except (StorageError, RunError) as error:
+            yield folder, " ".join(str(error).split())
+
+
 def _jobs(data_dir: Path) -> Iterator[tuple[Path, str, str]]:
     for folder in find_runs(data_dir):
         known = _known(folder)
@@ -83,7 +94,7 @@ def _known(folder: Path) -> tuple[str, str] | None:
             if reader.meta("workload") != WORKLOAD or spec is None:
                 return None
             return str(reader.meta("run_id")), str(spec["name"])
-    except (StorageError, RunError):
+    except (StorageError, RunError, KeyError, TypeError):
         return None
 
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from manyhands.core.jsonio import Json, canonical, loads
+from manyhands.core.jsonio import Json, canonical, loads_outside
 from manyhands.csv_jobs.schema import OutputSchema
+from manyhands.engine.killable import killable
+from manyhands.tools.schema import may_take_long
 
 MOST_CANDIDATES = 50
 """Objects that are held against the schema at most."""
@@ -24,8 +26,13 @@ _DEEPEST = 8
 """Frames within frames, each of them a few objects deep."""
 _SCANNED = 1 << 18
 """Characters, from the end, in which objects among prose are looked for."""
-_MOST_STARTS = 2000
-"""Opening braces that begin no object, after which the search among prose is given up."""
+_MOST_READ = 1 << 22
+"""Characters that are read in vain, from opening braces that begin no object, before the search among prose is given up."""
+_SMALL = 1 << 14
+"""Characters of a text that is searched at once."""
+_MOST_SECONDS = 5.0
+_LEAST_READ = 2000
+"""What a brace that begins no object counts for at least."""
 _MOST_LINES = 2000
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _RESULTS = ("structured_output", "result", "response", "output")
@@ -70,6 +77,20 @@ def find_result(text: str, schema: OutputSchema) -> FoundResult | None:
                 return found
             first = first or found
     return first
+
+
+async def result_in(text: str, schema: OutputSchema) -> FoundResult | None:
+    """The same, in bounded time. What is not done in time counts as a result that does not fit."""
+    if len(text) <= _SMALL and (schema.encoded is None or not may_take_long(schema.encoded, None)):
+        return find_result(text, schema)
+    try:
+        return await killable(_find, text, schema.value, seconds=_MOST_SECONDS)
+    except TimeoutError:
+        return FoundResult({}, (f"$: no result could be found and checked within {_MOST_SECONDS:g} s",))
+
+
+def _find(text: str, schema: dict[str, Any] | None) -> FoundResult | None:
+    return find_result(text, OutputSchema.of(schema))
 
 
 _Candidates = Iterator[tuple[dict[str, Any], bool]]
@@ -167,12 +188,12 @@ def _among_prose(text: str) -> list[Json]:
     text = text[-_SCANNED:]
     found: deque[Json] = deque(maxlen=MOST_CANDIDATES)
     decoder = json.JSONDecoder(parse_constant=_refuse)
-    place = failures = 0
-    while failures < _MOST_STARTS and (place := text.find("{", place)) >= 0:
+    place, left = 0, _MOST_READ
+    while left > 0 and (place := text.find("{", place)) >= 0:
         try:
             value, place = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError):
-            failures += 1
+        except (ValueError, RecursionError) as error:
+            left -= _LEAST_READ + getattr(error, "pos", len(text)) - place
             place += 1
         else:
             found.append(value)
@@ -183,7 +204,7 @@ def _parsed(text: str) -> Json:
     if text[:1] not in ("{", "["):
         return None
     try:
-        return loads(text)
+        return loads_outside(text)
     except (ValueError, RecursionError):
         return None
 

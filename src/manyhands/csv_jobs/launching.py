@@ -7,7 +7,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserError
 from manyhands.csv_jobs.control import LONGEST
+from manyhands.engine.interpreters import PYTHONPATH, own_module_path, python_command
 from manyhands.engine.strays import MARK
 from manyhands.sandboxes.strays import SANDBOX_VARIABLE
 
@@ -82,7 +82,7 @@ def _launched(folder: Path, orders: Orders, environ: Mapping[str, str]) -> dict[
 def _started(
     folder: Path, orders: Orders, environ: Mapping[str, str], ready: int, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "manyhands.csv_jobs.runner", str(folder.absolute())]
+    command = python_command("manyhands.csv_jobs.runner", str(folder.absolute()))
     inherited = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
     child = subprocess.Popen(
         command,
@@ -90,7 +90,7 @@ def _started(
         stdout=log,
         stderr=log,
         pass_fds=(ready,),
-        env={**inherited, READY: str(ready)},
+        env={**inherited, READY: str(ready), PYTHONPATH: own_module_path(inherited)},
         start_new_session=True,
     )
     if child.stdin is not None:

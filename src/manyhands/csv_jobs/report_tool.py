@@ -86,7 +86,7 @@ class ReportTool:
             raise ToolError(
                 "A result was accepted for this item already, and a second one is not taken. You are finished."
             )
-        violations = self._schema.violations(report["result"])
+        violations = await self._schema.check(report["result"])
         if violations:
             return _refused(reporting.corrections, report["result"], violations)
         now = environment.clock.now()

@@ -82,7 +82,9 @@ class OpenReport:
         """A report from whoever has the secret."""
         if self._arrived.done():
             return self._too_late()
-        violations = self._schema.violations(result) or _too_large(result)
+        violations = _too_large(result) or await self._schema.check(result)
+        if self._arrived.done():  # by another report, while this one was checked
+            return self._too_late()
         if violations:
             return self._refused(result, violations)
         self._arrived.set_result(Report(result, stop))

@@ -27,6 +27,7 @@ from manyhands.agents.options import resume_spec
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.redaction import protect, protect_environment
 from manyhands.csv_jobs.control import ControlServer, Message
 from manyhands.csv_jobs.launching import READY, Orders
 from manyhands.csv_jobs.prepared import PreparedJob
@@ -37,6 +38,7 @@ from manyhands.engine.context import Item
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import Controls, Progress, RunResult, perform_run
 from manyhands.engine.store import Store
+from manyhands.engine.streams import SafeStream
 
 CANCEL_SECONDS = 30.0
 """Seconds that rows in work get to end after a job was cancelled; then they are stopped."""
@@ -270,6 +272,9 @@ def main() -> int:
     ready = Ready(int(text) if text.isdecimal() else None)
     orders = Orders.from_text(sys.stdin.read())
     sys.stdin.close()
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+    protect_environment(os.environ)
+    protect(orders.secrets.values())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         run_on_loop(perform(Path(sys.argv[1]), orders, ready))

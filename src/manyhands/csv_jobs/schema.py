@@ -14,27 +14,33 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.engine.killable import killable
+from manyhands.tools.schema import may_take_long
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
 
 MOST_VIOLATIONS = 10
+MOST_SECONDS = 5.0
+"""What the check of one result may take."""
 LONGEST_MESSAGE = 300
 """Characters of a message; a validator's own repeats the value, however long that is."""
 NOT_AN_OBJECT = "result must be a JSON object"
 _KEPT = 32
 NAME = "output_schema"
+_TOO_DEEP = f"{NAME}: nested too deeply, or refers to itself without end"
 """What messages call the schema."""
 
 
 class OutputSchema:
     """A schema ready to check results. Make it with ``of``."""
 
-    __slots__ = ("_validator", "text", "value")
+    __slots__ = ("_validator", "encoded", "text", "value")
 
     def __init__(self, value: dict[str, Any] | None, validator: Validator | None) -> None:
         self.value = value
+        self.encoded = None if value is None else dumps(value)
         self.text = json.dumps(value or {}, indent=2, ensure_ascii=False)
         """The schema as indented JSON; ``{}`` where there is none."""
         self._validator = validator
@@ -47,7 +53,11 @@ class OutputSchema:
         """
         if value is not None and not isinstance(value, Mapping):
             raise UserError(f"{NAME}: must be a JSON object")
-        return _compiled(None if value is None else dumps(dict(value)))
+        try:
+            text = None if value is None else dumps(dict(value))
+        except RecursionError:
+            raise UserError(_TOO_DEEP) from None
+        return _compiled(text)
 
     def violations(self, result: Json) -> tuple[str, ...]:
         """What does not fit, as at most ten messages, each with its place (``$.score: …``); empty if the result fits."""
@@ -59,6 +69,15 @@ class OutputSchema:
             return tuple(islice(_messages(self._validator.iter_errors(result)), MOST_VIOLATIONS))
         except RecursionError:
             return ("$: is nested too deeply to be checked",)
+
+    async def check(self, result: Json) -> tuple[str, ...]:
+        """The same, in bounded time: a pattern can take without end, and what is not done in time counts as not fitting."""
+        if self.encoded is None or not may_take_long(self.encoded, result):
+            return self.violations(result)
+        try:
+            return await killable(_violations, self.encoded, result, seconds=MOST_SECONDS)
+        except TimeoutError:
+            return (f"$: could not be checked within {MOST_SECONDS:g} s; make it smaller or simpler",)
 
     @property
     def accepts_anything(self) -> bool:
@@ -77,8 +96,12 @@ def _compiled(text: bytes | None) -> OutputSchema:
         validator = checked(schema)
         list(islice(validator.iter_errors({}), 1))
     except RecursionError:
-        raise UserError(f"{NAME}: nested too deeply, or refers to itself without end") from None
+        raise UserError(_TOO_DEEP) from None
     return OutputSchema(schema, validator)
+
+
+def _violations(schema: bytes, result: Json) -> tuple[str, ...]:
+    return _compiled(schema).violations(result)
 
 
 def _messages(errors: Iterable[ValidationError]) -> Iterator[str]:

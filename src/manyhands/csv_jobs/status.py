@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from manyhands.core.errors import RunError, StorageError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.csv_jobs.control import ask
@@ -104,7 +105,16 @@ def job_status(folder: Path) -> JobStatus:
 
 def job_statuses(data_dir: Path) -> list[JobStatus]:
     """All jobs under a data folder, the newest first."""
-    return sorted(map(job_status, job_folders(data_dir)), key=lambda status: status.created_at, reverse=True)
+    statuses = [status for folder in job_folders(data_dir) if (status := _status_or_none(folder)) is not None]
+    return sorted(statuses, key=lambda status: status.created_at, reverse=True)
+
+
+def _status_or_none(folder: Path) -> JobStatus | None:
+    """None for a job that can't be read, which must not hide the others."""
+    try:
+        return job_status(folder)
+    except (StorageError, RunError, KeyError, TypeError, ValueError):
+        return None
 
 
 def status_of(reader: JournalReader, active: bool) -> JobStatus:

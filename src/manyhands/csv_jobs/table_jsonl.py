@@ -99,10 +99,10 @@ def _parse(number: int, line: str) -> _Line:
             value = json.loads(line, object_pairs_hook=_object, parse_float=_finite)
     except json.JSONDecodeError as error:
         return _Line(number, {}, f"invalid JSON at column {error.colno}: {error.msg}")
-    except ValueError as error:
-        return _Line(number, {}, f"invalid JSON: {error}")
     except RecursionError:
         return _Line(number, {}, "invalid JSON: nested too deeply")
+    except ValueError as error:
+        return _Line(number, {}, f"invalid JSON: {error}")
     return _Line(number, value)
 
 

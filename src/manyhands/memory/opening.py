@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.agents.options import resume_spec
-from manyhands.agents.setup import Notice, check_prices, keep_files
+from manyhands.agents.setup import Notice, check_prices, keep_files, tell_bound, warn_of_unpriced
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.version import VERSION
 from manyhands.engine.files import written_aside
@@ -20,7 +20,7 @@ from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.run import create_run
 from manyhands.engine.store import LOCK, RunLock
 from manyhands.memory.agents.making import check_agent
-from manyhands.memory.agents.naming import AgentChoice, choose_agent
+from manyhands.memory.agents.naming import WITH_MODELS, AgentChoice, choose_agent
 from manyhands.memory.benchmark import datasets_of, generated_alone
 from manyhands.memory.configuration import Configuration, read_configuration
 from manyhands.memory.datasets.base import BaseDataset
@@ -121,7 +121,23 @@ def _opened(options: MemorySpec, folder: Path, choices: list[AgentChoice], notic
     if recorded is None:
         create_run(folder, workload.name, workload, version=VERSION, notice=notice)
     keep_files(options, folder)
+    _tell_of_budget(options, choices, notice)
     return Opened(folder, workload, spec_changed=recorded is not None and recorded != spec)
+
+
+def _tell_of_budget(options: MemorySpec, choices: Sequence[AgentChoice], notice: Notice) -> None:
+    """What of the budget can't be kept, or changes how models are asked."""
+    asked = [(choice.model, options.base_url) for choice in choices if choice.kind in WITH_MODELS]
+    if options.judge_model is not None:
+        asked.append((options.judge_model, options.judge_base_url or options.base_url))
+    for model, base_url in dict.fromkeys(asked):
+        of_model = options.model_copy(update={"model": model, "base_url": base_url})
+        warn_of_unpriced(of_model, notice)
+        tell_bound(of_model, notice)
+    if any(choice.kind == "embeddings" for choice in choices):
+        warn_of_unpriced(options.model_copy(update={"model": options.embedding_model}), notice)
+    if options.max_cost is not None and any(choice.kind in ("command", "http", "python") for choice in choices):
+        notice("what agents outside cost is known only afterwards, so that one message may pass --max_cost")
 
 
 def _session(

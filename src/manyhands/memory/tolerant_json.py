@@ -18,6 +18,8 @@ _FENCES = (
 _OPENING = re.compile(r"[\[{]")
 _LONGEST = 1 << 20
 """Characters of an answer that are looked at."""
+_MOST_READ = 1 << 25
+"""Characters that are parsed for one answer, all steps together. A few hundred steps of an answer of 100,000 characters take no more."""
 
 
 class NotJson(ValueError):
@@ -32,11 +34,20 @@ def tolerant_json(answer: str) -> Any:
     """
     answer = answer[:_LONGEST]
     try:
-        return json.loads(answer)
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
+        return _strict(answer)
     except JSONDecodeError:
         return _repaired(_fenced(answer))
+
+
+def _strict(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except JSONDecodeError:
+        raise
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    except ValueError as error:  # a number of too many digits
+        raise NotJson(str(error)) from None
 
 
 def _fenced(answer: str) -> str:
@@ -48,11 +59,13 @@ def _fenced(answer: str) -> str:
 
 
 def _repaired(text: str) -> Any:
+    left = _MOST_READ
     for _ in range(max(5, len(text) // 50)):
+        left -= len(text)
+        if left < 0:
+            break
         try:
-            return json.loads(text)
-        except RecursionError:
-            raise NotJson("nested too deeply") from None
+            return _strict(text)
         except JSONDecodeError as error:
             text = _step(text, error)
     raise NotJson("too many mistakes")

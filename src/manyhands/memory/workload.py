@@ -11,7 +11,7 @@ from typing import Any
 
 from manyhands.agents.asking import chat_settings, model_of
 from manyhands.agents.moments import moment
-from manyhands.agents.setup import API_KEY, execution_of
+from manyhands.agents.setup import API_KEY, execution_of, kept_file
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
@@ -42,6 +42,7 @@ from manyhands.memory.session_records import session_record
 from manyhands.memory.spec import MemorySpec
 from manyhands.memory.virtual_process import clock_of_process
 from manyhands.models.factory import is_simulated
+from manyhands.models.pricing import load_price_table
 from manyhands.models.protocol import ChatModel
 
 TRIES = 5
@@ -206,6 +207,7 @@ class MemoryWorkload:
                 options.embedding_base_url or options.base_url,
                 options.embedding_model,
                 self._secrets.get(EMBEDDING_KEY),
+                prices=None if options.prices is None else load_price_table(kept_file(self._folder, options.prices)),
             ),
         )
         return make_agent(choice, around)

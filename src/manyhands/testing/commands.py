@@ -23,7 +23,7 @@ from manyhands.engine.strays import MARK
 from manyhands.engine.summary import ORDER
 from manyhands.testing.forked import ForkedProcess
 
-PROGRAM = (sys.executable, "-m", "manyhands")
+PROGRAM = (sys.executable, "-P", "-m", "manyhands")
 """``manyhands`` with an interpreter of its own."""
 LONGEST = 120.0
 """Seconds after which a command that should have ended is killed."""

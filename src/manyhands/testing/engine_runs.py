@@ -18,6 +18,7 @@ from typing import Any
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.context import Context
+from manyhands.engine.interpreters import python_command
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.reader import JOURNAL
 from manyhands.engine.run import RunResult, create_run, perform_run
@@ -88,7 +89,7 @@ def perform_steps_run(folder: Path, spec: dict[str, Any]) -> RunResult:
 def start_steps_run(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[str]:
     """The like in a process of its own, in a session of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "manyhands.testing.engine_runs", str(folder), json.dumps(spec)],
+        python_command("manyhands.testing.engine_runs", str(folder), json.dumps(spec)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -30,6 +30,7 @@ from typing import Any
 
 from manyhands.cli.main import COMMANDS, main
 from manyhands.csv_jobs.launching import READY
+from manyhands.engine.interpreters import module_path, python_command
 from manyhands.engine.workload import WORKLOADS
 from manyhands.testing.handover.sitecustomize import ADDRESS, RUNNER
 
@@ -116,7 +117,7 @@ def forked_runners() -> Iterator[None]:
     path = os.environ.get("PYTHONPATH")
     os.environ[ADDRESS] = _server()[1]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, path)))
-    sys.path.append(folder)
+    sys.path.insert(0, folder)  # a system may have a sitecustomize of its own
     try:
         yield
     finally:
@@ -140,11 +141,11 @@ def _server() -> tuple[socket.socket, str]:
         listening.listen()
         inherited = [theirs.fileno(), listening.fileno()]
         subprocess.Popen(
-            [sys.executable, "-m", "manyhands.testing.forked", *map(str, inherited)],
+            python_command("manyhands.testing.forked", *map(str, inherited)),
             stdin=subprocess.DEVNULL,
             pass_fds=inherited,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={**os.environ, "PYTHONPATH": module_path()},
         )
     return ours, address
 
@@ -231,7 +232,7 @@ def _become(order: dict[str, Any], files: list[int]) -> Callable[[], int]:
     os.environ.update(order["environ"])
     for ready in others[3:]:
         os.environ[READY] = str(ready)
-    asked = [order["folder"], *order["environ"].get("PYTHONPATH", "").split(os.pathsep)]
+    asked = order["environ"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = list(dict.fromkeys([*filter(None, asked), *sys.path]))
     importlib.invalidate_caches()
     os.write(tell, b"%d\n" % os.getpid())

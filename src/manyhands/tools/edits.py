@@ -7,12 +7,14 @@ than none.
 
 from __future__ import annotations
 
-import difflib
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from manyhands.core.errors import ToolError
+from manyhands.core.likeness import LONGEST, closest
+from manyhands.tools.diffs import unified
 from manyhands.tools.text import clean, shorten
 
 _WAYS: tuple[tuple[str, Callable[[str], str]], ...] = (
@@ -22,6 +24,14 @@ _WAYS: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 _SEARCHED = 2000
 """Lines of a file among which the nearest ones to a missing piece are looked for."""
+MOST_LINES = 1_000_000
+"""Lines of a file that is changed."""
+MOST_PLACES = 11
+"""Places of a piece that are looked for. One is enough for a change, and two are too many; the others are for the message."""
+_FEW = 50
+"""Places of a line at each of which the rest of a piece is looked for, rather than in the whole file."""
+_MOST_STEPS = 100_000_000
+"""Lines that are looked at for one file's changes: what a few hundred changes of the largest file take where all of its lines are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +52,117 @@ def replaced(text: str, old: str, new: str, *, every: bool = False) -> Replaceme
         raise ToolError("old_string is empty: give the text to replace, or use write_file for a new file")
     if old == new:
         raise ToolError("old_string and new_string are the same: nothing would change")
+    _check_size(text.count("\n"))
     exact = _replaced_exactly(text, old, new, every)
     return exact if exact is not None else _replaced_by_lines(text, old, new, every)
 
 
-def found_lines(lines: Sequence[str], piece: Sequence[str], start: int = 0) -> tuple[list[int], str]:
-    """Where (line numbers from 0, at or after ``start``) the piece's lines are, and by which way they were found."""
-    for how, normal in _WAYS:
-        wanted = [normal(line) for line in piece]
-        have = [normal(line) for line in lines]
-        last = len(lines) - len(piece)
-        places = [at for at in range(start, last + 1) if have[at] == wanted[0] and have[at : at + len(piece)] == wanted]
-        if places:
-            return places, how
-    return [], ""
+class Lines:
+    """A file's lines, in which pieces are found in about the time that it takes to read them.
+
+    Each line that occurs is numbered, and a text is made of the numbers as characters, so that a piece of lines is found as a piece of
+    text is, in linear time. Rare lines are found by their places. Raises ToolError for a file of too many lines.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        _check_size(len(lines))
+        self.lines = lines
+        self._forms: dict[str, _Form] = {}
+        self._left = _MOST_STEPS
+
+    def find(self, piece: Sequence[str], start: int = 0, most: int = MOST_PLACES) -> tuple[list[int], str]:
+        """Where (line numbers from 0, at or after ``start``) the piece's lines are, at most so many places, and by which way they were
+        found. Raises ToolError if that takes too long."""
+        for how, normal in _WAYS:
+            places = self._places(self._form(how, normal), [normal(line) for line in piece], start, most)
+            if places:
+                return places, how
+        return [], ""
+
+    def find_apart(self, piece: Sequence[str]) -> tuple[list[int], str]:
+        """The same for all places that don't overlap, as a replacement of every place has them."""
+        for how, normal in _WAYS:
+            form = self._form(how, normal)
+            wanted = form.numbered([normal(line) for line in piece])
+            places: list[int] = []
+            place = -1 if wanted is None else form.text.find(wanted)
+            while wanted is not None and place >= 0:
+                places.append(place)
+                place = form.text.find(wanted, place + len(wanted))
+            if places:
+                return places, how
+        return [], ""
+
+    def at(self, piece: Sequence[str], place: int, how: str) -> bool:
+        """Whether the piece is at a place, by one of the ways."""
+        normal = dict(_WAYS)[how]
+        found = self.lines[max(place, 0) : place + len(piece)]
+        return len(found) == len(piece) and all(map(lambda one, other: normal(one) == normal(other), found, piece))
+
+    def line(self, text: str, start: int) -> int | None:
+        """The first line at or after ``start`` that is this text but for white space around it, or else that holds it."""
+        form = self._form(*_WAYS[-1])
+        places = form.places.get(text, ())
+        index = bisect_left(places, start)
+        if index < len(places):
+            return places[index]
+        found = next((at for at in range(start, len(self.lines)) if text in self.lines[at]), None)
+        self._spend((len(self.lines) if found is None else found) - start)
+        return found
+
+    def _form(self, how: str, normal: Callable[[str], str]) -> _Form:
+        if how not in self._forms:
+            self._forms[how] = _Form.of([normal(line) for line in self.lines])
+        return self._forms[how]
+
+    def _places(self, form: _Form, piece: list[str], start: int, most: int) -> list[int]:
+        wanted = form.numbered(piece)
+        if wanted is None:
+            return []
+        offset, rare = min(enumerate(form.places[line] for line in piece), key=lambda each: len(each[1]))
+        if len(rare) <= _FEW:
+            self._spend(len(rare))
+            begins = (place - offset for place in rare)
+            return [at for at in begins if at >= start and form.text.startswith(wanted, at)][:most]
+        places: list[int] = []
+        while len(places) < most:
+            place = form.text.find(wanted, start)
+            self._spend((place if place >= 0 else len(form.text)) - start + len(piece))
+            if place < 0:
+                break
+            places.append(place)
+            start = place + 1
+        return places
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise ToolError(
+                "there are too many changes for a file of this size with so many lines alike: "
+                "send fewer changes at once, each with a line that is rare in the file"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Lines as one of the ways sees them. ``numbers``: a character for each line that occurs; ``text``: the file, made of these."""
+
+    numbers: dict[str, str]
+    places: dict[str, list[int]]
+    text: str
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> _Form:
+        places: dict[str, list[int]] = {}
+        for at, line in enumerate(lines):
+            places.setdefault(line, []).append(at)
+        numbers = {line: chr(number) for number, line in enumerate(places)}
+        return cls(numbers, places, "".join(map(numbers.__getitem__, lines)))
+
+    def numbered(self, piece: Sequence[str]) -> str | None:
+        """The piece, made of the same characters; None if it has a line that the file has not."""
+        numbers = [self.numbers.get(line) for line in piece]
+        return None if None in numbers else "".join(numbers)  # type: ignore[arg-type]
 
 
 def line_count(lines: Sequence[str]) -> int:
@@ -78,21 +185,23 @@ def fitted(new: Sequence[str], piece: Sequence[str], found: Sequence[str]) -> li
 
 
 def unified_diff(path: str, before: str | None, after: str | None, new_path: str | None = None) -> str:
-    """A unified diff that ``patch`` and ``git apply`` read. None stands for no file."""
+    """A unified diff that ``patch`` and ``git apply`` read, but for huge files, which it only names. None stands for no file."""
+    if sum(text.count("\n") for text in (before, after) if text is not None) > 4 * MOST_LINES:
+        return f"[{path}: too many lines to be shown]\n"
     old = [] if before is None else _diff_lines(before)
     new = [] if after is None else _diff_lines(after)
     source = "/dev/null" if before is None else f"a/{path}"
     target = "/dev/null" if after is None else f"b/{new_path or path}"
-    return clean("".join(_with_marks(difflib.unified_diff(old, new, source, target))))
+    return clean("".join(_with_marks(unified(old, new, source, target))))
 
 
 def nearest_lines(lines: Sequence[str], piece: Sequence[str]) -> str:
     """The lines of a file that are most like the first line with text of a piece, as advice for the model."""
-    wanted = next((line.strip() for line in piece if line.strip()), "")[:300]
+    wanted = next((line.strip() for line in piece if line.strip()), "")[:LONGEST]
     candidates = {
-        line.strip()[:300]: number for number, line in reversed(list(enumerate(lines[:_SEARCHED]))) if line.strip()
+        line.strip()[:LONGEST]: number for number, line in reversed(list(enumerate(lines[:_SEARCHED]))) if line.strip()
     }
-    close = difflib.get_close_matches(wanted, candidates, n=2, cutoff=0.6)
+    close = closest(wanted, candidates, n=2)
     if not close:
         return "no line is like its first one; read the file again"
     shown = (f"{candidates[line] + 1}|{shorten(lines[candidates[line]], 200)}" for line in close)
@@ -106,8 +215,7 @@ def _replaced_exactly(text: str, old: str, new: str, every: bool) -> Replacement
     if count == 0:
         return None
     if count > 1 and not every:
-        starts = [match.start() for match in re.finditer(re.escape(old), text)]
-        raise _ambiguous("old_string", [text.count("\n", 0, start) for start in starts])
+        raise _ambiguous("old_string", count, _lines_of(text, old))
     return Replacement(text.replace(old, new), count, "exact")
 
 
@@ -115,32 +223,47 @@ def _replaced_by_lines(text: str, old: str, new: str, every: bool) -> Replacemen
     lines = text.split("\n")
     piece = old.removesuffix("\n").split("\n")
     fresh = new.removesuffix("\n").split("\n") if new else []
-    places, how = found_lines(lines[: line_count(lines)], piece)
+    places, how = Lines(lines[: line_count(lines)]).find_apart(piece)
     if not places:
         raise ToolError(f"old_string was not found; {nearest_lines(lines, piece)}")
-    places = _apart(places, len(piece))
     if len(places) > 1 and not every:
-        raise _ambiguous("old_string", places)
-    for place in reversed(places):
-        end = place + len(piece)
-        lines[place:end] = fitted(fresh, piece, lines[place:end])
-    return Replacement("\n".join(lines), len(places), how)
-
-
-def _apart(places: list[int], length: int) -> list[int]:
-    kept: list[int] = []
+        raise _ambiguous("old_string", len(places), places)
+    changed: list[str] = []
+    behind = 0
     for place in places:
-        if not kept or place >= kept[-1] + length:
-            kept.append(place)
-    return kept
+        end = place + len(piece)
+        changed += [*lines[behind:place], *fitted(fresh, piece, lines[place:end])]
+        behind = end
+    return Replacement("\n".join(changed + lines[behind:]), len(places), how)
 
 
-def _ambiguous(what: str, places: Sequence[int]) -> ToolError:
-    shown = ", ".join(str(place + 1) for place in places[:10])
+def _lines_of(text: str, piece: str) -> list[int]:
+    """On which lines, from 0, the first ten places of a piece begin."""
+    found: list[int] = []
+    line = behind = 0
+    place = text.find(piece)
+    while place >= 0 and len(found) < MOST_PLACES - 1:
+        line += text.count("\n", behind, place)
+        found.append(line)
+        behind = place
+        place = text.find(piece, place + len(piece))
+    return found
+
+
+def _ambiguous(what: str, count: int, places: Sequence[int]) -> ToolError:
+    shown = ", ".join(str(place + 1) for place in places[: MOST_PLACES - 1])
     return ToolError(
-        f"{what} is there {len(places)} times (lines {shown}): add surrounding lines to it so that it is there once, "
+        f"{what} is there {count} times (lines {shown}): add surrounding lines to it so that it is there once, "
         "or set replace_all"
     )
+
+
+def _check_size(lines: int) -> None:
+    if lines > MOST_LINES:
+        raise ToolError(
+            f"the file has {lines} lines, and files of at most {MOST_LINES} are changed here: "
+            "use a program, such as sed, with the terminal tool"
+        )
 
 
 def _indentation(line: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from manyhands.core.errors import ToolError
+from manyhands.core.redaction import KNOWN
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
@@ -140,6 +141,7 @@ def _page(path: str, data: bytes, offset: int, limit: int, most: int) -> dict[st
 def _cut(line: str) -> str:
     if len(line) <= LONGEST_LINE:
         return line
+    line = KNOWN.text(line)
     return f"{line[:LONGEST_LINE]}[… {len(line) - LONGEST_LINE} characters left out …]"
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
@@ -22,12 +23,13 @@ from referencing import Registry as SchemaRegistry
 from referencing.exceptions import Unresolvable
 
 from manyhands.core.errors import ToolError, UserError
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, dumps
+from manyhands.engine.killable import killable
 from manyhands.tools.mcp_config import McpConfig, interpolated
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.registry import Registry
 from manyhands.tools.results import result_of
-from manyhands.tools.schema import cleaned, explain, given
+from manyhands.tools.schema import cleaned, explain, given, may_take_long
 from manyhands.tools.text import clean, shorten, suggestion
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 """What chat-completions endpoints take as a function's name: letters, digits, ``_`` and ``-``, 64 at most."""
 _MOST_MISTAKES = 5
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class McpTool:
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
         """Check the arguments against the server's own schema, and call it."""
         arguments = cleaned(arguments)
-        mistakes = _mistakes(self.validator, arguments)
+        mistakes = await self._mistakes(arguments)
         if mistakes:
             raise ToolError(explain(self.name, self.parameters, mistakes))
         result = await self.server.call(self.remote_name, arguments, environment.timeout)
@@ -68,6 +71,15 @@ class McpTool:
             text = content if isinstance(content, str) else str(content)
             raise ToolError(shorten(clean(text), environment.max_output) or f"{self.name} failed without saying why")
         return result_of(content, environment.max_output)
+
+    async def _mistakes(self, arguments: dict[str, Any]) -> list[str]:
+        schema = dict(self.parameters)
+        if not may_take_long(dumps(schema), arguments):
+            return _mistakes(self.validator, arguments)
+        try:
+            return await killable(_mistakes_by, schema, arguments, seconds=_CHECK_SECONDS)
+        except TimeoutError:
+            return [f"the arguments could not be checked within {_CHECK_SECONDS:g} s"]
 
     def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
         """Nothing to do: a server's state is its own."""
@@ -179,8 +191,7 @@ def _tool(server: Server, remote: types.Tool, notices: list[str]) -> McpTool | N
         parameters=schema,
         server=server,
         remote_name=remote.name,
-        # An empty registry: references to other documents are not fetched from anywhere.
-        validator=Draft202012Validator(schema, registry=SchemaRegistry()),
+        validator=_validator(schema),
     )
 
 
@@ -194,9 +205,18 @@ def wire_name(name: str) -> str:
     return safe[: _LONGEST_NAME - len(mark)] + mark
 
 
+def _validator(schema: dict[str, Any]) -> Draft202012Validator:
+    # An empty registry: references to other documents are not fetched from anywhere.
+    return Draft202012Validator(schema, registry=SchemaRegistry())
+
+
+def _mistakes_by(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+    return _mistakes(_validator(schema), arguments)
+
+
 def _mistakes(validator: Draft202012Validator, arguments: dict[str, Any]) -> list[str]:
     try:
-        return [_mistake(error) for error in validator.iter_errors(arguments)][:_MOST_MISTAKES]
+        return [_mistake(error) for error in islice(validator.iter_errors(arguments), _MOST_MISTAKES)]
     except Unresolvable:
         return []  # the server checks its arguments itself
 

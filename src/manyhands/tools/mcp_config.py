@@ -24,6 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from manyhands.core.errors import UserError
+from manyhands.core.redaction import protect
 from manyhands.tools.toolsets import Toolset
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
@@ -105,6 +106,8 @@ def interpolated(
                 place = f"{config.source}: mcpServers.{name}.{field}"
                 raise UserError(f"{place}: the environment variable {match['name']} is not set")
             used.append(found)
+            if _SECRET.search(match["name"]) or _SECRET.search(field):
+                protect([found])
             return found
 
         return _VARIABLE.sub(one, text)

@@ -19,10 +19,13 @@ from mcp.client.streamable_http import streamable_http_client
 from pydantic import ValidationError
 
 from manyhands.core.errors import ToolError, UserError
+from manyhands.core.redaction import KNOWN
+from manyhands.engine.strays import MARK
 from manyhands.tools.mcp_config import McpServer
 from manyhands.tools.text import decode, shorten
 
 _GUARD = Path(__file__).with_name("mcp_guard.py")
+_MOST_READS = 16
 _STDERR_KEPT = 4000
 _MOST_PAGES = 50
 _LONGEST_STOP = 10.0
@@ -128,7 +131,11 @@ class Connection:
         assert server.command is not None
         command, arguments = _guarded(server.command, server.args)
         parameters = StdioServerParameters(
-            command=command, args=arguments, env=server.env, cwd=server.cwd, encoding_error_handler="replace"
+            command=command,
+            args=arguments,
+            env={**_mark(), **server.env},
+            cwd=server.cwd,
+            encoding_error_handler="replace",
         )
         return stdio_client(parameters, errlog=self.stderr.open())
 
@@ -264,7 +271,8 @@ class StderrTail:
 
     def text(self) -> str:
         self._take()
-        return decode(self._kept).strip()
+        kept = KNOWN.cut(self._kept, start=len(self._kept) == _STDERR_KEPT)
+        return decode(kept).strip()
 
     def close(self) -> None:
         if self._read_end is not None:
@@ -275,7 +283,9 @@ class StderrTail:
             self._read_end = None
 
     def _take(self) -> None:
-        while self._read_end is not None:
+        for _ in range(_MOST_READS):  # a server may write without end
+            if self._read_end is None:
+                return
             try:
                 data = os.read(self._read_end, 65536)
             except OSError:
@@ -283,6 +293,11 @@ class StderrTail:
             self._kept = (self._kept + data)[-_STDERR_KEPT:]
             if len(data) < 65536:
                 return
+
+
+def _mark() -> dict[str, str]:
+    """What marks the processes of the run that this one belongs to, if it is a worker."""
+    return {MARK: os.environ[MARK]} if MARK in os.environ else {}
 
 
 def _guarded(command: str, arguments: tuple[str, ...]) -> tuple[str, list[str]]:

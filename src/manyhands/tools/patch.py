@@ -52,7 +52,7 @@ async def patch(
         if mode == "patch" or (patch is not None and path is None):
             if not patch:
                 raise ToolError("argument 'patch' is missing: mode 'patch' needs the patch text")
-            return await _patch(sandbox, parse_patch(patch))
+            return await _patch(sandbox, await asyncio.to_thread(parse_patch, patch))
         if path is None or old_string is None or new_string is None:
             raise ToolError("mode 'replace' needs the arguments path, old_string and new_string")
         return await _replace(sandbox, path, old_string, new_string, replace_all)
@@ -60,7 +60,7 @@ async def patch(
 
 async def _replace(sandbox: Sandbox, path: str, old: str, new: str, every: bool) -> dict[str, Any]:
     before = await read_text(sandbox, path)
-    result = replaced(before, old, new, every=every)
+    result = await asyncio.to_thread(replaced, before, old, new, every=every)
     await write_text(sandbox, path, result.text)
     diff = await asyncio.to_thread(unified_diff, path, before, result.text)
     return {"path": path, "replacements": result.count, "matched": result.how, "diff": diff}
@@ -98,7 +98,7 @@ async def _planned(sandbox: Sandbox, change: FileChange) -> tuple[str | None, st
         return before, None
     bare = before.removeprefix(_BYTE_ORDER_MARK)
     try:
-        after = apply_hunks(change, bare)
+        after = await asyncio.to_thread(apply_hunks, change, bare)
     except ToolError as error:
         raise ToolError(f"{error}. Nothing was changed.") from error
     return before, before[: len(before) - len(bare)] + after

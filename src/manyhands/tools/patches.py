@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from manyhands.core.errors import ToolError
-from manyhands.tools.edits import fitted, found_lines, line_count, nearest_lines
+from manyhands.tools.edits import MOST_PLACES, Lines, fitted, line_count, nearest_lines
 
-_FILE = re.compile(r"\*\*\* (Update|Add|Delete) File: *(.+?)\s*$")
-_MOVE = re.compile(r"\*\*\* Move to: *(.+?)\s*$")
+_FILE = re.compile(r"\*\*\* (Update|Add|Delete) File:(.*)")
+_MOVE = re.compile(r"\*\*\* Move to:(.*)")
 _RANGES = re.compile(r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@")
 _END_OF_FILE = "*** End of File"
 _NO_NEWLINE = "\\ No newline"
@@ -88,9 +88,10 @@ def parse_patch(text: str) -> list[FileChange]:
     lines = _body(text)
     for number, line in lines:
         header = _FILE.match(line)
-        if header:
+        path = header[2].strip() if header else ""
+        if header and path:
             action = header[1].lower()
-            changes.append(FileChange(action, header[2]))  # type: ignore[arg-type]
+            changes.append(FileChange(action, path))  # type: ignore[arg-type]
         elif not changes:
             if line.strip():
                 raise _wrong(
@@ -108,19 +109,21 @@ def apply_hunks(change: FileChange, text: str) -> str:
     Raises ToolError if a hunk's lines are not in the file, or in more than one place after the previous hunk.
     """
     lines = text.split("\n")
-    cursor = 0
+    real = Lines(lines[: line_count(lines)])
+    changed: list[str] = []
+    cursor = 0  # lines before this one have been dealt with, so that no hunk looks at another one's
     for hunk in change.hunks:
-        start = _after_anchors(change, hunk, lines, cursor)
+        start = _after_anchors(change, hunk, real, cursor)
         if not hunk.old:
-            place = start if hunk.anchors else line_count(lines)
+            place = start if hunk.anchors else len(real.lines)
             ending = "\r" if lines[0].endswith("\r") else ""
             fresh = [line + ending for line in hunk.new]
         else:
-            place = _place(change, hunk, lines, start)
+            place = _place(change, hunk, real, start)
             fresh = _merged(hunk, lines[place : place + len(hunk.old)])
-        lines[place : place + len(hunk.old)] = fresh
-        cursor = place + len(fresh)
-    return "\n".join(lines)
+        changed += [*lines[cursor:place], *fresh]
+        cursor = place + len(hunk.old)
+    return "\n".join(changed + lines[cursor:])
 
 
 def _body(text: str) -> list[tuple[int, str]]:
@@ -136,8 +139,8 @@ def _body(text: str) -> list[tuple[int, str]]:
 
 def _take(change: FileChange, number: int, line: str) -> None:
     move = _MOVE.match(line)
-    if move and change.action == "update" and not change.hunks:
-        change.move_to = move[1]
+    if move and move[1].strip() and change.action == "update" and not change.hunks:
+        change.move_to = move[1].strip()
     elif change.action == "add":
         _take_added(change, number, line)
     elif change.action == "delete":
@@ -186,34 +189,35 @@ def _check(changes: list[FileChange]) -> None:
             seen.add(path)
 
 
-def _after_anchors(change: FileChange, hunk: Hunk, lines: list[str], cursor: int) -> int:
+def _after_anchors(change: FileChange, hunk: Hunk, real: Lines, cursor: int) -> int:
     for anchor in hunk.anchors:
-        places = [at for at in range(cursor, len(lines)) if lines[at].strip() == anchor]
-        places = places or [at for at in range(cursor, len(lines)) if anchor in lines[at]]
-        if not places:
+        place = real.line(anchor, cursor)
+        if place is None:
             raise ToolError(
                 f"{change.path}: the line after '@@' in patch line {hunk.number} was not found: {anchor!r}; "
-                + nearest_lines(lines, [anchor])
+                + nearest_lines(real.lines, [anchor])
             )
-        cursor = places[0] + 1
+        cursor = place + 1
     return cursor
 
 
-def _place(change: FileChange, hunk: Hunk, lines: list[str], start: int) -> int:
+def _place(change: FileChange, hunk: Hunk, real: Lines, start: int) -> int:
     """Where the hunk's old lines are. An anchor may itself be the first of them."""
-    real = lines[: line_count(lines)]
-    places, _ = found_lines(real, hunk.old, max(0, start - 1) if hunk.anchors else start)
-    if hunk.at_end:
-        places = [place for place in places if place + len(hunk.old) == len(real)]
+    most = 1 if hunk.anchors or hunk.at_end else MOST_PLACES
+    places, how = real.find(hunk.old, max(0, start - 1) if hunk.anchors else start, most)
+    if hunk.at_end and places:
+        last = len(real.lines) - len(hunk.old)
+        places = [last] if last >= places[0] and real.at(hunk.old, last, how) else []
     what = f"{change.path}: the lines of the hunk at patch line {hunk.number}"
     if not places:
-        earlier = found_lines(real, hunk.old)[0]
+        earlier = real.find(hunk.old, most=1)[0]
         hint = " (they are there before the previous hunk: put the hunks in order)" if earlier else ""
-        raise ToolError(f"{what} were not found{hint}; {nearest_lines(real, hunk.old)}")
-    if len(places) > 1 and not hunk.anchors:
-        shown = ", ".join(str(place + 1) for place in places[:10])
+        raise ToolError(f"{what} were not found{hint}; {nearest_lines(real.lines, hunk.old)}")
+    if len(places) > 1:
+        count = f"{len(places)}" if len(places) < MOST_PLACES else f"more than {MOST_PLACES - 1}"
+        shown = ", ".join(str(place + 1) for place in places[: MOST_PLACES - 1])
         hint = "add more context lines, or '@@ ' with a line before them"
-        raise ToolError(f"{what} are there {len(places)} times (lines {shown}): {hint}")
+        raise ToolError(f"{what} are there {count} times (lines {shown}): {hint}")
     return places[0]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from manyhands.core.errors import ToolError
-from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.jsonio import Json, dumps, loads_outside
 from manyhands.tools.text import clean, nearest, shorten, suggestion
 
 _MAPS_OF_SCHEMAS = ("properties", "$defs", "patternProperties")
@@ -24,6 +26,18 @@ _LIMITS = {
     "maxLength": "characters at most:",
     "minLength": "characters at least:",
 }
+
+
+_SLOW_WORDS = re.compile(rb'"(pattern(Properties)?|uniqueItems|\$(ref|dynamicRef|recursiveRef)|unevaluated\w+|regex)"')
+"""What can make the check of a value take longer than its size would, without end where it is meant badly."""
+_LARGE = 1 << 16
+_MOST_MISTAKES = 6
+_MOST_LOOKED_AT = 100
+
+
+def may_take_long(schema: bytes, value: Json) -> bool:
+    """Whether a value is to be checked apart, where the check can be ended. ``schema``: as JSON."""
+    return _SLOW_WORDS.search(schema) is not None or len(dumps(value)) > _LARGE
 
 
 class Arguments(BaseModel):
@@ -166,7 +180,7 @@ def _unquoted(value: Json, schema: Mapping[str, Any]) -> Json:
     if schema.get("type") not in ("array", "object") or not isinstance(value, str):
         return value
     try:
-        inner = loads(value)
+        inner = loads_outside(value)
     except ValueError:
         return value
     return inner if isinstance(inner, (list, dict)) else value
@@ -176,9 +190,11 @@ def _mistakes(error: ValidationError, schema: Mapping[str, Any], arguments: Mapp
     details = error.errors(include_url=False, include_context=False)
     missing = [str(detail["loc"][0]) for detail in details if detail["type"] == "missing" and len(detail["loc"]) == 1]
     mistakes: dict[str, None] = {}
-    for detail in details:
+    for detail in islice(details, _MOST_LOOKED_AT):
         mistakes[_mistake(detail, schema, missing, arguments)] = None
-    return list(mistakes)[:6]
+        if len(mistakes) == _MOST_MISTAKES:
+            break
+    return list(mistakes)
 
 
 def _mistake(detail: ErrorDetails, schema: Mapping[str, Any], missing: list[str], arguments: Mapping[str, Any]) -> str:

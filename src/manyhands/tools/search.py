@@ -33,8 +33,8 @@ else echo plain; fi
 _BOUNDED = r"""limit=$1; shift; { "$@" 2>&1; printf '\0\0exit %d' "$?"; } | head -c "$limit" """
 """Runs a program, and tells its exit code unless the output is longer than the limit."""
 
-_PLAIN_MATCH = re.compile(r"(?P<path>.+?)(?P<mark>[:-])(?P<line>\d+)(?P=mark)(?P<text>.*)", re.DOTALL)
-_NUMBERED = re.compile(r"(?P<line>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
+_PLAIN_MATCH = re.compile(r"(?P<path>.+?)(?P<mark>[:-])(?P<line>\d{1,18})(?P=mark)(?P<text>.*)", re.DOTALL)
+_NUMBERED = re.compile(r"(?P<line>\d{1,18})(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ async def _files(sandbox: Sandbox, program: list[str], query: Query, seconds: fl
         command = ["find", query.path, *hidden, "-type", "f", "-print0"]
     output, code, _ = await _run(sandbox, command, seconds)
     *names, rest = output.split("\x00")
-    complaint = re.compile(rf"(?:{command[0]}: [^\n]*\n)+")
+    complaint = re.compile(rf"^(?:{command[0]}: [^\n]*\n)+", re.MULTILINE)
     if not names and (code or 0) > (1 if program[0] == "rg" else 0):
         raise ToolError(f"the search failed: {shorten(rest, 500).strip()}")
     paths = [posixpath.normpath(complaint.sub("", name, count=1)) for name in names]
@@ -187,8 +187,8 @@ async def _run(sandbox: Sandbox, command: Sequence[str], seconds: float) -> tupl
         raise ToolError(f"the search took more than {seconds:g} s; search a smaller folder or give a file_glob")
     text = result.output.decode("utf-8", "replace")
     body, mark, code = text.rpartition(_END)
-    if not mark:
-        return text, None, False
+    if not mark or not code.isdecimal():  # the limit came before it, or in the middle of the mark
+        return body or text, None, False
     return body, int(code), True
 
 

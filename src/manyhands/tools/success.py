@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 
 _FAILED_TEXTS = ("error:", "error executing tool", "tool '")
 
@@ -72,7 +72,7 @@ def _failed_text(text: str) -> bool:
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
         try:
-            parsed = loads(stripped)
+            parsed = loads_outside(stripped)
         except ValueError:
             return False
         return not isinstance(parsed, str) and failed_by_content(parsed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
 from manyhands.core.jsonio import without_surrogates
+from manyhands.core.likeness import closest
+from manyhands.core.redaction import KNOWN
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 """Terminal escape sequences: CSI, OSC and the two-character ones (ECMA-48, section 5.3 and 5.4)."""
@@ -19,12 +20,15 @@ def clean(text: str) -> str:
 
 
 def decode(data: bytes) -> str:
-    """What a program printed, as text: bytes that are not UTF-8 become U+FFFD, terminal escape sequences go."""
-    return _ESCAPES.sub("", data.decode("utf-8", "replace")).replace("\x00", "\ufffd")
+    """What a program printed, as text: bytes that are not UTF-8 become U+FFFD, terminal escape sequences and secrets go."""
+    return KNOWN.text(_ESCAPES.sub("", data.decode("utf-8", "replace")).replace("\x00", "\ufffd"))
 
 
 def shorten(text: str, limit: int) -> str:
-    """At most ``limit`` characters: head and tail, and between them a note of how many were left out."""
+    """At most ``limit`` characters: head and tail, and between them a note of how many were left out. No half of a secret stays."""
+    if len(text) <= limit:
+        return text
+    text = KNOWN.text(text)
     if len(text) <= limit:
         return text
     note = f"\n[… {len(text) - limit} characters left out …]\n"
@@ -39,7 +43,7 @@ def shorten(text: str, limit: int) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The name most like the given one, or None if none is much like it."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    found = closest(name, names, cutoff=0.5)
     return found[0] if found else None
 
 

@@ -112,10 +112,10 @@ def parse_line(number: int, line: bytes) -> Record:
         return Record(number, None, f"invalid UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:
         return Record(number, None, f"invalid JSON at column {error.colno}: {error.msg}")
-    except ValueError as error:
-        return Record(number, None, f"invalid JSON: {error}")
     except RecursionError:
         return Record(number, None, "invalid JSON: nested too deeply")
+    except ValueError as error:
+        return Record(number, None, f"invalid JSON: {error}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, str | None]]:

@@ -15,7 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from manyhands.core.jsonio import line, loads
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import line, loads, pretty
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.files import written_aside
 from manyhands.engine.summary import ledger
@@ -89,12 +90,17 @@ def combine(
     handle.flush()
     for path in batch_files(folder):
         with path.open("rb", buffering=_BLOCK) as batch:
-            for start, length in sorted_lines(batch, samples):
-                text = os.pread(batch.fileno(), length, start)
-                if best is not None and not best.has(*_order(text, samples)):
-                    continue
-                if not without or loads(text)["metadata"]["item"] not in without:
-                    handle.buffer.write(text)  # as it is: both are UTF-8
+            try:
+                for start, length in sorted_lines(batch, samples):
+                    text = os.pread(batch.fileno(), length, start)
+                    if best is not None and not best.has(*_order(text, samples)):
+                        continue
+                    if not without or loads(text)["metadata"]["item"] not in without:
+                        handle.buffer.write(text)  # as it is: both are UTF-8
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"{path}: a line of it is not what was written there; remove the file, and the next resume writes it again"
+                ) from error
 
 
 def sorted_lines(batch: IO[bytes], samples: int) -> Iterator[tuple[int, int]]:
@@ -189,5 +195,5 @@ def _states(reader: RunReader) -> Iterator[tuple[int, str, str | None]]:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     with written_aside(path) as handle:
-        json.dump(value, handle, indent=2, ensure_ascii=False)
+        handle.write(pretty(value))
         handle.write("\n")

@@ -16,6 +16,7 @@ from manyhands.agents.setup import (
     check_prices,
     check_sandbox,
     keep_files,
+    tell_bound,
     usable_key,
     warn_of_unpriced,
 )
@@ -148,9 +149,11 @@ def _judge(options: BatchSpec) -> AgentOptions | None:
 
 def _warn(options: BatchSpec, notice: Notice) -> None:
     warn_of_unpriced(options, notice)
+    tell_bound(options, notice)
     judge = _judge(options)
     if judge is not None and judge.model != options.model:
         warn_of_unpriced(judge, notice)
+        tell_bound(judge, notice)
 
 
 def _refuse_unless(resume: bool, folder: Path, options: BatchSpec, why: str) -> None:

@@ -22,6 +22,7 @@ from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, ToolCall, text_of
+from manyhands.models.reasoning import blocks, standing_in
 from manyhands.tools.protocol import Tool
 
 Turn = dict[str, str]
@@ -48,7 +49,8 @@ Example:
 </tool_call>"""
 
 EMPTY_THINK = "<think>\n</think>\n"
-_BLOCK = re.compile(r"<think>(.*?)</think>\s*", re.DOTALL)
+_OPENING = re.compile(r"<(think)>")
+_BLANK = re.compile(r"\s*")
 
 
 def check_template(template: str, name: str) -> str:
@@ -170,8 +172,22 @@ def _own_content(content: str, reasoning: str) -> str:
     if "<" not in content:
         return content
     if reasoning.strip():
-        content = _BLOCK.sub(lambda block: "" if block[1].strip() in reasoning else block[0], content)
+        content = _without_repeated(content, reasoning)
     return content.replace("<REASONING_SCRATCHPAD>", "<think>").replace("</REASONING_SCRATCHPAD>", "</think>")
+
+
+def _without_repeated(content: str, reasoning: str) -> str:
+    """Without the think blocks that the reasoning holds, and the white space behind them."""
+    found = list(blocks(content, _OPENING))
+    kept: list[str] = []
+    behind = 0
+    repeated = standing_in([inside.strip() for _, _, inside in found], reasoning)
+    for (start, end, _), drop in zip(found, repeated, strict=True):
+        if drop:
+            kept.append(content[behind:start])
+            blank = _BLANK.match(content, end)
+            behind = end if blank is None else blank.end()
+    return "".join(kept) + content[behind:]
 
 
 def _call_json(call: ToolCall) -> str:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from manyhands.agents.asking import chat_settings, model_of, seeded
+from manyhands.agents.asking import chat_settings, model_of, sandbox_limits, seeded
 from manyhands.agents.describe import describe_step
 from manyhands.agents.loop import run_agent
 from manyhands.agents.moments import moment
@@ -28,7 +28,7 @@ from manyhands.engine.strays import process_mark
 from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
 from manyhands.models.protocol import ChatModel
 from manyhands.sandboxes.pace import PacedBackend
-from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
@@ -159,7 +159,7 @@ class TrajectoryWorkload:
         options, mark = self._options, process_mark(self._run_id)
 
         def request() -> SandboxRequest:
-            limits = SandboxLimits(network=options.network)
+            limits = sandbox_limits(options)
             return SandboxRequest(context.workspace, mark, payload.image, payload.cwd, limits=limits)
 
         parent = self._parent(context, toolsets)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import cast
 
-from manyhands.agents.asking import chat_settings, model_of, seeded
+from manyhands.agents.asking import chat_settings, model_of, sandbox_limits, seeded
 from manyhands.agents.loop import FollowUp, run_agent
 from manyhands.agents.never_called import NeverCalled
 from manyhands.agents.offer import ToolOffer
@@ -31,7 +31,7 @@ from manyhands.engine.strays import process_mark
 from manyhands.models.protocol import ChatModel
 from manyhands.sandboxes.pace import PacedBackend
 from manyhands.sandboxes.project import project_note
-from manyhands.sandboxes.protocol import SandboxBackend, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment
 
@@ -150,7 +150,7 @@ class AgentWorker:
         return SandboxRequest(
             context.workspace,
             process_mark(job_id),
-            limits=SandboxLimits(network=self._options.network),
+            limits=sandbox_limits(self._options),
             project=None if project is None else Path(project),
             hidden=own_folders(self._run_folder),
         )

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.agents.command import CommandLine, CommandRunner, RunningCommand
-from manyhands.agents.redaction import Redactor
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
+from manyhands.core.redaction import Redactor
 from manyhands.csv_jobs.corrections import Corrections
 from manyhands.csv_jobs.endings import last_words, overdue, unreported
-from manyhands.csv_jobs.found_json import find_result
+from manyhands.csv_jobs.found_json import result_in
 from manyhands.csv_jobs.prompt import corrected
 from manyhands.csv_jobs.reports import SECRET, OpenReport, Report, ReportRoom
 from manyhands.csv_jobs.rows import Accepted, Assignment
@@ -37,7 +37,6 @@ LONGEST_ROW = 100_000
 LONGEST_TAIL = 8_000
 """Characters that are recorded of the end of what a command printed."""
 _LONGEST_REASON = 600
-_LARGE = 1 << 16
 """Characters of output beyond which it is searched in a thread of its own."""
 
 REPORTED, PRINTED, UNFIT, SILENT = "reported", "printed", "unfit", "silent"
@@ -262,7 +261,7 @@ class _Launch:
 
     async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool]:
         schema = self._assignment.schema
-        found = await asyncio.to_thread(find_result, text, schema) if len(text) > _LARGE else find_result(text, schema)
+        found = await result_in(text, schema)
         if found is None:
             return SILENT, None, False
         if found.violations:

@@ -17,7 +17,8 @@ from manyhands.agents.functions import load_function
 from manyhands.agents.threads import FreeThreads, tame
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.jsonio import Json, dumps, loads_outside
+from manyhands.core.redaction import KNOWN
 from manyhands.csv_jobs.corrections import Corrections
 from manyhands.csv_jobs.endings import overdue
 from manyhands.csv_jobs.rows import Accepted, Assignment
@@ -62,7 +63,7 @@ class FunctionWorker:
 
         output = await context.step(KIND, {"function": self._name}, effect)
         result = output["result"]
-        violations = assignment.schema.violations(result)
+        violations = await assignment.schema.check(result)
         if violations:
             raise _unfit(result, violations)
         return Accepted(result, output["reported_at"], "function")
@@ -117,9 +118,9 @@ class FunctionWorker:
                 written = dumps(value := to_jsonable_python(value))
             if b"null" in written and not _finite(to_jsonable_python(value, serialize_unknown=True)):
                 raise ValueError("a number that is NaN or infinite")  # it would become null, which says something else
-            return loads(written)
+            return loads_outside(written)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
-            text = " ".join(str(error).split())[:200]
+            text = " ".join(KNOWN.text(str(error)).split())[:200]
             raise ItemError(Cause.WORKER_ERROR, f"{self._name} returned what JSON can't hold: {text}") from error
 
 

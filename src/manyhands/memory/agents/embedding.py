@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from struct import pack, unpack
 from typing import Any
 
@@ -12,22 +13,41 @@ import aiohttp
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
+from manyhands.core.jsonio import loads_outside
+from manyhands.core.redaction import KNOWN, protect
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.context import CallReport, Context, Effect
+from manyhands.models.answer_body import answer_body
+from manyhands.models.openai_response import parse_usage
+from manyhands.models.pricing import PriceTable
+from manyhands.models.request_bound import CALL_TOKENS
 
 EMBEDDING = "embedding"
 """The kind of a step that makes one."""
+MAX_ANSWER = 16 << 20
+"""Bytes of an answer at most."""
 _TRIES = 4
 _CAUSES = {401: Cause.AUTHENTICATION, 402: Cause.PAYMENT, 403: Cause.AUTHENTICATION}
+_NOT_REACHED, _BROKEN = 502, 408
 _PASSING = (408, 429, 500, 502, 503, 504, 529)
 
 
 class EndpointEmbedder:
     """See ``retrieval.Embedder``. ``timeout``: seconds for one call."""
 
-    def __init__(self, base_url: str, model: str, api_key: str | None, *, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None,
+        *,
+        prices: PriceTable | None = None,
+        timeout: float = 60.0,
+    ) -> None:
         self._url = f"{base_url.rstrip('/')}/embeddings"
         self._model = model
+        protect([] if api_key is None else [api_key])
+        self._prices = prices or PriceTable()
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
@@ -48,49 +68,65 @@ class EndpointEmbedder:
             await self._session.close()
 
     async def _asked(self, context: Context, text: str) -> tuple[list[float], Usage]:
+        reserve = self._reserve(text)
         for number in range(1, _TRIES + 1):
-            permit = await context.limits.acquire(self._url, Reserve(tokens=len(text) // 2))
-            report = CallReport(failed=True)
+            permit = await context.limits.acquire(self._url, reserve)
+            report = CallReport(failed=True, unknown=True)
             try:
                 status, body = await self._posted(text)
                 if status == 200:
-                    vector, usage = _read(body)
-                    report = CallReport(usage)
+                    vector, usage = self._read(body)
+                    report = CallReport(usage, unknown=not usage.input_tokens)
                     return vector, usage
-                report = CallReport(failed=True, rate_limited=status in (429, 529))
+                rate_limited = status in (429, 529)
+                made = status == _BROKEN or (status >= 500 and status not in (_NOT_REACHED, 529))
+                report = CallReport(failed=True, rate_limited=rate_limited, unknown=made)
             finally:
                 context.limits.release(permit, report)
             if status not in _PASSING:
                 raise ItemError(
                     _CAUSES.get(status, Cause.MODEL_REFUSED),
-                    f"the embeddings endpoint answered {status}: {str(body)[:300]}",
+                    f"the embeddings endpoint answered {status}: {KNOWN.text(str(body))[:300]}",
                 )
             if number < _TRIES:
                 await context.clock.sleep(2.0**number)
         cause = Cause.RATE_LIMIT if status in (429, 529) else Cause.MODEL_ERROR
-        raise ItemError(cause, f"the embeddings endpoint answered {status} {_TRIES} times: {str(body)[:300]}")
+        raise ItemError(
+            cause, f"the embeddings endpoint answered {status} {_TRIES} times: {KNOWN.text(str(body))[:300]}"
+        )
+
+    def _reserve(self, text: str) -> Reserve:
+        tokens = len(text.encode("utf-8", "surrogatepass")) + CALL_TOKENS
+        price = self._prices.price(self._model)
+        cost = price.worst_case(tokens, 0) if price is not None else 0.0
+        return Reserve(tokens, cost, f"{self._model} at {self._url}", priced=price is not None)
 
     async def _posted(self, text: str) -> tuple[int, Any]:
+        """The status and the body; where there is no answer, a status that stands for it."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=self._timeout, headers=self._headers)
         try:
-            async with self._session.post(self._url, json={"model": self._model, "input": text}) as response:
-                body = await response.json(content_type=None) if response.status == 200 else await response.text()
-                return response.status, body
+            request = {"model": self._model, "input": text}
+            async with self._session.post(self._url, json=request, allow_redirects=False) as response:
+                body = await answer_body(response, MAX_ANSWER)
+                text = body.decode("utf-8", "replace")
+                return response.status, loads_outside(body) if response.status == 200 else text
+        except aiohttp.ClientConnectorError as error:
+            return _NOT_REACHED, f"{type(error).__name__}: {error}"
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            return 503, f"{type(error).__name__}: {error}"
+            return _BROKEN, f"{type(error).__name__}: {error}"
 
-
-def _read(body: Any) -> tuple[list[float], Usage]:
-    """Raises ItemError for a reply of another shape."""
-    try:
-        vector = [float(value) for value in body["data"][0]["embedding"]]
-        tokens = int((body.get("usage") or {}).get("prompt_tokens") or 0)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ItemError(
-            Cause.MODEL_ERROR, f"the embeddings endpoint's reply holds no vector: {str(body)[:200]}"
-        ) from error
-    return vector, Usage(calls=1, input_tokens=tokens, unpriced_calls=1)
+    def _read(self, body: Any) -> tuple[list[float], Usage]:
+        """Raises ItemError for a reply of another shape."""
+        try:
+            vector = [float(value) for value in body["data"][0]["embedding"]]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ItemError(
+                Cause.MODEL_ERROR, f"the embeddings endpoint's reply holds no vector: {KNOWN.text(str(body))[:200]}"
+            ) from error
+        reported = body.get("usage")
+        usage, cost = parse_usage(reported if isinstance(reported, dict) else {})
+        return vector, self._prices.priced(replace(usage, output_tokens=0), self._model, cost)
 
 
 def _packed(vector: Sequence[float]) -> str:

@@ -11,7 +11,9 @@ import aiohttp
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import loads
+from manyhands.core.jsonio import loads_outside
+from manyhands.core.redaction import KNOWN
+from manyhands.models.answer_body import answer_body
 
 TIME_HEADER = "X-Manyhands-Time"
 """The header that holds the virtual time, as RFC 3339 in UTC."""
@@ -40,14 +42,16 @@ class HttpLine:
             raise RuntimeError("the line is not open")
         headers = {TIME_HEADER: datetime.fromtimestamp(float(message["now"]), UTC).isoformat()}
         try:
-            async with self._session.post(self._url, json=dict(message), headers=headers) as response:
+            async with self._session.post(
+                self._url, json=dict(message), headers=headers, allow_redirects=False
+            ) as response:
                 if response.status in _NOT_OFFERED and message["type"] != "message":
                     return {"number": message["number"]} if message["type"] == "load" else {}
-                if response.status >= 400:
-                    text = (await response.text())[:300]
+                if response.status >= 300:  # no redirect is followed: it may lead the key, and what is said, elsewhere
+                    text = KNOWN.text((await answer_body(response, MAX_ANSWER)).decode("utf-8", "replace"))[:300]
                     cause = Cause.RATE_LIMIT if response.status == 429 else Cause.TARGET_ERROR
                     raise ItemError(cause, f"the agent at {self._url} answered {response.status}: {text}")
-                found = loads(await _bounded(response))
+                found = loads_outside(await answer_body(response, MAX_ANSWER))
         except TimeoutError:
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} gave no answer in time") from None
         except (aiohttp.ClientError, ValueError) as error:
@@ -55,20 +59,12 @@ class HttpLine:
         if not isinstance(found, dict):
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} answered with no JSON object")
         if found.get("error"):
-            raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} says: {str(found['error'])[:500]}")
+            raise ItemError(
+                Cause.TARGET_ERROR, f"the agent at {self._url} says: {KNOWN.text(str(found['error']))[:500]}"
+            )
         return found
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """The answer's body. Raises ValueError if it is too long."""
-    body = bytearray()
-    async for part in response.content.iter_any():
-        body += part
-        if len(body) > MAX_ANSWER:
-            raise ValueError(f"the answer has more than {MAX_ANSWER:,} bytes")
-    return bytes(body)

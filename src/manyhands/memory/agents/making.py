@@ -139,7 +139,7 @@ def check_agent(choice: AgentChoice) -> None:
 
 
 def class_of(target: str) -> Callable[..., Any]:
-    """The class that ``MODULE:CLASS`` or ``FILE.py:CLASS`` names. Raises UserError."""
+    """The class that ``MODULE:CLASS`` (on Python's path, which the current folder is not) or ``FILE.py:CLASS`` names. Raises UserError."""
     where, _, name = target.rpartition(":")
     try:
         if where.endswith(".py"):
@@ -150,11 +150,12 @@ def class_of(target: str) -> Callable[..., Any]:
             sys.modules.setdefault(spec.name, module)
             spec.loader.exec_module(module)
         else:
-            if os.getcwd() not in sys.path:
-                sys.path.insert(0, os.getcwd())
             module = import_module(where)
     except UserError:
         raise
+    except ModuleNotFoundError as error:
+        hint = f"; a file is named by its path: python:{where}.py:{name}" if Path(f"{where}.py").is_file() else ""
+        raise UserError(f"--agent_name: {where} can't be loaded: {error}{hint}") from error
     except Exception as error:
         raise UserError(f"--agent_name: {where} can't be loaded: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)

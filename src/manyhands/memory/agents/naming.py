@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
+from manyhands.core.redaction import without_user_info
 
 Kind = Literal[
     "chat",
@@ -139,7 +140,9 @@ def _target(text: str, prefix: str, kind: Kind) -> str:
     if kind == "http":
         parts = urlsplit(text)
         if not parts.hostname or "@" in parts.netloc:
-            raise UserError(f"--agent_name: {text} is no address of an agent (names and passwords do not belong in it)")
+            raise UserError(
+                f"--agent_name: {without_user_info(text)} is no address of an agent (names and passwords do not belong in it)"
+            )
     if kind == "python" and (target.count(":") != 1 or not target.rpartition(":")[2].isidentifier()):
         raise UserError(f"--agent_name: {text} must be python:MODULE:CLASS, or python:FILE.py:CLASS")
     return target

@@ -15,8 +15,8 @@ from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import without_surrogates
-from manyhands.core.usage import Usage
-from manyhands.engine.context import Context, Effect
+from manyhands.core.usage import LARGEST_COUNT, Reserve, Usage, as_cost
+from manyhands.engine.context import CallReport, Context, Effect
 from manyhands.memory.agents.protocol import DEFAULT_MESSAGE_SIZE, Answer, Incoming
 
 EXCHANGE = "exchange"
@@ -81,13 +81,19 @@ class OutsideAgent:
         self._now = incoming.now
 
         async def effect() -> Effect:
-            await self._ready()
-            expected = incoming.expected_reply
-            said = {"type": "message", "number": incoming.number, "text": incoming.text, "expected_reply": expected}
-            found = await self._sent(said, incoming.now)
-            usage = _usage(found)
-            text = without_surrogates(_text(found))  # what the journal gives back later
-            return Effect({"text": text, "usage": usage.to_json()}, usage)
+            permit = await context.limits.acquire(self.name, Reserve())  # what it takes is known only afterwards
+            report = CallReport(failed=True)
+            try:
+                await self._ready()
+                expected = incoming.expected_reply
+                said = {"type": "message", "number": incoming.number, "text": incoming.text, "expected_reply": expected}
+                found = await self._sent(said, incoming.now)
+                usage = _usage(found)
+                report = CallReport(usage)
+                text = without_surrogates(_text(found))  # what the journal gives back later
+                return Effect({"text": text, "usage": usage.to_json()}, usage)
+            finally:
+                context.limits.release(permit, report)
 
         recorded = context.replaying
         output: dict[str, Any] = await context.step(EXCHANGE, request, effect)
@@ -163,14 +169,13 @@ def _text(found: Mapping[str, Any]) -> str:
 
 def _usage(found: Mapping[str, Any]) -> Usage:
     """What the agent says that a reply took: ``cost_usd``, ``input_tokens``, ``output_tokens``."""
-    cost = found.get("cost_usd")
+    cost = as_cost(found.get("cost_usd"))
     tokens = [found.get(name) for name in ("input_tokens", "output_tokens")]
-    used = [each if isinstance(each, int) and each >= 0 else 0 for each in tokens]
-    priced = isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
+    used = [each if isinstance(each, int) and 0 <= each <= LARGEST_COUNT else 0 for each in tokens]
     return Usage(
         calls=1,
         input_tokens=used[0],
         output_tokens=used[1],
-        cost=float(cost) if priced and cost is not None else 0.0,
-        unpriced_calls=0 if priced else 1,
+        cost=cost or 0.0,
+        unpriced_calls=int(cost is None),
     )

@@ -13,9 +13,12 @@ from typing import Any
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import dumps, loads
+from manyhands.core.jsonio import dumps, loads_outside
+from manyhands.core.redaction import KNOWN
+from manyhands.engine.files import mask_secrets
 from manyhands.engine.strays import MARK
 from manyhands.sandboxes.guard import Guard
+from manyhands.sandboxes.tags import Tags, tagged_words
 
 MAX_LINE = 16 << 20
 """Bytes of an answer at most."""
@@ -45,6 +48,7 @@ class ProgramLine:
     ) -> None:
         self._words = list(words)
         self._mark = mark
+        self._tags = Tags()
         self._guard: Guard | None = None
         self._folder = folder
         self._environment = {**os.environ, MARK: mark, TIME_VARIABLE: repr(started_at)}
@@ -54,11 +58,13 @@ class ProgramLine:
 
     async def open(self) -> None:
         self._errors.parent.mkdir(parents=True, exist_ok=True)
-        self._guard = Guard(f"{MARK}={self._mark}")  # a program that goes on without us is ended when we are killed
+        self._guard = Guard(
+            f"{MARK}={self._mark}", self._tags
+        )  # a program that goes on without us is ended when we are killed
         with self._errors.open("ab") as errors:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._words,
+                    *tagged_words(self._words, self._tags.new(), self._environment, self._folder),
                     cwd=self._folder,
                     env=self._environment,
                     stdin=asyncio.subprocess.PIPE,
@@ -88,19 +94,21 @@ class ProgramLine:
                 await asyncio.wait_for(process.wait(), _GRACE)
             raise self._broken(f"ended ({_ending(process.returncode)}) without an answer")
         try:
-            found = loads(line)
+            found = loads_outside(line)
         except ValueError:
-            raise self._broken(f"answered with a line that is not JSON: {line[:200]!r}") from None
+            raise self._broken(f"answered with a line that is not JSON: {shown(line)}") from None
         if not isinstance(found, dict):
-            raise self._broken(f"answered with no JSON object: {line[:200]!r}")
+            raise self._broken(f"answered with no JSON object: {shown(line)}")
         if found.get("error"):
-            raise self._broken(f"says: {str(found['error'])[:500]}")
+            raise self._broken(f"says: {KNOWN.text(str(found['error']))[:500]}")
         return found
 
     async def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             await _ended(process)
+            await asyncio.to_thread(self._tags.kill_all)  # what it started and let go
+            await asyncio.to_thread(mask_secrets, self._errors)
         if self._guard is not None:
             await self._guard.dismiss()
 
@@ -112,8 +120,14 @@ class ProgramLine:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _ERRORS_KEPT))
             text = file.read(_ERRORS_KEPT).decode(errors="replace").strip()
             if text:
-                return f"; its last words: {text.splitlines()[-1][:300]}"
+                return f"; its last words: {KNOWN.text(text.splitlines()[-1])[:300]}"
         return ""
+
+
+def shown(line: bytes | str) -> str:
+    """The beginning of a line, for messages."""
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    return repr(KNOWN.text(text)[:200])
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

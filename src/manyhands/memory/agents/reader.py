@@ -40,13 +40,13 @@ class ReadingModel:
         """Answer. Raises ItemError only for a budget that is used up."""
         texts = [text_of(message.get("content")) for message in request.messages]
         size = sum(map(len, texts)) // _LEAST
-        permit = await limits.acquire("simulated", Reserve(size))
+        message = self._message(request, texts)
+        said = len(str(message.get("content") or "")) // _LEAST + 1
+        permit = await limits.acquire("simulated", Reserve(size + said))
         report = CallReport(failed=True)
         try:
             if self._latency > 0:
                 await clock.sleep(self._latency)
-            message = self._message(request, texts)
-            said = len(str(message.get("content") or "")) // _LEAST + 1
             usage = Usage(calls=1, input_tokens=size, output_tokens=said, simulated_calls=1)
             report = CallReport(usage)
             return Completion(message, "tool_calls" if message.get("tool_calls") else "stop", usage)  # type: ignore[arg-type]

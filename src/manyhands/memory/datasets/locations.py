@@ -34,7 +34,8 @@ _BACK = "I am at the {last} now. In which direction, and how far as the crow fli
 _ROUTE = "How do I get from the {first} to the {last} past the places that I told you about? Give each leg with direction and distance."
 _REMARK = "(One way of several; it passes all the places in the order in which they were told.)"
 _LEG = re.compile(
-    r"From (?P<origin>.+?), go (?P<kilometers>\d+)km (?P<direction>\w+) to (?P<destination>.+?)\.?$", re.MULTILINE
+    r"From (?P<origin>.{1,200}?), go (?P<kilometers>\d{1,9})km (?P<direction>\w{1,20}) to (?P<destination>.+?)\.?$",
+    re.MULTILINE,
 )
 _TASK = """Turn directions through a town into data. The user message is a JSON object with the directions. Reply with a JSON list
 and nothing else: an object for each leg, in order: {"origin": <place>, "kilometers": <whole number>, "direction": "North", "East",

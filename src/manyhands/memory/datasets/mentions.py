@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-_SENTENCES = re.compile(r"(?<!\d)[.!?]+(?=\s|$)|[()]")
+_SENTENCES = re.compile(r"(?:(?<![\d.!?])|(?<=\d[.!?]))[.!?]++(?=\s|$)|[()]")
 """What ends a sentence. The number of an item in a list, or the end of a line, does not: a list is one sentence."""
 
 

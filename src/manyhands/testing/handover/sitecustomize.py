@@ -33,8 +33,8 @@ def hand_over(address: str, ready: int, words: list[str]) -> bool:
 
 def is_runner() -> bool:
     """Whether this interpreter was started as a job's runner that somebody waits for."""
-    return sys.orig_argv[1:3] == ["-m", RUNNER] and os.environ.get(_READY, "").isdecimal()
+    return sys.orig_argv[1:4] == ["-P", "-m", RUNNER] and os.environ.get(_READY, "").isdecimal()
 
 
-if ADDRESS in os.environ and is_runner() and hand_over(os.environ[ADDRESS], int(os.environ[_READY]), sys.orig_argv[3:]):
+if ADDRESS in os.environ and is_runner() and hand_over(os.environ[ADDRESS], int(os.environ[_READY]), sys.orig_argv[4:]):
     os._exit(0)
