@@ -9,6 +9,9 @@ from manyhands import BatchRunner
 __all__ = ["BatchRunner"]
 
 if __name__ == "__main__":
+    from manyhands.engine.interpreters import leave_current_folder
+
+    leave_current_folder()
     from manyhands.cli.main import main
 
     sys.exit(main(["batch", *sys.argv[1:]]))

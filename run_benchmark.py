@@ -3,7 +3,10 @@
 
 import sys
 
-from manyhands.cli.main import main
+from manyhands.engine.interpreters import leave_current_folder
 
 if __name__ == "__main__":
+    leave_current_folder()
+    from manyhands.cli.main import main
+
     sys.exit(main(["memory", "run", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""What a sandbox costs: bubblewrap started with its first command, and each further command in its shell. For information."""
+"""What a sandbox costs: started with its first command, each further command in its shell, and each program beside it. For information."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ def sandbox(quick: bool) -> Iterator[Row]:
         if (problem := backend.unavailable()) is not None:
             yield Row(f"sandbox: {backend.kind}", float("nan"), note=f"can't be used here: {problem}")
             continue
-        starts, commands = run_on_loop(_measured(backend, 3 if quick else 15))
+        starts, commands, programs = run_on_loop(_measured(backend, 3 if quick else 15))
         note = f"median of {len(starts)}"
         yield Row(f"sandbox: {backend.kind} start", 1000 * median(starts), "ms", note=f"{note}, with a first command")
         yield Row(f"sandbox: {backend.kind} command", 1000 * median(commands), "ms", note=f"median of {len(commands)}")
+        yield Row(f"sandbox: {backend.kind} program", 1000 * median(programs), "ms", note=f"median of {len(programs)}")
 
 
-async def _measured(backend: SandboxBackend, count: int) -> tuple[list[float], list[float]]:
+async def _measured(backend: SandboxBackend, count: int) -> tuple[list[float], list[float], list[float]]:
     starts: list[float] = []
     commands: list[float] = []
+    programs: list[float] = []
     for _ in range(count):
         with TemporaryDirectory() as name:
             began = time.perf_counter()
@@ -45,6 +47,9 @@ async def _measured(backend: SandboxBackend, count: int) -> tuple[list[float], l
                     began = time.perf_counter()
                     await made.shell("true", timeout=30)
                     commands.append(time.perf_counter() - began)
+                    began = time.perf_counter()
+                    await made.run(["true"], timeout=30)
+                    programs.append(time.perf_counter() - began)
             finally:
                 await asyncio.shield(made.close())
-    return starts, commands
+    return starts, commands, programs

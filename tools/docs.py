@@ -227,6 +227,9 @@ def sandbox_limits() -> str:
         "processes": str(defaults.processes),
         "file_size": f"{defaults.file_size >> 30} GB a file",
         "cpu_seconds": f"{defaults.cpu_seconds} s of processor time a process",
+        "disk": f"{defaults.disk >> 30} GB in all its files (`--sandbox_disk`)",
+        "files": f"{defaults.files:,} files and folders",
+        "min_free": "1 GB of the disk, or 2 % of a small one, is left free (`--min_free`)",
         "network": "none (`--network` allows it)" if not defaults.network else "allowed",
     }
     assert set(shown) == {field.name for field in fields(SandboxLimits)}

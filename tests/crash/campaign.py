@@ -4,8 +4,9 @@ A batch of prompts is performed against the simulated model over HTTP. Its owner
 instant (while it works, while the run is made, while the last files are written); the run is resumed and killed again, until it is done.
 Then everything is compared with an undisturbed run, and the server's log is searched for requests that should not have been made.
 
-In turn with batches, jobs over tables are killed: their runner, their workers (the built-in agent, a command that prints or reports over
-MCP, a Python function), the terminal that waits, the MCP server; while they are planned, performed, and exported.
+In turn with these, processes of sandboxes are killed (``sandbox_rounds.py``), whole trees of processes, and jobs over tables: their
+runner, their workers (the built-in agent, a command that prints or reports over MCP, a Python function), the terminal that waits, the
+MCP server; while they are planned, performed, and exported.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.crash.job_planning import PlanningRound
 from tests.crash.job_rounds import JobRound, JobVictim, ServerRound
 from tests.crash.job_site import JobSite, Kind
 from tests.crash.rounds import Report, Round, Site, Victim, Work, slow_server
+from tests.crash.sandbox_rounds import BUBBLEWRAP, LOCAL, SandboxRound
+from tests.crash.sandbox_rounds import Kind as Process
 
 
 class Performer(Protocol):
@@ -52,6 +55,19 @@ class BatchPlan:
 
     def round(self, sites: Sites, instants: random.Random) -> Performer:
         return Round(sites.batches, self.work, self.victim, self.executor, instants)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPlan:
+    """The kind of sandboxes' processes that is killed, the executor, the work, and the kills of one round at most."""
+
+    kind: Process
+    executor: str
+    work: Work
+    most: int
+
+    def round(self, sites: Sites, instants: random.Random) -> Performer:
+        return SandboxRound(sites.batches, self.work, self.kind, self.executor, instants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,13 @@ BATCHES = (
     BatchPlan("worker", "processes", SAMPLED, 4),
     BatchPlan("start", "local", MANY, 3),
     BatchPlan("export", "processes", MANY, 3),
+    BatchPlan("tree", "processes", MANY, 5),
+    BatchPlan("tree", "local", SAMPLED, 4),
+)
+UNCONFINED = Work(54, sandbox="local")
+SANDBOXES = (
+    *(SandboxPlan(kind, executor, MANY, 6) for kind in BUBBLEWRAP for executor in ("processes", "local")),
+    *(SandboxPlan(kind, "processes", UNCONFINED, 6) for kind in LOCAL),
 )
 JOBS = (
     JobPlan("runner", "agent", 60, 5),
@@ -118,11 +141,15 @@ HEAD = (
 )
 
 
-def plans(only: str | None = None) -> list[BatchPlan | JobPlan]:
-    """The rounds of a campaign: batches and jobs in turn, or those of one kind."""
+Plan = BatchPlan | SandboxPlan | JobPlan
+KINDS: dict[str, Sequence[Plan]] = {"batches": BATCHES, "sandboxes": SANDBOXES, "jobs": JOBS}
+
+
+def plans(only: str | None = None) -> list[Plan]:
+    """The rounds of a campaign: batches, sandboxes and jobs in turn, or those of one kind."""
     if only is not None:
-        return list(JOBS if only == "jobs" else BATCHES)
-    return [plan for pair in zip_longest(BATCHES, JOBS) for plan in pair if plan is not None]
+        return list(KINDS[only])
+    return [plan for several in zip_longest(*KINDS.values()) for plan in several if plan is not None]
 
 
 def campaign(kills: int, seed: int, folder: Path, only: str | None = None) -> list[Report]:
@@ -138,7 +165,7 @@ def campaign(kills: int, seed: int, folder: Path, only: str | None = None) -> li
     return reports
 
 
-def _rounds(sites: Sites, kills: int, seed: int, rounds: Sequence[BatchPlan | JobPlan]) -> Iterator[Report]:
+def _rounds(sites: Sites, kills: int, seed: int, rounds: Sequence[Plan]) -> Iterator[Report]:
     done = idle = 0
     for number, plan in enumerate(cycle(rounds)):
         instants = random.Random(f"{seed}/{number}")
@@ -178,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seed", type=int, default=None, help="makes the choices of a campaign repeatable (default: drawn)"
     )
     parser.add_argument("--folder", type=Path, default=None, help="where to keep the runs (default: nowhere)")
-    parser.add_argument("--only", choices=("batches", "jobs"), help="what to kill (default: both in turn)")
+    parser.add_argument("--only", choices=tuple(KINDS), help="what to kill (default: all in turn)")
     options = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     print(f"seed {seed}")

@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +38,7 @@ LINGER_SECONDS = 5.0
 """Seconds in which the processes of a killed owner must be gone."""
 TRAJECTORIES = "trajectories.jsonl"
 
-Victim = Literal["owner", "worker", "start", "export"]
+Victim = Literal["owner", "worker", "tree", "start", "export"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Work:
 
     prompts: int
     samples: int = 1
+    sandbox: str = "bubblewrap"
 
     @property
     def items(self) -> int:
@@ -138,7 +140,7 @@ class Site:
             "data_dir": self.folder,
             "samples": work.samples,
             "distribution": "terminal_only",
-            "sandbox": "bubblewrap",
+            "sandbox": work.sandbox,
             "seed": SEED,
             "executor": executor,
             "num_workers": WORKERS,
@@ -154,7 +156,7 @@ class Site:
 
     def _undisturbed(self, work: Work) -> Calm:
         start = self.server.count()
-        name = f"calm-{work.prompts}-{work.samples}"
+        name = f"calm-{work.prompts}-{work.samples}-{work.sandbox}"
         ended = run(*self.words(work, name, "local"), seconds=RUN_SECONDS)
         if ended.code != 0:
             raise RuntimeError(f"the undisturbed run ended with {ended.code}: {ended.err}")
@@ -168,7 +170,7 @@ class Site:
 class Round:
     """A run that is killed again and again."""
 
-    def __init__(self, site: Site, work: Work, victim: Victim, executor: str, instants: random.Random) -> None:
+    def __init__(self, site: Site, work: Work, victim: str, executor: str, instants: random.Random) -> None:
         self._site = site
         self._work = work
         self._victim = victim
@@ -234,10 +236,13 @@ class Round:
             for _ in range(min(3, kills - self.report.kills)):
                 self._kill_worker(command)
             return False
-        instant = {"owner": self._while_working, "start": self._while_starting, "export": self._while_exporting}
-        if not instant[self._victim](command):
+        instant = {"start": self._while_starting, "export": self._while_exporting}
+        if not instant.get(self._victim, self._while_working)(command):
             return False
+        below = descendants(command.process.pid) if self._victim == "tree" else []
         command.send(signal.SIGKILL)
+        for process in below:
+            process.kill()
         if command.wait().code != -signal.SIGKILL:
             return False
         self.report.kills += 1
@@ -391,6 +396,60 @@ class Round:
         adds_up = ledger["items"] == sum(ledger[state] for state in states)
         self.report.expect(adds_up, f"the ledger does not add up: {ledger}")
         self.report.expect(ledger["completed"] == self._work.items, f"not all items are completed: {ledger}")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A process below one that the campaign started, known by its id and when it started."""
+
+    pid: int
+    parent: int
+    started: int
+    words: tuple[str, ...]
+    inside: int
+    """Its id in the innermost namespace of processes that it is in; 0 if that is ours."""
+
+    @classmethod
+    def of(cls, pid: int, parent: int) -> Found | None:
+        """None if it has ended."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return None
+        fields = stat.rpartition(b")")[2].split()
+        ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+        if fields[0] in (b"Z", b"X"):
+            return None
+        inside = int(ids[-1]) if len(ids) > 1 else 0
+        return cls(pid, parent, int(fields[19]), tuple(words.decode(errors="replace").split("\0")), inside)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there still, and not another one of the same id."""
+        now = Found.of(self.pid, self.parent)
+        return now is not None and now.started == self.started
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended."""
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                if self.alive:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            finally:
+                os.close(descriptor)
+
+
+def descendants(pid: int) -> list[Found]:
+    """Every process below one."""
+    found = []
+    for child in children(pid):
+        process = Found.of(child, pid)
+        if process is not None:
+            found += [process, *descendants(child)]
+    return found
 
 
 def is_stuck(pid: int) -> bool:

@@ -15,6 +15,7 @@ from manyhands.testing.batches import REASONED, ServerThread
 from manyhands.testing.commands import Command, batch_words, run, write_prompts
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.crash.rounds import Round, Site, Victim, Work, slow_server
+from tests.crash.sandbox_rounds import Kind, SandboxRound
 
 WORK = Work(24)
 SAMPLED = Work(12, samples=2)
@@ -37,12 +38,30 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         ("worker", "processes", SAMPLED, 2),
         ("start", "local", WORK, 2),
         ("export", "processes", WORK, 2),
+        ("tree", "processes", WORK, 2),
     ],
 )
 def test_a_killed_run_comes_out_as_an_undisturbed_one(
     site: Site, victim: Victim, executor: str, work: Work, kills: int
 ) -> None:
     report = Round(site, work, victim, executor, random.Random(f"{victim}/{executor}")).perform(kills)
+    assert report.violations == []
+    assert report.kills >= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "executor", "sandbox"),
+    [
+        ("outer", "processes", "bubblewrap"),
+        ("init", "local", "bubblewrap"),
+        ("entering", "processes", "bubblewrap"),
+        ("shell", "local", "bubblewrap"),
+        ("guard", "processes", "local"),
+    ],
+)
+def test_a_killed_sandbox_costs_no_recorded_call(site: Site, kind: Kind, executor: str, sandbox: str) -> None:
+    work = Work(24, sandbox=sandbox)
+    report = SandboxRound(site, work, kind, executor, random.Random(f"{kind}/{executor}")).perform(2)
     assert report.violations == []
     assert report.kills >= 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,7 +69,14 @@ def only_notes(errors: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "free", [8_000, 250_000, 1_400_000, *(pytest.param(free, marks=pytest.mark.slow) for free in (100_000, 600_000))]
+    "free",
+    [
+        *(8_000, 250_000, 1_400_000),
+        *(
+            pytest.param(free, marks=pytest.mark.slow)
+            for free in (50_000, 100_000, 150_000, 400_000, 600_000, 800_000, 1_000_000, 1_200_000)
+        ),
+    ],
 )
 def test_a_full_disk(tmp_path: Path, free: int) -> None:
     """At any stage: while the run is made, at the first step, in the middle, when the last files are written."""
@@ -80,6 +88,48 @@ def test_a_full_disk(tmp_path: Path, free: int) -> None:
     assert "full" in one_line(ended) or "No space left" in one_line(ended)
     assert only_notes((tmp_path / "errors").read_text())
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
+
+
+FEW_INODES = """
+mount -t tmpfs -o size=64m,nr_inodes="$INODES" none "$DISK" || exit 90
+"$@"
+echo "code $?"
+mount -o remount,nr_inodes=100000 "$DISK"
+$RESUME 2> "$SEEN/errors"
+code=$?
+if [ $code = 2 ]; then "$@" 2> "$SEEN/errors"; code=$?; fi
+echo "code $code"
+cp -r "$DISK/r" "$SEEN/r"
+"""
+IN_FLIGHT = 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk with few inodes")
+@pytest.mark.parametrize(
+    "inodes", [8, 20, 40, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 5, 12, 16, 30))]
+)
+def test_a_disk_without_inodes(tmp_path: Path, inodes: int) -> None:
+    """Commands in sandboxes make folders and files until there is no room for one more: no item's fault."""
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=2]" for number in range(12)))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with SimulatedProcess(tmp_path) as server:
+        options = {"data_dir": disk, "executor": "local", "num_workers": 1, "concurrency": IN_FLIGHT}
+        words = batch_words(tmp_path, base_url=server.base_url, **options)
+        resume = " ".join([*PROGRAM, "resume", str(disk / "r"), "--quiet"])
+        settings = {"INODES": inodes, "DISK": disk, "SEEN": tmp_path, "RESUME": resume}
+        variables = [f"{name}={value}" for name, value in settings.items()]
+        program = ["env", *variables, "unshare", "--mount", "sh", "-c", FEW_INODES, "sh", *PROGRAM]
+        ended = run(*words, program=program)
+        counts = server.stats()
+    codes = [int(line.split()[1]) for line in ended.out.splitlines() if line.startswith("code ")]
+    assert codes == [1, 0], ended
+    assert "No space left" in one_line(ended) or "can't be" in one_line(ended)
+    assert counts["duplicates"] <= IN_FLIGHT
+    assert counts["answered_again"] <= IN_FLIGHT
+    assert only_notes((tmp_path / "errors").read_text())
+    assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == 12
+    assert not [line for line in (tmp_path / "r" / "failures.jsonl").read_text().splitlines() if line]
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
