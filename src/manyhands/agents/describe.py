@@ -33,7 +33,11 @@ def call_label(call: dict[str, Any]) -> str:
 def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
     for message in step.request.get("added", []):
         why = f" (by this program: {message['_synthetic']})" if "_synthetic" in message else ""
-        yield str(message.get("role")) + why, text_of(message.get("content"))
+        role = str(message.get("role")) + (" (given)" if "_given" in message else "") + why
+        if (text := text_of(message.get("content"))) or not message.get("tool_calls"):
+            yield role, text
+        for call in message.get("tool_calls", []):
+            yield f"{role}, calls", f"{call['function']['name']}({call['function']['arguments']})"
     if "overflow" in step.output:
         yield "overflow", step.output["overflow"]
     message = step.output.get("message", {})

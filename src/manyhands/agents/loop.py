@@ -121,7 +121,7 @@ class _Conversation:
         self._progress = Progress(settings.max_turns)
 
     async def run(self) -> AgentResult:
-        added: list[Message] = [{"role": "user", "content": self._task.prompt}]
+        added = self._task.opening()
         stop: StopReason | None = None
         while stop is None:
             stop, added = await self._turn(added)

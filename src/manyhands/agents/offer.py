@@ -12,7 +12,7 @@ from manyhands.core.jsonio import Json
 from manyhands.tools.protocol import Tool
 from manyhands.tools.registry import Registry
 from manyhands.tools.standard import standard_registry
-from manyhands.tools.toolsets import STANDARD, Toolset, Toolsets, with_groups
+from manyhands.tools.toolsets import EVERYTHING, STANDARD, Toolset, Toolsets, with_groups
 
 
 class ToolOffer:
@@ -61,6 +61,24 @@ class ToolOffer:
         """The available tools of these toolsets, by name. Raises UserError for a name that is no toolset."""
         self.admit(toolsets)
         return [self.registry.get(name) for name in self.registry.available(self.toolsets.tools(toolsets))]
+
+    def offered(self, toolsets: Sequence[str]) -> list[str]:
+        """Those of the toolsets that have a tool on offer. One that lacks tools and includes others is replaced by those of them that
+        have some. Raises UserError for a name that is no toolset."""
+        self.admit(toolsets)
+        found: dict[str, None] = {}
+        for name in toolsets:
+            found.update(dict.fromkeys(self._offered(name)))
+        return list(found)
+
+    def _offered(self, name: str) -> list[str]:
+        tools = self.toolsets.tools([name])
+        available = self.registry.available(tools)
+        includes = () if name in EVERYTHING else self.toolsets[name].includes
+        if not available or not includes or len(available) == len(tools):
+            return [name] if available else []
+        own = self.registry.available(self.toolsets[name].tools)
+        return [*([name] if own else []), *(part for each in includes for part in self._offered(each))]
 
     def toolbox(self, toolsets: Sequence[str]) -> Toolbox:
         """The same, made ready for an agent."""

@@ -22,21 +22,31 @@ class AgentTask:
     ``prompt``: text, or a list of chat-completions content parts. ``system``: paragraphs of the system prompt; None
     takes this program's own, which name no date, so that two runs ask the same. ``ephemeral``: a further paragraph.
     ``prefill``: messages put right after the system message in every request. System prompt and prefill go over the
-    wire and are never part of the conversation that is kept.
+    wire and are never part of the conversation that is kept. ``messages``: what the conversation begins with, the prompt
+    included, where that is more than the prompt; it is kept.
     """
 
     prompt: str | list[Any]
     system: Sequence[str] | None = None
     ephemeral: str | None = None
     prefill: Sequence[Message] = ()
+    messages: Sequence[Message] = ()
 
     def head(self, with_tools: bool) -> list[Message]:
         """The messages that every request starts with."""
-        own = (BASE_PROMPT, TOOLS_PROMPT) if with_tools else (BASE_PROMPT,)
-        parts = [*(own if self.system is None else self.system), self.ephemeral]
-        text = "\n\n".join(part for part in parts if part)
+        text = self.system_message(with_tools)
         system: list[Message] = [{"role": "system", "content": text}] if text else []
         return [*system, *self.prefill]
+
+    def system_message(self, with_tools: bool) -> str:
+        """What the system message says; empty if there is none."""
+        own = (BASE_PROMPT, TOOLS_PROMPT) if with_tools else (BASE_PROMPT,)
+        parts = [*(own if self.system is None else self.system), self.ephemeral]
+        return "\n\n".join(part for part in parts if part)
+
+    def opening(self) -> list[Message]:
+        """The messages that the conversation begins with."""
+        return list(self.messages) or [{"role": "user", "content": self.prompt}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class ToolUse(NamedTuple):
 class AgentResult:
     """How a conversation went.
 
-    ``messages``: from the prompt on, without system message and prefill. ``api_calls``: model calls made, the closing
+    ``messages``: from the task's first one on, without system message and prefill. ``api_calls``: model calls made, the closing
     summary not counted. ``tool_uses``: every answered tool call in order. ``unknown_tools``: names that were called and
     not on offer, each once. ``usage``: the sum over all model calls, dropped answers included.
     """

@@ -38,8 +38,10 @@ class Transcript:
         self.answered = False
 
     def ask(self, added: Iterable[Message]) -> None:
-        """Messages that are not answers: the prompt, and user turns of this program."""
-        self.messages.extend(added)
+        """Messages that are not answers: what the task begins with, and user turns of this program."""
+        for message in added:
+            self.messages.append(message)
+            self.used_ids.update(call["id"] for call in message.get("tool_calls") or ())
 
     def answer(self, output: Mapping[str, Any]) -> Sequence[ToolCall]:
         """A model step's output. Returns the tool calls that now need results."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.performing import perform
-from manyhands.cli.plain import shown_path
+from manyhands.cli.plain import printable, shown_path
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.verbose import ItemLog
 from manyhands.core.jsonio import loads
@@ -25,6 +27,7 @@ from manyhands.trajectories.exports import FAILURES, STATISTICS, TRAJECTORIES
 from manyhands.trajectories.prepared import tables
 from manyhands.trajectories.session import Session, open_batch
 from manyhands.trajectories.spec import BatchSpec
+from manyhands.trajectories.statistics import ORIGINAL
 
 PROGRAM = "manyhands batch"
 DESCRIPTION = (
@@ -113,6 +116,17 @@ def _print_results(result: RunResult) -> None:
     print_ending(console, err(), result)
 
 
+def _makers(makers: list[dict[str, Any]]) -> str:
+    """Whose the adopted trajectories are, and how many others there are."""
+    models: Counter[str] = Counter()
+    for maker in makers:
+        if maker["program"] == ORIGINAL:
+            models[maker["model"] or "a model that is not named"] += maker["trajectories"]
+    own = sum(maker["trajectories"] for maker in makers if maker["program"] != ORIGINAL)
+    told = ", ".join(f"{printable(model)} {count}" for model, count in models.most_common(5))
+    return f"of the original program ({told}{', …' if len(models) > 5 else ''}); {own} made by this run"
+
+
 def _print_statistics(path: Path) -> None:
     statistics = loads(path.read_bytes())
     console = out()
@@ -133,6 +147,8 @@ def _print_statistics(path: Path) -> None:
             f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)",
             markup=False,
         )
+    if adopted := statistics["adopted"]:
+        console.print(f"Adopted: {adopted} trajectories {_makers(statistics['made_by'])}", markup=False, soft_wrap=True)
     if scores := statistics.get("scores"):
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())
         mean = "none" if scores["mean"] is None else f"{scores['mean']:.3f}"

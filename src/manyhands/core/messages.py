@@ -42,6 +42,8 @@ class Message(TypedDict, total=False):
     """The server's own reasoning items, sent back unchanged."""
     _synthetic: str
     """Set when this program wrote the message, not a person, model or tool; says why (``continue``, ``summary_request`` …)."""
+    _given: bool
+    """Set when the message was there before the agent began: it is part of the conversation, but nobody here said it."""
     _failed: bool
     """For a tool message: whether the call failed."""
 

@@ -13,7 +13,7 @@ from manyhands.core.outcomes import Outcome
 from manyhands.engine.context import Item
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import Controls, Progress, RunResult, perform_run
-from manyhands.trajectories.dataset import BadRow, read_rows
+from manyhands.trajectories.dataset import BadRow, Row, read_rows
 from manyhands.trajectories.exports import CHECKPOINT, STATISTICS
 from manyhands.trajectories.prepared import tables
 from manyhands.trajectories.session import open_batch
@@ -122,7 +122,7 @@ class BatchRunner:
     def dataset(self) -> list[dict[str, Any]]:
         """The usable rows, read anew at each access."""
         rows = (row for row in read_rows(self.spec.dataset_file, self.spec.max_samples) if not isinstance(row, BadRow))
-        return [{"prompt": row.prompt, "image": row.image, "cwd": row.cwd, "id": row.id, **row.source} for row in rows]
+        return [_shown_row(row) for row in rows]
 
     @property
     def batches(self) -> list[list[tuple[int, dict[str, Any]]]]:
@@ -144,6 +144,15 @@ class BatchRunner:
     def stop(self) -> None:
         """Finish the calls in flight and stop; again: stop at once. Only from the thread that runs."""
         self.controls.stop()
+
+
+def _shown_row(row: Row) -> dict[str, Any]:
+    shown: dict[str, Any] = {"prompt": row.prompt, "image": row.image, "cwd": row.cwd, "id": row.id}
+    if row.system is not None:
+        shown["system"] = row.system
+    if row.messages:
+        shown["messages"] = list(row.messages)
+    return {**shown, **row.source}
 
 
 def _check_dataset(spec: BatchSpec) -> None:

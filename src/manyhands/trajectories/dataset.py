@@ -17,10 +17,14 @@ from manyhands.core.digest_table import DigestTable
 from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.core.messages import Message
+from manyhands.trajectories.chat_rows import CHAT_FIELDS, BadChat, Chat, kind_of, read_chat
 from manyhands.trajectories.dataset_formats import Record, Unit, open_records
 from manyhands.trajectories.source_fields import SourceFields, SourceFieldsBuilder
 
-KNOWN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))
+PLAIN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))
+"""Fields with a meaning in runs of earlier versions."""
+KNOWN_FIELDS = PLAIN_FIELDS | frozenset(CHAT_FIELDS)
 """Fields with a meaning here. All others are carried to the output as ``metadata.source``."""
 
 Prompt = str | list[dict[str, Any]]
@@ -32,8 +36,9 @@ CountOccurrence = Callable[[bytes], int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One usable row. ``line`` counts from 1 (lines or rows, see ``DatasetScan.unit``); ``prompt`` is as written;
-    ``source`` holds the fields that this program does not know."""
+    """One usable row. ``line`` counts from 1 (lines or rows, see ``DatasetScan.unit``); ``prompt`` is as written, or what the last
+    user message says; ``source`` holds the fields that this program does not know. ``system``: the row's own system prompt;
+    ``messages``: the conversation up to where the model goes on, the prompt included, where there is more than that."""
 
     line: int
     prompt: Prompt
@@ -41,6 +46,8 @@ class Row:
     cwd: str | None = None
     id: str | None = None
     source: dict[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,8 @@ class DatasetScan:
     """What one pass over a dataset found.
 
     ``bad_rows`` holds the first bad rows, ``bad_count`` is the number of all; ``images`` counts rows that ask for a
-    container image, ``first_image_line`` is where the first is; ``fingerprint`` (32 hexadecimal digits) is the same
+    container image, ``first_image_line`` is where the first is; ``own_systems`` and ``own_messages`` count rows that
+    bring a system prompt, or messages; ``fingerprint`` (32 hexadecimal digits) is the same
     for the same usable rows in the same order, however the file is written.
     """
 
@@ -82,10 +90,13 @@ class DatasetScan:
     source_fields: SourceFields
     fingerprint: str
     unit: Unit
+    own_systems: int = 0
+    own_messages: int = 0
 
 
-def read_rows(path: Path | str, max_samples: int | None = None) -> Iterator[Row | BadRow]:
-    """All rows of a dataset in order, good and bad, up to the ``max_samples``-th good one.
+def read_rows(path: Path | str, max_samples: int | None = None, *, with_chat: bool = True) -> Iterator[Row | BadRow]:
+    """All rows of a dataset in order, good and bad, up to the ``max_samples``-th good one. ``with_chat``: whether ``system`` and
+    ``messages`` have a meaning; they are fields like any other without.
 
     Formats: ``.jsonl`` (and any other name), ``.json``, ``.csv``, each also with ``.gz``; ``.parquet`` and folders
     written by Hugging Face ``save_to_disk``, which need the extra ``datasets``. A second row with an id is a bad one.
@@ -94,7 +105,7 @@ def read_rows(path: Path | str, max_samples: int | None = None) -> Iterator[Row 
     can't be read.
     """
     records = open_records(Path(path))
-    return _rows(records.read(), records.unit, max_samples)
+    return _rows(records.read(), records.unit, max_samples, with_chat=with_chat)
 
 
 def scan(
@@ -103,14 +114,16 @@ def scan(
     max_samples: int | None = None,
     bad_limit: int = 100,
     on_bad: Callable[[BadRow], None] | None = None,
+    with_chat: bool = True,
 ) -> DatasetScan:
-    """Read a dataset once through. ``on_bad`` is called for every bad row, also for those beyond ``bad_limit``.
+    """Read a dataset once through. ``on_bad`` is called for every bad row, also for those beyond ``bad_limit``; ``with_chat`` as in
+    ``read_rows``.
 
     Raises UserError, naming the path, if the dataset can't be read or has no usable row.
     """
     tally = _Tally(bad_limit)
     unit = open_records(Path(path)).unit
-    for row in read_rows(path, max_samples):
+    for row in read_rows(path, max_samples, with_chat=with_chat):
         tally.add(row)
         if on_bad is not None and isinstance(row, BadRow):
             on_bad(row)
@@ -124,19 +137,27 @@ def iterate_items(
     samples: int = 1,
     max_samples: int | None = None,
     count_occurrence: CountOccurrence | None = None,
+    *,
+    with_chat: bool = True,
 ) -> Iterator[DatasetItem]:
     """The items of a dataset in order: each usable row ``samples`` times. Bad rows are left out (``scan`` reports
     them).
 
     ``count_occurrence`` counts equal rows; without one a private table on disk does. Raises as ``read_rows`` does.
     """
-    return _items(read_rows(path, max_samples), samples, count_occurrence)
+    return _items(read_rows(path, max_samples, with_chat=with_chat), samples, count_occurrence)
 
 
 def row_digest(row: Row) -> bytes:
-    """16 bytes that identify what a row asks for: its prompt (without surrounding white space), image and cwd."""
+    """16 bytes that identify what a row asks for: its prompt (without surrounding white space), image and cwd, and its own system
+    prompt and messages if it has any."""
     prompt = row.prompt.strip() if isinstance(row.prompt, str) else row.prompt
-    return bytes.fromhex(content_key({"prompt": prompt, "image": row.image, "cwd": row.cwd}))
+    content: dict[str, Any] = {"prompt": prompt, "image": row.image, "cwd": row.cwd}
+    if row.system is not None:
+        content["system"] = row.system
+    if row.messages:
+        content["messages"] = list(row.messages)
+    return bytes.fromhex(content_key(content))
 
 
 def item_key(row: Row, occurrence: int, sample: int = 0, samples: int = 1) -> str:
@@ -175,7 +196,7 @@ def _base_and_occurrence(row: Row, count: CountOccurrence) -> tuple[str, int]:
     return identity.hex(), count(identity)
 
 
-def _rows(records: Iterator[Record], unit: Unit, max_samples: int | None) -> Iterator[Row | BadRow]:
+def _rows(records: Iterator[Record], unit: Unit, max_samples: int | None, *, with_chat: bool) -> Iterator[Row | BadRow]:
     good = 0
     with ExitStack() as stack:
         ids: DigestTable | None = None
@@ -183,7 +204,7 @@ def _rows(records: Iterator[Record], unit: Unit, max_samples: int | None) -> Ite
             record = next(records, None)
             if record is None:
                 return
-            row = _row(record, unit)
+            row = _row(record, unit, with_chat)
             if isinstance(row, Row) and row.id is not None:
                 ids = ids or stack.enter_context(DigestTable())
                 row = _unique(row, ids, unit)
@@ -202,28 +223,43 @@ class _Invalid(Exception):
     """Why a value is not a row."""
 
 
-def _row(record: Record, unit: Unit) -> Row | BadRow:
+def _row(record: Record, unit: Unit, with_chat: bool) -> Row | BadRow:
     if record.problem is not None:
         return BadRow(record.number, record.problem, unit)
     try:
-        return _parse(record.number, record.value)
-    except _Invalid as error:
+        return _parse(record.number, record.value, with_chat)
+    except (_Invalid, BadChat) as error:
         return BadRow(record.number, str(error), unit)
 
 
-def _parse(number: int, value: Json) -> Row:
+def _parse(number: int, value: Json, with_chat: bool) -> Row:
     if not isinstance(value, dict):
-        raise _Invalid(f"not an object but {_kind(value)}")
-    if "prompt" not in value:
-        raise _Invalid('no "prompt" field')
+        raise _Invalid(f"not an object but {kind_of(value)}")
+    chat = read_chat(value) if with_chat else Chat()
+    prompt, messages = _beginning(value, chat)
+    known = KNOWN_FIELDS if with_chat else PLAIN_FIELDS
     return Row(
         line=number,
-        prompt=_prompt(value["prompt"]),
+        prompt=prompt,
         image=_optional_text(value, "image") or _optional_text(value, "docker_image"),
         cwd=_optional_text(value, "cwd"),
         id=_id(value.get("id")),
-        source={name: part for name, part in value.items() if name not in KNOWN_FIELDS},
+        source={name: part for name, part in value.items() if name not in known},
+        system=chat.system,
+        messages=messages,
     )
+
+
+def _beginning(value: dict[str, Any], chat: Chat) -> tuple[Prompt, tuple[Message, ...]]:
+    """The prompt, and the messages with it where there is more than the prompt."""
+    if not chat.messages:
+        if "prompt" not in value:
+            raise _Invalid('no "prompt" field')
+        return _prompt(value["prompt"]), ()
+    written = value.get("prompt")  # a table has an empty field where the messages say it
+    opening = chat.opening(None if written in (None, "", []) else _prompt(written))
+    prompt = next(message["content"] for message in reversed(opening) if message["role"] == "user")
+    return prompt, () if len(opening) == 1 else opening
 
 
 def _prompt(value: Json) -> Prompt:
@@ -233,7 +269,7 @@ def _prompt(value: Json) -> Prompt:
         return value
     if isinstance(value, list):
         return _parts(value)
-    raise _Invalid(f'"prompt" is {_kind(value)}, expected text or a list of content parts')
+    raise _Invalid(f'"prompt" is {kind_of(value)}, expected text or a list of content parts')
 
 
 def _parts(value: list[Json]) -> list[dict[str, Any]]:
@@ -251,7 +287,7 @@ def _optional_text(value: dict[str, Any], name: str) -> str | None:
     if not text:
         return None
     if not isinstance(text, str):
-        raise _Invalid(f'"{name}" is {_kind(text)}, expected text')
+        raise _Invalid(f'"{name}" is {kind_of(text)}, expected text')
     return _usable(name, text.strip()) or None
 
 
@@ -259,7 +295,7 @@ def _id(value: Json) -> str | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise _Invalid(f'"id" is {_kind(value)}, expected text or a whole number')
+        raise _Invalid(f'"id" is {kind_of(value)}, expected text or a whole number')
     text = _usable("id", str(value).strip())
     if not text:
         raise _Invalid('"id" is empty')
@@ -273,21 +309,6 @@ def _usable(name: str, text: str) -> str:
     return text
 
 
-def _kind(value: Json) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-    return "an object"
-
-
 class _Tally:
     """Gathers a DatasetScan."""
 
@@ -298,6 +319,8 @@ class _Tally:
         self._bad_count = 0
         self._images = 0
         self._first_image: int | None = None
+        self._own_systems = 0
+        self._own_messages = 0
         self._fields = SourceFieldsBuilder()
         self._hash = hashlib.blake2b(digest_size=16, person=b"dataset")
 
@@ -311,6 +334,8 @@ class _Tally:
         if row.image is not None:
             self._images += 1
             self._first_image = self._first_image or row.line
+        self._own_systems += row.system is not None
+        self._own_messages += bool(row.messages)
         self._fields.add(row.source)
         self._hash.update(row_digest(row))
         self._hash.update(digest("row", [row.id, row.source]))
@@ -328,4 +353,6 @@ class _Tally:
             source_fields=self._fields.build(),
             fingerprint=self._hash.hexdigest(),
             unit=unit,
+            own_systems=self._own_systems,
+            own_messages=self._own_messages,
         )

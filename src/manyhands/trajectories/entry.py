@@ -1,9 +1,8 @@
 """Lines of ``trajectories.jsonl`` (specification, section 6).
 
-All lines of a run have the same fields with the same types, so that Arrow, Parquet and Hugging Face Datasets read them
-with one schema, wherever they cut the file. Hence tools that do not exist get no column of their own in ``tool_stats``
-(they are named in ``metadata.unknown_tools``), numbers that may have decimals always do, nothing is null in some lines
-only, and ``metadata.source`` has the fields of the whole dataset.
+All lines of all runs of a version have the same fields with the same types (see ``trajectories.schema``), so that Arrow, Parquet and
+Hugging Face Datasets read them with one schema, in whatever order and wherever they cut the files. Hence tools that are not built in
+get no column of their own in ``tool_stats``, numbers that may have decimals always do, and nothing is ever null.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from manyhands.core.digests import digest
 from manyhands.core.jsonio import line
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
+from manyhands.trajectories.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.trajectories.sharegpt import Turn
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
@@ -26,6 +27,8 @@ CACHED = 256
 """How many system turns, and how many tool statistics, are kept as text."""
 NO_SEED = -1
 """Written where no seed was sent to the endpoint: a null would be another type in another run's file."""
+NO_SCORE = -1.0
+"""Written where nothing was graded."""
 
 
 def local_time(seconds: float) -> str:
@@ -33,14 +36,20 @@ def local_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).isoformat(timespec="microseconds")
 
 
+def prompt_digest(system: str | None) -> str:
+    """What ``metadata.system_prompt`` says of the system message that was sent: 16 hexadecimal digits, or nothing."""
+    return digest("system_prompt", system).hex()[:16] if system else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One trajectory, ready to be written.
 
-    ``timestamp`` and ``duration`` are in seconds; ``source`` is what ``SourceFields.arrange`` made of the row's other
-    fields; ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
+    ``timestamp`` and ``duration`` are in seconds; ``source``: the row's other fields (in the first layout, what ``SourceFields.arrange``
+    made of them); ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
     them. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
-    known tool.
+    tool that the layout has a column for, ``other_tool_stats`` for others that were called. ``system_prompt``: the system message
+    that was sent; ``system_template``: the wording of the saved one; ``given``: what the row gave besides its prompt.
     """
 
     prompt_index: int
@@ -64,6 +73,13 @@ class Entry:
     unknown_tools: Sequence[str] = ()
     source: Mapping[str, Any] | None = None
     grade: Mapping[str, Any] | None = None
+    layout: int = LAYOUT
+    other_tool_stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    toolsets_offered: Sequence[str] = ()
+    escaped_tags: int = 0
+    system_prompt: str | None = None
+    system_template: str = "own"
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The entry in the order of the seed's keys; what is added is inside ``metadata``, after the original's
@@ -112,10 +128,33 @@ class Entry:
             "cost": float(self.usage.cost),
             # A list that is empty in one line and not in the next is two types to Arrow.
             "unknown_tools": ", ".join(self.unknown_tools),
-            **(_grade_members(self.grade) if self.grade is not None else {}),
-            # Parquet can't hold an object without fields.
-            "source": dict(self.source) if self.source else None,
+            **(self._first_members() if self.layout == FIRST_LAYOUT else self._open_members()),
         }
+
+    def _open_members(self) -> dict[str, Any]:
+        grade = NOT_GRADED if self.grade is None else _grade_members(self.grade)
+        return {
+            "other_tool_stats": line(dict(self.other_tool_stats)),
+            "toolsets_offered": ", ".join(self.toolsets_offered),
+            "escaped_tags": self.escaped_tags,
+            **grade,
+            "scores": line(grade["scores"]),
+            "system_prompt": prompt_digest(self.system_prompt),
+            "system_template": self.system_template,
+            "given": line(dict(self.given)),
+            "adopted": False,
+            "other_fields": "{}",
+            "source": line(dict(self.source or {})),
+        }
+
+    def _first_members(self) -> dict[str, Any]:
+        """In runs that an earlier version made."""
+        # Parquet can't hold an object without fields.
+        source = dict(self.source) if self.source else None
+        return {**(_grade_members(self.grade) if self.grade is not None else {}), "source": source}
+
+
+NOT_GRADED: Mapping[str, Any] = {"score": NO_SCORE, "verdict": "", "scores": {}}
 
 
 def _grade_members(grade: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,6 +130,7 @@ def failure(row: ItemRow, cause: str | None = None) -> dict[str, Any]:
         "performances": row.performances,
         "finished_at": None if row.finished_at is None else local_time(row.finished_at),
         "prompt": payload.prompt,
+        **{name: value for name in ("system", "messages") if (value := getattr(payload, name))},
         "source": payload.source,
     }
 

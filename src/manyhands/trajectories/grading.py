@@ -18,7 +18,7 @@ from manyhands.core.messages import Message, text_of
 from manyhands.engine.context import Context
 from manyhands.graders.aggregate import combine
 from manyhands.graders.conversation import answer_of, expected_messages, figures_of, output_of, reference_of
-from manyhands.graders.protocol import Candidate, Grading, Judge, ScriptPool, ScriptResult
+from manyhands.graders.protocol import Candidate, Grading, Judge, MessageJson, ScriptPool, ScriptResult
 from manyhands.graders.running import grade_all
 from manyhands.graders.script_environment import ScriptsWith
 from manyhands.graders.script_pool import Scripts
@@ -151,7 +151,7 @@ def _candidate(
     folder: Path,
 ) -> Candidate:
     """What graders get to see. It must be the same on a replay, so it is made of what is recorded alone."""
-    output = output_of(messages)
+    output = output_of([message for message in messages if "_given" not in message])
     uses = tool_uses_of(output)
     figures = figures_of(result.usage, round(1000 * (times["finished"] - times["began"]), 3))
     expected = expected_messages(payload.source.get("expected_output"))
@@ -161,7 +161,7 @@ def _candidate(
         answer=answer_of(output),
         question=text_of(payload.prompt),
         criteria=text_of(criteria),
-        input=({"role": "user", "content": payload.prompt},),
+        input=_input(payload),
         expected_output=expected,
         reference_answer=reference_of(expected),
         output=output,
@@ -171,6 +171,13 @@ def _candidate(
         folder=folder,
         **figures,
     )
+
+
+def _input(payload: PromptItem) -> tuple[MessageJson, ...]:
+    """What the row asked with."""
+    system: list[MessageJson] = [{"role": "system", "content": payload.system}] if payload.system is not None else []
+    asked = payload.messages or [{"role": "user", "content": payload.prompt}]
+    return (*system, *(dict(message) for message in asked))
 
 
 def _at_once(options: BatchSpec) -> int | None:

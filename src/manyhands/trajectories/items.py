@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from manyhands.core.digest_table import DigestTable
 from manyhands.core.digests import digest
+from manyhands.core.messages import Message
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.context import Item
 from manyhands.engine.reader import JOURNAL, JournalReader
@@ -19,18 +20,16 @@ from manyhands.trajectories.original import SET_ASIDE, OriginalEntry, batch_file
 from manyhands.trajectories.original_matches import OriginalMatches
 from manyhands.trajectories.quality import UNKNOWN_TOOL
 from manyhands.trajectories.spec import BatchSpec
-from manyhands.trajectories.statistics import record_of_entry
+from manyhands.trajectories.statistics import ADOPTED, record_of_entry
 
 SHOWN = 10
 """How many lines of an adopted folder are named that can't be used, or are not asked for."""
-ADOPTED = "adopted"
-"""In an item's record: the line that the original program had written for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptItem:
     """An item's payload. ``prompt_index`` counts usable rows from 0, ``sample`` the repeats of a row; ``source`` holds the
-    row's other fields."""
+    row's other fields; ``system`` and ``messages`` as in ``dataset.Row``."""
 
     prompt: Any
     prompt_index: int
@@ -40,6 +39,8 @@ class PromptItem:
     id: str | None = None
     line: int = 0
     source: dict[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    messages: Sequence[Message] = ()
 
     @classmethod
     def of(cls, item: Item) -> PromptItem:
@@ -48,17 +49,34 @@ class PromptItem:
     @classmethod
     def from_dataset(cls, found: DatasetItem) -> PromptItem:
         row = found.row
-        return cls(row.prompt, found.prompt_index, found.sample, row.image, row.cwd, row.id, row.line, row.source)
+        return cls(
+            row.prompt,
+            found.prompt_index,
+            found.sample,
+            row.image,
+            row.cwd,
+            row.id,
+            row.line,
+            row.source,
+            row.system,
+            list(row.messages),
+        )
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether the row brings a system prompt or messages."""
+        return self.system is not None or bool(self.messages)
 
     @property
     def asks_for(self) -> tuple[Any, ...]:
         """What decides how the item is performed."""
-        return (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt, self.image, self.cwd)
+        plain = (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt, self.image, self.cwd)
+        return (*plain, self.system, self.messages) if self.has_chat else plain
 
     def to_json(self) -> dict[str, Any]:
         """The payload; what is absent is left out."""
         values: dict[str, Any] = {"prompt": self.prompt, "prompt_index": self.prompt_index}
-        for name in ("sample", "image", "cwd", "id", "line", "source"):
+        for name in ("sample", "image", "cwd", "id", "line", "source", "system", "messages"):
             if value := getattr(self, name):
                 values[name] = value
         return values
@@ -73,7 +91,8 @@ def batch_file(prompt_index: int, batch_size: int) -> str:
 class Adoption:
     """What was taken over from the original program: ``finished`` and ``discarded`` prompts; ``cut_off``: those of the finished ones whose
     conversation ends on a tool's answer. ``left_out``: places of lines that no row of the dataset asks for; ``problems``: of lines
-    that can't be used, and why, each the first few of ``left_out_count`` and ``problem_count``."""
+    that can't be used, and why, each the first few of ``left_out_count`` and ``problem_count``; ``other_work``: rows that were not
+    looked for, as the original did not use their system prompt or messages."""
 
     finished: int = 0
     discarded: int = 0
@@ -82,13 +101,20 @@ class Adoption:
     left_out_count: int = 0
     problems: list[str] = field(default_factory=list)
     problem_count: int = 0
+    other_work: int = 0
 
 
 def plan_items(
-    options: BatchSpec, run_folder: Path, tools: tuple[str, ...], adoption: Adoption | None = None
+    options: BatchSpec,
+    run_folder: Path,
+    tools: tuple[str, ...],
+    adoption: Adoption | None = None,
+    *,
+    with_chat: bool = True,
 ) -> Iterator[PlannedItem]:
-    """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in)."""
-    found = iterate_items(options.dataset_file, options.samples, options.max_samples)
+    """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in).
+    ``with_chat`` as in ``dataset.read_rows``."""
+    found = iterate_items(options.dataset_file, options.samples, options.max_samples, with_chat=with_chat)
     with closing(Earlier(run_folder)) as earlier:
         kept = run_folder / SET_ASIDE
         if batch_files(kept):
@@ -110,6 +136,10 @@ def _adopting(
     with OriginalMatches(kept, SHOWN) as matches, DigestTable() as copies:
         for item in found:
             payload = PromptItem.from_dataset(item)
+            if payload.has_chat:
+                told.other_work += 1
+                yield PlannedItem(earlier.key(item.key, payload), payload.to_json())
+                continue
             entry = matches.find(item.row.prompt, copies.count(prompt_digest(item.row.prompt)))
             outcome = None if entry is None else adopted_outcome(entry, payload, options, tools)
             if entry is not None and outcome is not None:

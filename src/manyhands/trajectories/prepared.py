@@ -12,12 +12,13 @@ from manyhands.agents.mcp_record import mcp_record, recorded_registry
 from manyhands.agents.optional import with_optional
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.tools.declared import known_tools
+from manyhands.tools.declared import KNOWN_TOOLS, known_tools
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions
 from manyhands.tools.distributions_file import load_distributions_file
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, Toolset, Toolsets, with_groups
 from manyhands.trajectories.dataset import scan
+from manyhands.trajectories.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.trajectories.source_fields import SourceFields
 from manyhands.trajectories.spec import BatchSpec
 
@@ -29,7 +30,7 @@ class Prepared:
     """What the run records as its spec.
 
     ``options``: the settings, resolved. ``distribution`` and ``toolsets``: the table to draw from and the toolsets of the person's own,
-    by value. ``tools``: the stable list of tools of all statistics. ``source_fields``: the plan of ``metadata.source``. ``bad_rows``:
+    by value. ``tools``: all tools that are known to the run, built in or not. ``source_fields``: the plan of ``metadata.source`` (first layout). ``bad_rows``:
     rows of the dataset that can't be used, as (line, reason), the first thousand of ``bad_count``.
     """
 
@@ -44,6 +45,24 @@ class Prepared:
     """Rows that ask for a container image."""
     mcp: Json = None
     """The record of the MCP servers (``manyhands.agents.mcp_record``)."""
+    layout: int = LAYOUT
+    """The layout of its lines (see ``trajectories.schema``), which a run keeps."""
+    built_in: tuple[str, ...] = KNOWN_TOOLS
+    """The built-in and declared tools of the version that made the run."""
+    own_systems: int = 0
+    """Rows with a system prompt of their own."""
+    own_messages: int = 0
+    """Rows whose conversation begins with messages of theirs."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The members of ``tool_stats``."""
+        return self.tools if self.layout == FIRST_LAYOUT else self.built_in
+
+    @property
+    def with_chat(self) -> bool:
+        """Whether ``system`` and ``messages`` of a row are used: not in runs of a version that took them for any other field."""
+        return self.layout != FIRST_LAYOUT
 
     def to_json(self) -> dict[str, Any]:
         """The spec as it is recorded."""
@@ -61,6 +80,15 @@ class Prepared:
             "bad_count": self.bad_count,
             "images": self.images,
             "mcp": self.mcp,
+            **({} if self.layout == FIRST_LAYOUT else self._later_members()),
+        }
+
+    def _later_members(self) -> dict[str, Any]:
+        return {
+            "layout": self.layout,
+            "built_in": list(self.built_in),
+            "own_systems": self.own_systems,
+            "own_messages": self.own_messages,
         }
 
     @classmethod
@@ -79,12 +107,16 @@ class Prepared:
             bad_count=value["bad_count"],
             images=value["images"],
             mcp=value["mcp"],
+            layout=value.get("layout", FIRST_LAYOUT),
+            built_in=tuple(value.get("built_in", ())),
+            own_systems=value.get("own_systems", 0),
+            own_messages=value.get("own_messages", 0),
         )
 
 
-async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Prepared:
+async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made: Prepared | None = None) -> Prepared:
     """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone
-    now is kept.
+    now is kept. ``made``: the run as it was made, whose layout is kept; None for a new one.
 
     Raises UserError for a file that can't be used.
     """
@@ -103,6 +135,8 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Pr
         bad_count=0,
         mcp=mcp,
     )
+    if made is not None:
+        prepared = replace(prepared, layout=made.layout, built_in=made.built_in)
     if recorded is not None and gone:
         return replace(
             prepared,
@@ -110,14 +144,18 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None) -> Pr
             bad_rows=recorded.bad_rows,
             bad_count=recorded.bad_count,
             images=recorded.images,
+            own_systems=recorded.own_systems,
+            own_messages=recorded.own_messages,
         )
-    scanned = scan(dataset, max_samples=options.max_samples)
+    scanned = scan(dataset, max_samples=options.max_samples, with_chat=prepared.with_chat)
     return replace(
         prepared,
-        source_fields=scanned.source_fields,
+        source_fields=scanned.source_fields if prepared.layout == FIRST_LAYOUT else SourceFields(),
         bad_rows=tuple((row.line, row.reason) for row in scanned.bad_rows[:BAD_ROWS_KEPT]),
         bad_count=scanned.bad_count,
         images=scanned.images,
+        own_systems=scanned.own_systems,
+        own_messages=scanned.own_messages,
     )
 
 

@@ -32,8 +32,9 @@ class ReasoningCounts(NamedTuple):
 
 
 def count_reasoning(messages: Sequence[Message]) -> ReasoningCounts:
-    """Count over the messages that are saved (see ``sharegpt.as_trained``)."""
-    answers = [message for message in messages if message.get("role") == "assistant"]
+    """Count over the messages that are saved (see ``sharegpt.as_trained``), but for those that were given: the model did not write
+    them."""
+    answers = [message for message in messages if message.get("role") == "assistant" and "_given" not in message]
     return ReasoningCounts(len(answers), sum(map(has_reasoning, answers)))
 
 

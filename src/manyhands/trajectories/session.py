@@ -32,6 +32,7 @@ from manyhands.trajectories.original import is_left_by_original, set_aside
 from manyhands.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, prepare
 from manyhands.trajectories.quality import LOW_SCORE, NO_REASONING, UNKNOWN_TOOL
 from manyhands.trajectories.spec import BatchSpec
+from manyhands.trajectories.system_templates import HERMES_NAME, template_name
 from manyhands.trajectories.workload import TrajectoryWorkload
 
 BAD_ROWS_SHOWN = 20
@@ -82,7 +83,7 @@ async def _made(
     create_run(folder, workload.name, workload, version=VERSION, notice=notice)
     keep_files(options, folder)
     if kept is not None:
-        _tell_adoption(workload.adoption, kept, notice)
+        _tell_adoption(workload.adoption, kept, options, notice)
     return Session(folder, workload)
 
 
@@ -106,7 +107,7 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     if same_input and not tools_changed:
         prepared = replace(recorded, options=options)
     else:
-        prepared = await prepare(options, recorded=None if tools_changed else recorded)
+        prepared = await prepare(options, recorded=None if tools_changed else recorded, made=recorded)
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
         _tell(prepared, notice)
     check_sandbox(options, notice, images=prepared.images)
@@ -175,6 +176,7 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
     if prepared.bad_count > BAD_ROWS_SHOWN:
         listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
         notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
+    _tell_chat(prepared, notice)
     offer = ToolOffer.recorded(prepared.mcp, prepared.toolsets)
     offer.admit(name for name, _ in prepared.distribution.toolsets)
     for line in offer.registry.notices:
@@ -183,11 +185,33 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
         notice(line)
 
 
-def _tell_adoption(adoption: Adoption, kept: Path, notice: Notice) -> None:
+def _tell_chat(prepared: Prepared, notice: Notice) -> None:
+    if prepared.own_systems:
+        added = ", with --ephemeral_system_prompt behind it" if prepared.options.ephemeral_system_prompt else ""
+        notice(f"{prepared.own_systems} rows have a system prompt of their own: it is sent in place of ours{added}")
+    if prepared.own_messages:
+        notice(f"{prepared.own_messages} rows bring messages: their conversations begin with them")
+
+
+def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: Notice) -> None:
+    wording = ""
+    if template_name(options.system_template_text) != HERMES_NAME:
+        wording = (
+            f"; new lines get another wording of the system turn than theirs without --system_template={HERMES_NAME}"
+        )
     notice(
         f"taken over from the original program: {adoption.finished} finished and {adoption.discarded} discarded prompts; "
         f"its files are kept in {kept}"
     )
+    if adoption.finished:
+        notice(
+            "their lines are marked (metadata.adopted), as nobody recorded the system prompt that they were made with; "
+            f"statistics.json says which models made them{wording}"
+        )
+    if adoption.other_work:
+        notice(
+            f"{adoption.other_work} rows with a system prompt or messages of their own are performed anew: the original used neither"
+        )
     if adoption.cut_off:
         notice(
             f"{adoption.cut_off} of the finished ones end on a tool's answer: a model call failed there, but they were saved"
@@ -206,7 +230,7 @@ def _shape(prepared: Prepared) -> tuple[Any, ...]:
     """What all output lines depend on. If it changes, those that were written already no longer go with new ones."""
     options = prepared.options
     wording = (options.system_template_text, options.keep_synthetic)
-    return (prepared.source_fields, prepared.tools, options.batch_size, wording)
+    return (prepared.source_fields, prepared.columns, options.batch_size, wording)
 
 
 def _kept_now(before: BatchSpec, now: BatchSpec) -> tuple[str, ...]:

@@ -74,13 +74,13 @@ class SystemTurns:
         self._template = TEMPLATE if template is None else check_template(template, "system_template")
         self._texts: dict[str, str] = {}
 
-    def text(self, tools: Sequence[Tool] | Toolbox) -> str:
-        """The system turn for these tools."""
+    def text(self, tools: Sequence[Tool] | Toolbox, own: str | None = None) -> str:
+        """The system turn for these tools. ``own``: the system prompt of the row, which stands before them."""
         box = Toolbox.of(tools)
         text = self._texts.get(box.digest)
         if text is None:
             text = self._texts[box.digest] = self._template.replace(PLACEHOLDER, tools_json(box.definitions))
-        return text
+        return f"{own}\n\n{text}" if own else text
 
 
 def tools_json(definitions: Sequence[Mapping[str, Any]]) -> str:

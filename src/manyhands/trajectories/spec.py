@@ -20,7 +20,6 @@ from manyhands.agents.options import (
     TOOLS,
     AgentOptions,
     check_run_name,
-    read_text,
 )
 from manyhands.core.settings import (
     Flag,
@@ -34,6 +33,7 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.trajectories.checks import load_checks
+from manyhands.trajectories.system_templates import load_template
 
 REQUIRED = "Required"
 SAMPLES = "Samples"
@@ -47,7 +47,7 @@ class BatchSpec(AgentOptions):
     headings = (REQUIRED, TOOLS, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
     contents: ClassVar = {
         **AgentOptions.contents,
-        "system_template": ("system_template_text", read_text),
+        "system_template": ("system_template_text", load_template),
         "grade": ("grade_checks", load_checks),
     }
     files = (*AgentOptions.files, "distributions_file")
@@ -125,7 +125,11 @@ class BatchSpec(AgentOptions):
         identity=True,
     )
     system_template: OptionalPath = setting(
-        None, "Text file with the wording of the saved system turn.", group=OUTPUT, recorded=False, value="FILE"
+        None,
+        "Wording of the saved system turn: hermes, the original's, or a text file with {tools} in it. Without it, our own.",
+        group=OUTPUT,
+        recorded=False,
+        value="hermes|FILE",
     )
     system_template_text: str | None = setting(None, "What system_template holds.", typed=False, identity=True)
     grade_checks: dict[str, Any] | None = setting(None, "What grade holds.", typed=False, identity=True)

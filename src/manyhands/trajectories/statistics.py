@@ -8,12 +8,15 @@ from typing import Any
 
 from manyhands.agents.reading import brief_usage
 from manyhands.agents.task import AgentResult, ToolUse
+from manyhands.core.messages import text_of
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
-from manyhands.trajectories.entry import local_time
+from manyhands.trajectories.entry import local_time, prompt_digest
 from manyhands.trajectories.quality import NO_REASONING, ReasoningCounts
 
 ToolStats = dict[str, dict[str, int]]
+ADOPTED = "adopted"
+"""In an item's record: the line that the original program had written for it."""
 
 
 class KnownTools:
@@ -86,6 +89,7 @@ class RunStatistics:
         self._turns = 0
         self._reasoned = 0
         self._api_calls = 0
+        self._makers = Makers()
 
     def add(
         self,
@@ -154,6 +158,8 @@ class RunStatistics:
             "failures": _sorted(self._failures),
             "stop_reasons": _sorted(self._stop_reasons),
             "api_calls": self._api_calls,
+            "adopted": self._makers.adopted,
+            "made_by": self._makers.to_json(),
             "usage": spent,
             "cost": round(cost, 8),
             "simulated": simulated,
@@ -163,6 +169,7 @@ class RunStatistics:
         if stop_reason := record.get("stop_reason"):
             self._stop_reasons[stop_reason] += 1
         self._api_calls += record.get("api_calls", 0)
+        self._makers.add(record)
         for name, (calls, failures) in (record.get("tools") or {}).items():
             self._calls[name] += calls
             self._failed_calls[name] += failures
@@ -172,6 +179,57 @@ class RunStatistics:
 
     def _tool_statistics(self) -> dict[str, dict[str, int | float]]:
         return {name: tool_rates(self._calls[name], self._failed_calls[name]) for name in sorted(self._calls)}
+
+
+class Makers:
+    """Counts trajectories by what made them: program, model and system prompt."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, str, str | None]] = Counter()
+        self.adopted = 0
+        """Those that the original program made."""
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """``record``: of a completed item."""
+        maker = _maker(record)
+        self.adopted += maker[0] == ORIGINAL
+        if maker in self._counts or len(self._counts) < MAKERS:
+            self._counts[maker] += 1
+        else:
+            self._counts[(maker[0], "", NOT_LISTED, None)] += 1
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The most first. ``system_prompt``: as it was sent, if it was the run's."""
+        return [
+            {
+                "program": program,
+                "model": model,
+                "trajectories": count,
+                "system_prompt_of": whose,
+                "system_prompt": prompt,
+                "system_prompt_digest": prompt_digest(prompt),
+            }
+            for (program, model, whose, prompt), count in self._counts.most_common()
+        ]
+
+
+OWN_PROGRAM, ORIGINAL = "manyhands", "original"
+RUN, ROWS, NOT_RECORDED, NOT_LISTED = "run", "rows", "not recorded", "not listed"
+MAKERS = 100
+"""Makers that are listed one by one."""
+
+
+def _maker(record: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
+    """Program, model, whose the system prompt was, and that of the run. A row's own is not kept: there may be a million."""
+    if line := record.get(ADOPTED):
+        metadata = line.get("metadata")
+        model = metadata.get("model") if isinstance(metadata, Mapping) else None
+        return ORIGINAL, text_of(model), NOT_RECORDED, None
+    model = record.get("model", "")
+    if record.get("own_system"):
+        return OWN_PROGRAM, model, ROWS, None
+    prompt = record.get("system_prompt")
+    return OWN_PROGRAM, model, NOT_RECORDED if prompt is None else RUN, prompt
 
 
 class ScoreStatistics:

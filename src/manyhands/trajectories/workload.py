@@ -37,12 +37,14 @@ from manyhands.trajectories.checks import Checks
 from manyhands.trajectories.entry import Entry
 from manyhands.trajectories.exports import write_exports
 from manyhands.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
-from manyhands.trajectories.items import ADOPTED, Adoption, PromptItem, batch_file, plan_items
+from manyhands.trajectories.items import Adoption, PromptItem, batch_file, plan_items
 from manyhands.trajectories.prepared import Prepared, dataset_identity
 from manyhands.trajectories.quality import LOW_SCORE, count_reasoning, discard_reason, nowhere_known
-from manyhands.trajectories.sharegpt import SystemTurns, as_trained, to_sharegpt
+from manyhands.trajectories.schema import FIRST_LAYOUT
+from manyhands.trajectories.sharegpt import SystemTurns, Turn, as_trained, to_sharegpt
 from manyhands.trajectories.spec import BatchSpec
-from manyhands.trajectories.statistics import KnownTools, result_record
+from manyhands.trajectories.statistics import ADOPTED, KnownTools, ToolStats, result_record
+from manyhands.trajectories.system_templates import template_name
 
 MAX_TOOL_OUTPUT = 50_000
 
@@ -59,7 +61,8 @@ class TrajectoryWorkload:
         self._prepared = Prepared.from_json(spec, run_folder.parent)
         self._options = self._prepared.options
         self._secrets: dict[str, str] = {}
-        self._known = KnownTools(self._prepared.tools)
+        self._columns = KnownTools(self._prepared.columns)
+        self._others = frozenset(self._prepared.tools).difference(self._prepared.columns)
         self._system_turns = SystemTurns(self._options.system_template_text)
         self._settings = AgentSettings(
             chat_settings(self._options),
@@ -91,7 +94,8 @@ class TrajectoryWorkload:
 
     def plan(self) -> Iterable[PlannedItem]:
         self.adoption = Adoption()
-        return plan_items(self._options, self._folder, self._prepared.tools, self.adoption)
+        prepared = self._prepared
+        return plan_items(self._options, self._folder, prepared.tools, self.adoption, with_chat=prepared.with_chat)
 
     def secrets(self) -> dict[str, str]:
         return dict(self._secrets)
@@ -128,9 +132,11 @@ class TrajectoryWorkload:
         began = await self._moment(context, "began")
         toolsets = draw(self._prepared.distribution, context.random("toolsets"))
         toolbox = self._tool_offer.toolbox(toolsets)
-        result = await self._converse(context, payload, toolsets, toolbox)
+        task = self._task(payload)
+        result = await self._converse(context, payload, task, toolsets, toolbox)
         times = {"began": began, "finished": await self._moment(context, "finished")}
-        return await self._outcome(context, payload, toolsets, toolbox, result, times)
+        asked = self._asked(payload, task, toolsets, toolbox)
+        return await self._outcome(context, payload, asked, toolbox, result, times)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
@@ -153,8 +159,31 @@ class TrajectoryWorkload:
             self._offer = ToolOffer.recorded(self._prepared.mcp, self._prepared.toolsets)
         return self._offer
 
+    def _asked(self, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox) -> dict[str, Any]:
+        """What is recorded of how the model was asked. In runs of earlier versions only what those recorded, so that a check of all
+        of their items agrees."""
+        if self._prepared.layout == FIRST_LAYOUT:
+            return {"toolsets": list(toolsets)}
+        return {
+            "toolsets": list(toolsets),
+            "offered": self._tool_offer.offered(toolsets),
+            "system_prompt": task.system_message(with_tools=bool(toolbox.names)),
+            **({"own_system": True} if payload.system is not None else {}),
+        }
+
+    def _task(self, payload: PromptItem) -> AgentTask:
+        """The row's system prompt takes the place of this program's own; what is ephemeral stands behind either."""
+        options = self._options
+        return AgentTask(
+            payload.prompt,
+            system=None if payload.system is None else (payload.system,),
+            ephemeral=options.ephemeral_system_prompt,
+            prefill=cast(Sequence[Message], options.prefill_messages or ()),
+            messages=_as_given(payload.messages),
+        )
+
     async def _converse(
-        self, context: Context, payload: PromptItem, toolsets: Sequence[str], toolbox: Toolbox
+        self, context: Context, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox
     ) -> AgentResult:
         options, mark = self._options, process_mark(self._run_id)
 
@@ -169,11 +198,7 @@ class TrajectoryWorkload:
             )
             return await run_agent(
                 context,
-                AgentTask(
-                    payload.prompt,
-                    ephemeral=options.ephemeral_system_prompt,
-                    prefill=cast(Sequence[Message], options.prefill_messages or ()),
-                ),
+                task,
                 model=self._model or NeverCalled(),
                 tools=toolbox,
                 environment=environment,
@@ -193,7 +218,7 @@ class TrajectoryWorkload:
         self,
         context: Context,
         payload: PromptItem,
-        toolsets: Sequence[str],
+        asked: Mapping[str, Any],
         toolbox: Toolbox,
         result: AgentResult,
         times: Mapping[str, float],
@@ -206,7 +231,7 @@ class TrajectoryWorkload:
             **result_record(result, reasoning),
             "completed": result.completed,
             "partial": result.partial,
-            "toolsets": list(toolsets),
+            **asked,
             "model": options.model,
             "unknown_tools": list(result.unknown_tools),
             "seed": seeded(self._settings, options, context).chat.seed,
@@ -237,12 +262,11 @@ class TrajectoryWorkload:
         messages: Sequence[Message],
         toolbox: Toolbox,
     ) -> tuple[str, str]:
-        usage = Usage.from_json(record["usage"])
+        usage, prepared = Usage.from_json(record["usage"]), self._prepared
+        turns = self._turns(messages, toolbox, payload)
         entry = Entry(
             prompt_index=payload.prompt_index,
-            conversations=to_sharegpt(
-                messages, self._system_turns.text(toolbox), keep_synthetic=self._options.keep_synthetic
-            ),
+            conversations=turns,
             batch_num=payload.prompt_index // self._options.batch_size,
             timestamp=record["times"]["finished"],
             model=record["model"],
@@ -250,7 +274,7 @@ class TrajectoryWorkload:
             partial=record["partial"],
             api_calls=record["api_calls"],
             toolsets_used=record["toolsets"],
-            tool_stats=self._known.stats(_uses(record)),
+            tool_stats=self._columns.stats(_uses(record)),
             stop_reason=StopReason(record["stop_reason"]),
             item_key=item.key,
             sample=payload.sample,
@@ -260,10 +284,40 @@ class TrajectoryWorkload:
             simulated=usage.simulated_calls > 0,
             usage=usage,
             unknown_tools=record["unknown_tools"],
-            source=self._prepared.source_fields.arrange(payload.source),
+            source=prepared.source_fields.arrange(payload.source)
+            if prepared.layout == FIRST_LAYOUT
+            else payload.source,
             grade=record.get(GRADE),
+            layout=prepared.layout,
+            other_tool_stats=self._other_stats(record),
+            toolsets_offered=record.get("offered", ()),
+            system_prompt=record.get("system_prompt"),
+            system_template=template_name(self._options.system_template_text),
+            given=self._given(payload, toolbox),
         )
         return batch_file(payload.prompt_index, self._options.batch_size), entry.line()
+
+    def _turns(self, messages: Sequence[Message], toolbox: Toolbox, payload: PromptItem) -> list[Turn]:
+        system = self._system_turns.text(toolbox, payload.system)
+        return to_sharegpt(messages, system, keep_synthetic=self._options.keep_synthetic)
+
+    def _given(self, payload: PromptItem, toolbox: Toolbox) -> dict[str, Any]:
+        """What the row gave besides its prompt."""
+        given: dict[str, Any] = {} if payload.system is None else {"system": payload.system}
+        if payload.messages:
+            given["turns"] = len(self._turns(payload.messages, toolbox, payload)) - 1
+        return given
+
+    def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:
+        """Of the tools that have no column and were called."""
+        used = [name for name in record["tools"] if name in self._others]
+        return KnownTools(used).stats(_uses(record))
+
+
+def _as_given(messages: Sequence[Message]) -> list[Message]:
+    """A row's messages, marked but for the prompt at their end: that is asked here, and all before it was said elsewhere."""
+    marked = [cast(Message, {**message, "_given": True}) for message in messages]
+    return [*marked[:-1], messages[-1]] if messages and messages[-1]["role"] == "user" else marked
 
 
 def _uses(record: Mapping[str, Any]) -> Iterable[tuple[str, bool]]:

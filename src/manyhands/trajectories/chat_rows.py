@@ -1,0 +1,237 @@
+"""The system prompt and the messages that a row of a dataset brings, checked before anything is paid for.
+
+An endpoint refuses a conversation that is not well formed, or worse, takes it for another one. So whatever is wrong is named here,
+with the message and the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from manyhands.core.jsonio import Json, line, loads
+from manyhands.core.messages import Message, ToolCall
+
+SYSTEM, MESSAGES = "system", "messages"
+CHAT_FIELDS = (SYSTEM, MESSAGES)
+"""The fields of a row that are read here."""
+
+_SYSTEM_ROLES = ("system", "developer")
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+class BadChat(ValueError):
+    """Why a row's ``system`` or ``messages`` can't be used, with the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """``system``: the row's system prompt, also if it is the first of its messages. ``messages``: all others in order."""
+
+    system: str | None = None
+    messages: tuple[Message, ...] = ()
+
+    def opening(self, prompt: Json) -> tuple[Message, ...]:
+        """The messages, of which there must be any, up to where the model goes on, with ``prompt`` (None if the row has none) as the
+        last one.
+
+        Raises BadChat if there is nothing to go on from.
+        """
+        last = self.messages[-1]
+        if prompt is None:
+            if not any(message["role"] == "user" for message in self.messages):
+                raise BadChat('"messages" has no user message')
+            if last["role"] == "assistant":
+                raise BadChat(
+                    '"messages" ends with an assistant message, so there is nothing to answer; '
+                    'let it end with a user message, or give a "prompt"'
+                )
+            return self.messages
+        if last["role"] == "user" and _same(last["content"], prompt):
+            return self.messages
+        if last["role"] == "assistant" and self._begins_with(prompt):
+            raise BadChat('"prompt" is the first user message of "messages", which is answered there already')
+        return (*self.messages, {"role": "user", "content": prompt})
+
+    def _begins_with(self, prompt: Json) -> bool:
+        first = next((message for message in self.messages if message["role"] == "user"), None)
+        return first is not None and _same(first["content"], prompt)
+
+
+def read_chat(row: Mapping[str, Json]) -> Chat:
+    """What a row brings; null and what is empty count as not there. Raises BadChat naming the field."""
+    system = _own_system(row.get(SYSTEM))
+    found = list(_given_list(row.get(MESSAGES)))
+    leading: list[str] = []
+    while found and _role(found[0], len(leading) + 1) == "system":
+        place = _Place(len(leading) + 1)
+        leading.append(place.text(found.pop(0).get("content"), "content"))
+    first = "\n\n".join(leading)
+    if system and first and system.strip() != first.strip():
+        raise BadChat('"system" and the system message of "messages" differ')
+    messages = tuple(_checked(found, len(leading) + 1))
+    return Chat(system or first or None, messages)
+
+
+def _own_system(value: Json) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadChat(f'"system" is {kind_of(value)}, expected text')
+    return value if value.strip() else None
+
+
+def _given_list(value: Json) -> list[dict[str, Any]]:
+    if isinstance(value, str) and value.strip():  # a cell of a CSV file holds it as JSON
+        try:
+            value = loads(value)
+        except (ValueError, RecursionError):
+            raise BadChat('"messages" is text that is not JSON, expected a list of messages') from None
+    if value is None or value == "" or (isinstance(value, str) and not value.strip()):
+        return []
+    if not isinstance(value, list):
+        raise BadChat(f'"messages" is {kind_of(value)}, expected a list of messages')
+    return [_without_nulls(each, number) for number, each in enumerate(value, 1)]
+
+
+def _without_nulls(value: Json, number: int) -> dict[str, Any]:
+    """Tables fill fields that only other messages have with nulls."""
+    if not isinstance(value, dict):
+        raise BadChat(f'message {number} of "messages" is {kind_of(value)}, expected an object')
+    return {name: part for name, part in value.items() if part is not None}
+
+
+def _role(message: Mapping[str, Any], number: int) -> str:
+    role = message.get("role")
+    if role in _SYSTEM_ROLES:
+        return "system"
+    if role not in _ROLES:
+        raise BadChat(f'message {number} of "messages" has no "role" out of {", ".join(_ROLES)}')
+    return cast(str, role)
+
+
+def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
+    """The messages behind the leading system messages. ``start``: the number of the first."""
+    checked: list[Message] = []
+    waiting: dict[str, str] = {}
+    for number, message in enumerate(messages, start):
+        place, role = _Place(number), _role(message, number)
+        if role == "system":
+            raise place.error('is a system message behind others; "system" messages come first')
+        if waiting and role != "tool":
+            raise place.error(f"comes before the result of the tool call {next(iter(waiting))!r}")
+        if role == "tool":
+            checked.append(_tool_message(message, waiting, place))
+        elif role == "user":
+            checked.append({"role": "user", "content": place.parts(message.get("content"), "content", empty=False)})
+        else:
+            checked.append(_assistant_message(message, place))
+            waiting = {call["id"]: call["function"]["name"] for call in checked[-1].get("tool_calls", ())}
+    if waiting:
+        raise BadChat(f'"messages" ends before the result of the tool call {next(iter(waiting))!r}')
+    return checked
+
+
+def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], place: _Place) -> Message:
+    call_id = message.get("tool_call_id")
+    if not isinstance(call_id, str) or call_id not in waiting:
+        raise place.error('has no "tool_call_id" of a call that waits for its result')
+    content = place.parts(message.get("content", ""), "content", empty=True)
+    return {"role": "tool", "tool_call_id": call_id, "name": waiting.pop(call_id), "content": content}
+
+
+def _assistant_message(message: Mapping[str, Any], place: _Place) -> Message:
+    calls = _calls(message.get("tool_calls"), place)
+    content = place.parts(message.get("content", ""), "content", empty=bool(calls))
+    made: Message = {"role": "assistant", "content": content or None}
+    for name in ("reasoning", "reasoning_content"):
+        if name in message and "reasoning" not in made:
+            made["reasoning"] = place.text(message[name], name, empty=True)
+    if calls:
+        made["tool_calls"] = calls
+    return made
+
+
+def _calls(value: Json, place: _Place) -> list[ToolCall]:
+    if not value:
+        return []
+    if not isinstance(value, list):
+        raise place.error(f'has "tool_calls" that are {kind_of(value)}, expected a list')
+    calls = [_call(each, place, number) for number, each in enumerate(value, 1)]
+    if len({call["id"] for call in calls}) < len(calls):
+        raise place.error('has two "tool_calls" with the same "id"')
+    return calls
+
+
+def _call(value: Json, place: _Place, number: int) -> ToolCall:
+    call = value if isinstance(value, dict) else {}
+    function = call.get("function")
+    told: Mapping[str, Any] = function if isinstance(function, dict) else {}
+    for name, text in (("id", call.get("id")), ("function.name", told.get("name"))):
+        if not isinstance(text, str) or not text:
+            raise place.error(f'has no "{name}" in tool call {number}')
+    return {
+        "id": call["id"],
+        "type": "function",
+        "function": {"name": told["name"], "arguments": _arguments(told.get("arguments"), place, number)},
+    }
+
+
+def _arguments(value: Json, place: _Place, number: int) -> str:
+    text = line(value) if isinstance(value, dict) else value or "{}"
+    try:
+        if isinstance(text, str) and isinstance(loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    raise place.error(f'has "function.arguments" in tool call {number} that are no JSON object')
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One of the row's messages, for error messages."""
+
+    number: int
+
+    def error(self, problem: str) -> BadChat:
+        return BadChat(f'message {self.number} of "messages" {problem}')
+
+    def text(self, value: Json, name: str, *, empty: bool = False) -> str:
+        """Text, which may be empty."""
+        if not isinstance(value, str):
+            raise self.error(f'has "{name}" that is {kind_of(value)}, expected text')
+        if not empty and not value.strip():
+            raise self.error(f'has "{name}" that is empty')
+        return value
+
+    def parts(self, value: Json, name: str, *, empty: bool) -> Json:
+        """Text, or a list of content parts."""
+        if not isinstance(value, list) or not value:
+            return self.text("" if value == [] else value, name, empty=empty)
+        for number, part in enumerate(value, 1):
+            if not isinstance(part, dict) or not isinstance(part.get("type"), str) or not part["type"]:
+                raise self.error(f'has part {number} of "{name}" that is not an object with a "type"')
+        return [{name: content for name, content in part.items() if content is not None} for part in value]
+
+
+def _same(first: Json, second: Json) -> bool:
+    if isinstance(first, str) and isinstance(second, str):
+        return first.strip() == second.strip()
+    return bool(first == second)
+
+
+def kind_of(value: Json) -> str:
+    """What a JSON value is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+    return "an object"
