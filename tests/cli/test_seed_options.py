@@ -406,7 +406,10 @@ def _mcp_config(folder: BatchFolder) -> None:
     bodies = asked(folder, *words, responses=first_then(calling(tool_call("math__add", a=2, b=40))))
     assert _offered(bodies) == {"math__add"}
     assert "42" in results(bodies)[0]
-    assert folder.lines()[0]["tool_stats"]["math__add"] == {"count": 1, "success": 1, "failure": 0}
+    line = folder.lines()[0]
+    assert json.loads(line["metadata"]["other_tool_stats"]) == {"math__add": {"count": 1, "success": 1, "failure": 0}}
+    assert "math__add" not in line["tool_stats"]
+    assert (line["toolsets_used"], line["metadata"]["toolsets_offered"]) == (["math"], "math")
 
 
 @option("sandbox")
@@ -643,9 +646,10 @@ def _grade(folder: BatchFolder) -> None:
     asked(folder, "--grade=checks.yaml", responses=_by_length)
     scores = [(line["metadata"]["score"], line["metadata"]["verdict"]) for line in folder.lines()]
     assert scores == [(0.0, "fail"), (1.0, "pass"), (0.0, "fail")]
-    assert folder.lines()[1]["metadata"]["scores"]["says_two"]["score"] == 1.0
+    assert json.loads(folder.lines()[1]["metadata"]["scores"])["says_two"]["score"] == 1.0
     asked(folder, "--run_name=without")
-    assert "score" not in folder.lines(name="without")[0]["metadata"]
+    plain = folder.lines(name="without")[0]["metadata"]
+    assert (plain["score"], plain["verdict"], plain["scores"]) == (-1.0, "", "{}")
     (folder.path / "checks.yaml").write_text("- type: contians\n  value: two\n")
     said = refused(folder, "--grade=checks.yaml")
     assert "checks.yaml, line 1" in said

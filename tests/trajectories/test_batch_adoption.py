@@ -13,8 +13,7 @@ import pyarrow.json
 import pytest
 
 from manyhands.testing.batches import BatchFolder, ServerThread, prompt_of, read_lines, run_command
-from manyhands.tools.declared import known_tools
-from manyhands.tools.standard import standard_registry
+from manyhands.tools.declared import KNOWN_TOOLS
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "trajectories" / "left_by_original"
 ADDED = {"item", "sample", "attempt", "seed", "stop_reason", "usage", "cost", "unknown_tools", "source", "simulated"}
@@ -123,13 +122,13 @@ def test_adopted_lines_keep_what_they_said_in_our_schema(folder: BatchFolder) ->
     assert list(old) == list(new)
     assert list(old["metadata"]) == list(new["metadata"])
     assert set(old["metadata"]) >= ADDED
-    assert list(old["tool_stats"]) == list(old["tool_error_counts"]) == list(known_tools(standard_registry().names))
+    assert list(old["tool_stats"]) == list(old["tool_error_counts"]) == list(KNOWN_TOOLS)
     was = left(1, "labelled", calls=3)
     for name in ("conversations", "completed", "partial", "api_calls", "toolsets_used"):
         assert old[name] == was[name]
     assert old["metadata"]["timestamp"] == was["metadata"]["timestamp"]
     assert old["tool_stats"]["read_file"] == {"count": 3, "success": 3, "failure": 0}
-    assert (old["metadata"]["source"]["label"], old["metadata"]["stop_reason"]) == (7, "adopted")
+    assert (json.loads(old["metadata"]["source"]), old["metadata"]["stop_reason"]) == ({"label": 7}, "adopted")
 
 
 def test_mixed_lines_are_read_with_one_schema(folder: BatchFolder, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_another_field_of_a_row_is_no_new_work_but_is_written(work: Work) -> Non
     work.folder.write_rows([{"prompt": "a", "label": "x", "more": 1}, {"prompt": "b", "label": "y", "more": 2}])
     work.resume()
     assert work.asked() == []
-    assert [line["metadata"]["source"] for line in work.folder.lines()] == [
+    assert [json.loads(line["metadata"]["source"]) for line in work.folder.lines()] == [
         {"label": "x", "more": 1},
         {"label": "y", "more": 2},
     ]

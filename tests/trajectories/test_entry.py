@@ -15,6 +15,7 @@ from manyhands.core.jsonio import line
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.trajectories.entry import Entry, local_time
+from manyhands.trajectories.schema import FIRST_LAYOUT
 from manyhands.trajectories.source_fields import SourceFieldsBuilder
 from manyhands.trajectories.statistics import KnownTools
 
@@ -88,6 +89,7 @@ SOURCES: list[dict[str, Any]] = [
 
 
 def write(path: Path, sources: list[dict[str, Any]], copies: int = 1) -> Path:
+    """Lines in the first layout, in which a run's own dataset decides about the fields of ``source``."""
     builder = SourceFieldsBuilder()
     for source in sources:
         builder.add(source)
@@ -97,7 +99,12 @@ def write(path: Path, sources: list[dict[str, Any]], copies: int = 1) -> Path:
         for number, source in enumerate(rows):
             unknown = ["fly"] if number % 2 else []
             line = entry(
-                number, source=plan.arrange(source), unknown_tools=unknown, seed=number, duration=number
+                number,
+                source=plan.arrange(source),
+                unknown_tools=unknown,
+                seed=number,
+                duration=number,
+                layout=FIRST_LAYOUT,
             ).line()
             file.write(line + "\n")
     return path

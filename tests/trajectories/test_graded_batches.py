@@ -91,7 +91,7 @@ def test_graders_see_the_conversation_in_the_shape_of_evals(folder: BatchFolder)
     assert seen["trace"]["duration_ms"] > 0
     metadata = folder.lines()[0]["metadata"]
     assert (metadata["score"], metadata["verdict"]) == (0.5, "fail")
-    assert metadata["source"]["other"] == 1
+    assert json.loads(metadata["source"])["other"] == 1
 
 
 def test_several_graders_make_one_score_and_all_lines_have_one_schema(folder: BatchFolder) -> None:
@@ -112,9 +112,10 @@ def test_several_graders_make_one_score_and_all_lines_have_one_schema(folder: Ba
         (pytest.approx(2 / 3), "pass"),
         (0.0, "fail"),
     ]
-    assert list(metadata[0]["scores"]) == ["long", "calm"]
-    assert metadata[1]["scores"]["long"]["verdict"] == "pass"
-    assert "!" in metadata[1]["scores"]["calm"]["misses"]
+    found = [json.loads(each["scores"]) for each in metadata]
+    assert list(found[0]) == ["long", "calm"]
+    assert found[1]["long"]["verdict"] == "pass"
+    assert "!" in found[1]["calm"]["misses"]
     table = pyarrow.json.read_json(folder.run() / "trajectories.jsonl")
     assert table.num_rows == 3
     scores = {"graded": 3, "mean": pytest.approx(2 / 9, abs=1e-6), "verdicts": {"pass": 1, "borderline": 0, "fail": 2}}
@@ -365,7 +366,7 @@ def test_programs_of_graders_have_the_variables_of_dotenv_files(
         assert ran.code == 0, ran
     (line,) = folder.lines()
     assert line["metadata"]["score"] == 1.0
-    own = json.dumps(line["metadata"]["scores"]["own"])
+    own = json.dumps(json.loads(line["metadata"]["scores"])["own"])
     assert "[redacted]" in own
     for path in folder.run().rglob("*"):
         assert not path.is_file() or b"near-it-and-long" not in path.read_bytes(), path

@@ -30,8 +30,8 @@ class Prepared:
     """What the run records as its spec.
 
     ``options``: the settings, resolved. ``distribution`` and ``toolsets``: the table to draw from and the toolsets of the person's own,
-    by value. ``tools``: all tools that are known to the run, built in or not. ``source_fields``: the plan of ``metadata.source`` (first layout). ``bad_rows``:
-    rows of the dataset that can't be used, as (line, reason), the first thousand of ``bad_count``.
+    by value. ``tools``: all tools that are known to the run, built in or not. ``source_fields``: the plan of ``metadata.source`` in
+    the first layout. ``bad_rows``: rows of the dataset that can't be used, as (line, reason), the first thousand of ``bad_count``.
     """
 
     options: BatchSpec
