@@ -34,10 +34,11 @@ from manyhands.evals.spec import EvalSpec
 from manyhands.memory.spec import MemorySpec
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.sandboxes.protocol import SandboxLimits
-from manyhands.tools.declared import DECLARED
+from manyhands.tools.declared import DECLARED, KNOWN_TOOLS
 from manyhands.tools.distributions import FORK, STANDARD_DISTRIBUTIONS
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD
+from manyhands.trajectories.schema import METADATA, Field, Form, List, Object, schema_of
 from manyhands.trajectories.spec import BatchSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -237,6 +238,36 @@ def sandbox_limits() -> str:
 
 
 _EVALS = EvalTables(table)
+
+
+def trajectory_fields() -> str:
+    return _fields(schema_of(KNOWN_TOOLS))
+
+
+def metadata_fields() -> str:
+    return _fields(METADATA)
+
+
+def _fields(declared: Object) -> str:
+    """The fields of an object. Members of an object in it are named if they are numbers and few."""
+    rows = ([f"`{field.name}`", _form(field.form), _about(field)] for field in declared.fields)
+    return table(["field", "type", "meaning"], rows)
+
+
+def _form(form: Form) -> str:
+    if isinstance(form, List):
+        inner = form.of
+        return "list of " + (f"`{{{', '.join(inner.names)}}}`" if isinstance(inner, Object) else _form(inner))
+    return "object" if isinstance(form, Object) else form
+
+
+def _about(field: Field) -> str:
+    inner = field.form
+    if isinstance(inner, Object) and len(inner.fields) < 10 and field.name != "metadata":
+        return f"{field.about}: " + ", ".join(f"`{name}`" for name in inner.names)
+    return field.about
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "eval-options": eval_options,
     "eval-keys": _EVALS.keys,
@@ -261,6 +292,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "toolsets": toolsets,
     "distributions": distributions,
     "sandbox-limits": sandbox_limits,
+    "trajectory-fields": trajectory_fields,
+    "metadata-fields": metadata_fields,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -104,6 +104,7 @@ def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
         return
     console = out()
     _print_head(console, reader, row)
+    _print_system(console, row.record or {}, None if options.full else TEXT_LIMIT)
     workload = load_recorded(reader)
     print_steps(console, workload, steps, None if options.full else TEXT_LIMIT)
     if not steps:
@@ -114,6 +115,13 @@ def _print_head(console: Console, reader: JournalReader, row: ItemRow) -> None:
     console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}", markup=False)
     for line in failure_lines(reader, row):
         console.print(line, markup=False)
+
+
+def _print_system(console: Console, record: Mapping[str, Any], limit: int | None) -> None:
+    """The system message of the item's agent, which is no part of its conversation."""
+    if text := record.get("system_prompt"):
+        console.print("\nsystem, as it was sent:", style="bold", markup=False)
+        console.print("  " + cut(text, limit).replace("\n", "\n  "), markup=False)
 
 
 def failure_lines(reader: JournalReader, row: ItemRow) -> Iterator[str]:
