@@ -153,6 +153,54 @@ def test_statistics_count_the_adopted_lines_too(folder: BatchFolder) -> None:
     assert statistics["usage"]["calls"] == 3
 
 
+def test_lines_and_statistics_say_who_made_them(folder: BatchFolder) -> None:
+    with ServerThread() as server:
+        ran = folder.batch("--resume", f"--base_url={server.base_url}", "--system_template=hermes")
+    assert "Adopted: 3 trajectories of the original program (old/model 3); 3 made by this run" in ran.out
+    assert "their lines are marked (metadata.adopted)" in ran.err
+    assert "another wording" not in ran.err
+    marks = [(line["metadata"]["adopted"], line["metadata"]["model"] == "old/model") for line in folder.lines()]
+    assert sorted(marks) == [(False, False)] * 3 + [(True, True)] * 3
+    statistics = folder.json("statistics.json")
+    assert statistics["adopted"] == 3
+    by_program = {maker["program"]: maker for maker in statistics["made_by"]}
+    assert by_program["original"]["trajectories"] == 3
+    assert (by_program["original"]["model"], by_program["original"]["system_prompt"]) == ("old/model", None)
+    own = by_program["manyhands"]
+    assert own["system_prompt"].startswith("Complete the task")
+    assert {line["metadata"]["system_prompt"] for line in folder.lines()} == {"", own["system_prompt_digest"]}
+
+
+def test_a_tool_that_only_the_original_has_keeps_its_counts(folder: BatchFolder) -> None:
+    adopted(folder, "--keep_unknown_tools")
+    kept = next(line for line in folder.lines() if line["prompt_index"] == 5)
+    counts = {"count": 1, "success": 1, "failure": 0}
+    assert json.loads(kept["metadata"]["other_tool_stats"]) == {"quantum_teleport": counts}
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("2026-01-02T03:04:05", "2026-01-02T03:04:05.000000"),
+        ("2026-01-02T03:04:05+00:00", "2026-01-02T03:04:05.000000+00:00"),
+        ("2026-01-02", "2026-01-02T00:00:00.000000"),
+        ("2026-01-02T03:04:05.678901", "2026-01-02T03:04:05.678901"),
+        ("yesterday", "yesterday"),
+        (None, ""),
+        (1767323045, "1767323045"),
+    ],
+)
+def test_times_of_adopted_lines_are_text_to_every_reader(tmp_path: Path, written: Any, kept: str) -> None:
+    folder = BatchFolder(tmp_path, ["a"])
+    entry = left(0, "a")
+    entry["metadata"]["timestamp"] = written
+    leave(folder, batch_0=[entry])
+    assert adopted(folder) == []
+    assert folder.lines()[0]["metadata"]["timestamp"] == kept
+    table = pyarrow.json.read_json(folder.run() / "trajectories.jsonl")
+    assert str(table.schema.field("metadata").type.field("timestamp").type) == "string"
+
+
 def test_the_originals_files_are_kept_as_they_were(folder: BatchFolder) -> None:
     before = {path.name: path.read_bytes() for path in folder.run().iterdir()}
     adopted(folder)

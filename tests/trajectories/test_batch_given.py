@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from manyhands import BatchRunner
@@ -170,6 +172,27 @@ def test_a_row_that_brings_something_is_not_matched_with_what_the_original_did_w
     assert [line["metadata"]["adopted"] for line in folder.lines()] == [False, True]
     assert "1 rows with a system prompt or messages of their own are performed anew" in ran.err
     assert "--system_template=hermes" in ran.err
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_tables_bring_messages_too(tmp_path: Path, kind: str) -> None:
+    """A cell of CSV holds them as JSON; a column of Parquet has all fields of all messages in each, null where there are none."""
+    messages = [*STARTED, {"role": "assistant", "content": "It says hello."}, {"role": "user", "content": "Sure?"}]
+    values = [{"prompt": None, "system": None, "messages": messages}, {"prompt": "b", "system": "B", "messages": None}]
+    if kind == "csv":
+        with (tmp_path / "d.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["prompt", "system", "messages"])
+            writer.writerows([["", "", json.dumps(messages)], ["b", "B", ""]])
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), tmp_path / "d.parquet")
+    ran, asked = batch(BatchFolder(tmp_path), f"--dataset_file=d.{kind}")
+    assert ran.code == 0, ran
+    first, second = sorted(asked, key=len, reverse=True)
+    assert [message["role"] for message in first] == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert first[2]["tool_calls"] == [CALL]
+    assert set(first[1]) == {"role", "content"}
+    assert [message["content"] for message in second] == ["B", "b"]
 
 
 def test_python_takes_such_rows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def _print_statistics(path: Path) -> None:
             f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)",
             markup=False,
         )
-    if adopted := statistics["adopted"]:
+    if adopted := statistics.get("adopted"):
         console.print(f"Adopted: {adopted} trajectories {_makers(statistics['made_by'])}", markup=False, soft_wrap=True)
     if scores := statistics.get("scores"):
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())

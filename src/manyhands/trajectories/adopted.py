@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from manyhands.core.jsonio import Json, line
@@ -14,11 +14,11 @@ from manyhands.trajectories.items import PromptItem, batch_file
 from manyhands.trajectories.original import normalise_entry
 from manyhands.trajectories.prepared import Prepared
 from manyhands.trajectories.schema import FIRST_LAYOUT, fitted, schema_of
+from manyhands.trajectories.source_fields import ARROW_TIME
 from manyhands.trajectories.statistics import ADOPTED
 from manyhands.trajectories.system_templates import wording_of
 
 _ORIGINAL_METADATA = ("batch_num", "timestamp", "model")
-_WHOLE_SECONDS = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 
 def adopted_line(item: Item, record: Mapping[str, Any], prepared: Prepared) -> tuple[str, str]:
@@ -26,10 +26,10 @@ def adopted_line(item: Item, record: Mapping[str, Any], prepared: Prepared) -> t
     payload, size = PromptItem.of(item), prepared.options.batch_size
     found: dict[str, Any] = record[ADOPTED]
     entry, unknown = normalise_entry(found, prepared.tools, payload.prompt_index, payload.prompt_index // size)
-    for name in unknown:
-        del entry["tool_stats"][name]
-        del entry["tool_error_counts"][name]
     if prepared.layout == FIRST_LAYOUT:
+        for name in unknown:
+            del entry["tool_stats"][name]
+            del entry["tool_error_counts"][name]
         own = {name: entry["metadata"].get(name) for name in _ORIGINAL_METADATA}
         source = prepared.source_fields.arrange(payload.source) or None
         entry["metadata"] = {**own, **_added(item, payload, unknown), "source": source}
@@ -77,7 +77,12 @@ def _other_fields(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
 
 def _timestamp(value: Json) -> Json:
     """With microseconds, which Python leaves out where there are none: Arrow takes a time without them for another type than text."""
-    return f"{value}.000000" if isinstance(value, str) and _WHOLE_SECONDS.fullmatch(value) else value
+    if not isinstance(value, str) or not ARROW_TIME.fullmatch(value):
+        return value
+    try:
+        return datetime.fromisoformat(value).isoformat(timespec="microseconds")
+    except ValueError:
+        return value
 
 
 def _added(item: Item, payload: PromptItem, unknown: tuple[str, ...]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One stable column for whatever else the rows of a dataset carry.
+"""One stable column for whatever else the rows of a dataset carry, in runs of the first layout (later ones write JSON text).
 
 Rows may have fields that this program does not know (labels, answers, scores). They go to the output as
 ``metadata.source``. Arrow wants one type per column, so the object written is the same for every row: every field is
@@ -25,7 +25,7 @@ from manyhands.core.jsonio import Json
 OTHER_FIELDS = "other_fields"
 """Where fields outside the plan go, as JSON text of one object."""
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:?\d\d(:?\d\d)?)?(Z|[+-]\d\d:?\d\d)?)?")
+ARROW_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:?\d\d(:?\d\d)?)?(Z|[+-]\d\d:?\d\d)?)?")
 """What Arrow's JSON reader takes for a time."""
 EARLY = 10
 """Rows within which a field must show its type, if rows may lack it."""
@@ -148,7 +148,7 @@ def _shape(value: Json) -> str:
     if isinstance(value, float):
         return _FLOAT if isfinite(value) else _MIXED
     if isinstance(value, str):
-        return _TIME_SHAPE if _TIME.fullmatch(value) else "text"
+        return _TIME_SHAPE if ARROW_TIME.fullmatch(value) else "text"
     return _list_shape(value) if isinstance(value, list) else _object_shape(value)
 
 

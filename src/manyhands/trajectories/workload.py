@@ -309,8 +309,9 @@ class TrajectoryWorkload:
         return given
 
     def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:
-        """Of the tools that have no column and were called."""
-        used = [name for name in record["tools"] if name in self._others]
+        """Of the tools that have no column and were called. Names that nobody has are no tools."""
+        invented = set(record["unknown_tools"]) - self._others
+        used = [name for name in record["tools"] if name not in self._columns and name not in invented]
         return KnownTools(used).stats(_uses(record))
 
 
