@@ -15,7 +15,7 @@ from manyhands import BatchRunner
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread, run_command
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, chat_response
-from manyhands.trajectories.entry import prompt_digest
+from manyhands.trajectories.entry import system_digest
 from manyhands.trajectories.sharegpt import SystemTurns
 from manyhands.trajectories.system_templates import HERMES
 
@@ -32,7 +32,7 @@ STARTED = [
 
 def batch(
     folder: BatchFolder, *words: str, responses: Handler | tuple[Reply, ...] = (REASONED,)
-) -> tuple[Ran, list[dict[str, Any]]]:
+) -> tuple[Ran, list[list[dict[str, Any]]]]:
     with ServerThread(responses) as server:
         ran = folder.batch(f"--base_url={server.base_url}", "--num_workers=1", *words)
         return ran, [body["messages"] for body in server.bodies]
@@ -54,8 +54,8 @@ def test_a_rows_system_prompt_is_sent_in_place_of_ours(tmp_path: Path, executor:
         {"system": "Be long."},
     ]
     assert [each["metadata"]["system_prompt"] for each in (first, second)] == [
-        prompt_digest("Be brief."),
-        prompt_digest(OURS),
+        system_digest("Be brief."),
+        system_digest(OURS),
     ]
     # It is part of what the model was told, so it is saved in front of the tools.
     assert first["conversations"][0]["value"] == "Be brief.\n\n" + second["conversations"][0]["value"]
@@ -71,7 +71,7 @@ def test_an_ephemeral_prompt_stands_behind_it_and_is_saved_in_no_conversation(tm
     rows, run = sorted(folder.json("statistics.json")["made_by"], key=lambda maker: maker["system_prompt_of"])
     assert (rows["system_prompt_of"], rows["system_prompt"], rows["trajectories"]) == ("rows", None, 1)
     assert (run["system_prompt_of"], run["system_prompt"]) == ("run", f"{OURS}\n\nWhisper.")
-    assert run["system_prompt_digest"] == folder.lines()[1]["metadata"]["system_prompt"]
+    assert run["system_system_digest"] == folder.lines()[1]["metadata"]["system_prompt"]
     shown = json.loads(run_command(tmp_path, "show", "r", "--json").out.splitlines()[0])
     assert shown["record"]["system_prompt"] == "Be brief.\n\nWhisper."
     assert "Be brief.\n  \n  Whisper." in run_command(tmp_path, "show", "r", "1").out
@@ -145,7 +145,7 @@ def test_graders_see_what_was_given_as_input_and_not_as_output(tmp_path: Path) -
 
 
 def test_a_bad_row_is_named_with_file_line_and_field_and_the_others_run(tmp_path: Path) -> None:
-    folder = BatchFolder(tmp_path, ["a", {"prompt": "b", "messages": [{"role": "robot", "content": "x"}]}])
+    folder = BatchFolder(tmp_path, [{"prompt": "a"}, {"prompt": "b", "messages": [{"role": "robot", "content": "x"}]}])
     ran, asked = batch(folder)
     assert (ran.code, len(asked)) == (0, 1)
     assert 'd.jsonl, line 2: message 1 of "messages" has no "role" out of' in ran.err

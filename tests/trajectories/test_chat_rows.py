@@ -74,7 +74,13 @@ def test_the_usual_variations_are_read(tmp_path: Any) -> None:
     parts = [{"type": "text", "text": "Look.", "image_url": None}]
     found = row(
         tmp_path,
-        messages=[{"role": "developer", "content": "A"}, SYSTEM, {"role": "user", "content": parts}, odd, RESULT],
+        messages=[
+            {"role": "developer", "content": [{"type": "text", "text": "A"}]},
+            SYSTEM,
+            {"role": "user", "content": parts},
+            odd,
+            RESULT,
+        ],
     )
     assert found.system == "A\n\nBe brief."
     user, answer, _ = found.messages

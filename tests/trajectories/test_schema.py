@@ -91,7 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     (path / "own.yaml").write_text("mine:\n  description: My own\n  toolsets:\n    math: 100\n    web: 100\n")
     (path / "checks.yaml").write_text("- {type: contains, value: Done, name: done}\n- {type: regex, value: x}\n")
-    datasets_of = {
+    datasets_of: dict[str, list[Any]] = {
         "bare": ["plain one", "plain two"],
         "mixed": [
             {"prompt": "a", "score": 1, "tags": [], "deep": None, "when": "2026-01-01"},
@@ -118,7 +118,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder.run("adopted") / "batch_0.jsonl").write_text("".join(line(each) + "\n" for each in old))
     with ServerThread(answers) as server:
         for name, rows in datasets_of.items():
-            folder.write_rows(rows)  # type: ignore[arg-type]
+            folder.write_rows(rows)
             words = (f"--base_url={server.base_url}", f"--run_name={name}", *more.get(name, ()))
             ran = folder.batch(*words)
             assert ran.code == 0, (name, ran)

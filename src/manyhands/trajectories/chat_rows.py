@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from manyhands.core.jsonio import Json, line, loads
-from manyhands.core.messages import Message, ToolCall
+from manyhands.core.messages import Message, ToolCall, text_of
 
 SYSTEM, MESSAGES = "system", "messages"
 CHAT_FIELDS = (SYSTEM, MESSAGES)
@@ -66,7 +66,7 @@ def read_chat(row: Mapping[str, Json]) -> Chat:
     leading: list[str] = []
     while found and _role(found[0], len(leading) + 1) == "system":
         place = _Place(len(leading) + 1)
-        leading.append(place.text(found.pop(0).get("content"), "content"))
+        leading.append(text_of(place.parts(found.pop(0).get("content"), "content", empty=False)))
     first = "\n\n".join(leading)
     if system and first and system.strip() != first.strip():
         raise BadChat('"system" and the system message of "messages" differ')
@@ -83,12 +83,12 @@ def _own_system(value: Json) -> str | None:
 
 
 def _given_list(value: Json) -> list[dict[str, Any]]:
-    if isinstance(value, str) and value.strip():  # a cell of a CSV file holds it as JSON
+    if isinstance(value, str):  # a cell of a CSV file holds it as JSON
         try:
-            value = loads(value)
+            value = loads(value) if value.strip() else None
         except (ValueError, RecursionError):
             raise BadChat('"messages" is text that is not JSON, expected a list of messages') from None
-    if value is None or value == "" or (isinstance(value, str) and not value.strip()):
+    if value is None:
         return []
     if not isinstance(value, list):
         raise BadChat(f'"messages" is {kind_of(value)}, expected a list of messages')
@@ -179,8 +179,8 @@ def _call(value: Json, place: _Place, number: int) -> ToolCall:
 
 
 def _arguments(value: Json, place: _Place, number: int) -> str:
-    text = line(value) if isinstance(value, dict) else value or "{}"
     try:
+        text = line(value) if isinstance(value, dict) else value or "{}"
         if isinstance(text, str) and isinstance(loads(text), dict):
             return text
     except (ValueError, RecursionError):

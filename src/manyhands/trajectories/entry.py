@@ -36,7 +36,7 @@ def local_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).isoformat(timespec="microseconds")
 
 
-def prompt_digest(system: str | None) -> str:
+def system_digest(system: str | None) -> str:
     """What ``metadata.system_prompt`` says of the system message that was sent: 16 hexadecimal digits, or nothing."""
     return digest("system_prompt", system).hex()[:16] if system else ""
 
@@ -139,7 +139,7 @@ class Entry:
             "escaped_tags": self.escaped_tags,
             **grade,
             "scores": line(grade["scores"]),
-            "system_prompt": prompt_digest(self.system_prompt),
+            "system_prompt": system_digest(self.system_prompt),
             "system_template": self.system_template,
             "given": line(dict(self.given)),
             "adopted": False,

@@ -11,7 +11,7 @@ from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.messages import text_of
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
-from manyhands.trajectories.entry import local_time, prompt_digest
+from manyhands.trajectories.entry import local_time, system_digest
 from manyhands.trajectories.quality import NO_REASONING, ReasoningCounts
 
 ToolStats = dict[str, dict[str, int]]
@@ -207,7 +207,7 @@ class Makers:
                 "trajectories": count,
                 "system_prompt_of": whose,
                 "system_prompt": prompt,
-                "system_prompt_digest": prompt_digest(prompt),
+                "system_system_digest": system_digest(prompt),
             }
             for (program, model, whose, prompt), count in self._counts.most_common()
         ]
