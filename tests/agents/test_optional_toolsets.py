@@ -87,3 +87,20 @@ def test_folders_of_a_run_and_of_those_it_comes_from() -> None:
     inner = data / "run" / "jobs" / "3-1" / "job"
     assert own_folders(inner) == (inner, inner.parent, data / "run", data)
     assert own_folders(inner / "jobs" / "1-2" / "deeper")[-2:] == (data / "run", data)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "offered"),
+    [
+        (["file"], ["file"]),
+        (["web"], []),
+        (["autoformalize"], ["file"]),
+        (["sandbox", "browser"], ["sandbox"]),
+        (["autoformalize", "file", "terminal"], ["file", "terminal"]),
+        (["file_tools"], ["file_tools"]),
+        (["both"], ["both", "terminal"]),
+    ],
+)
+def test_what_is_left_of_toolsets_is_named(drawn: list[str], offered: list[str]) -> None:
+    offer = ToolOffer.recorded(None, [Toolset("both", "Mine.", ("todo", "web_search"), ("terminal", "web"))])
+    assert offer.offered(drawn) == offered
