@@ -71,7 +71,7 @@ def test_an_ephemeral_prompt_stands_behind_it_and_is_saved_in_no_conversation(tm
     rows, run = sorted(folder.json("statistics.json")["made_by"], key=lambda maker: maker["system_prompt_of"])
     assert (rows["system_prompt_of"], rows["system_prompt"], rows["trajectories"]) == ("rows", None, 1)
     assert (run["system_prompt_of"], run["system_prompt"]) == ("run", f"{OURS}\n\nWhisper.")
-    assert run["system_system_digest"] == folder.lines()[1]["metadata"]["system_prompt"]
+    assert run["system_prompt_digest"] == folder.lines()[1]["metadata"]["system_prompt"]
     shown = json.loads(run_command(tmp_path, "show", "r", "--json").out.splitlines()[0])
     assert shown["record"]["system_prompt"] == "Be brief.\n\nWhisper."
     assert "Be brief.\n  \n  Whisper." in run_command(tmp_path, "show", "r", "1").out

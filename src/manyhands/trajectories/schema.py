@@ -97,7 +97,8 @@ METADATA = Object(
         Field(
             "toolsets_offered",
             "text",
-            "those of the drawn toolsets that had a tool on offer, with commas between; of one that only includes others, those",
+            "those of the drawn toolsets that had a tool on offer (of one that lacks tools and includes others, those), "
+            "with commas between; empty in an adopted line",
         ),
         Field("escaped_tags", "whole number", "tags inside of values that were escaped"),
         Field("score", "number", "of the whole, from 0 to 1, see [grading](#grading); -1 if it was not graded"),

@@ -207,7 +207,7 @@ class Makers:
                 "trajectories": count,
                 "system_prompt_of": whose,
                 "system_prompt": prompt,
-                "system_system_digest": system_digest(prompt),
+                "system_prompt_digest": system_digest(prompt),
             }
             for (program, model, whose, prompt), count in self._counts.most_common()
         ]
