@@ -18,7 +18,7 @@ Priced = Callable[[Usage], float | None]
 """What a usage costs in US dollars, where the program does not say; None if nobody knows."""
 _MARKS = ('"result"', '"turn.', '"thread.', '"error"', '"token_count"', '"task_complete"')
 _OF_RESULT = frozenset(("total_cost_usd", "cost_usd", "is_error", "num_turns", "usage", "modelUsage", "session_id"))
-_DEEPEST_ERROR = 3
+_DEEPEST_ERROR = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class _Reading:
             input_tokens=_count(usage, "input_tokens"),
             output_tokens=_count(usage, "output_tokens"),
             cached_tokens=_count(usage, "cached_input_tokens"),
+            cache_write_tokens=_count(usage, "cache_write_input_tokens"),
             reasoning_tokens=_count(usage, "reasoning_output_tokens"),
         )
         if not self.threads:

@@ -77,7 +77,7 @@ class AgentProgram:
 
     def _values(self, *names: str) -> list[str]:
         found = []
-        for word, following in zip(self.words, (*self.words[1:], None), strict=True):
+        for word, following in zip(self.words, (*self.words[1:], None), strict=False):
             name, sign, value = word.partition("=")
             if word in names and following is not None:
                 found.append(following)

@@ -85,7 +85,7 @@ def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult 
     for candidate in islice(search.in_text(text), MOST_CANDIDATES):
         if isinstance(candidate, _Several):
             return first or FoundResult(candidate.values, (candidate.violation,))
-        value, stop = candidate
+        value, stop, framed = candidate
         identity = canonical(value)
         if identity in seen:
             continue
@@ -96,7 +96,8 @@ def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult 
         found = FoundResult(value, schema.violations(value), stop)
         if not found.violations:
             return found
-        first = first or found
+        if not framed:
+            first = first or found
     return first or NoResult(search.why)
 
 
@@ -126,7 +127,8 @@ class _Several:
         return f"$: a list of {len(self.values)} {kind} was printed, and a result is one object"
 
 
-_Candidates = Iterator[tuple[dict[str, Any], bool] | _Several]
+_Candidates = Iterator[tuple[dict[str, Any], bool, bool] | _Several]
+"""Each with whether it asks to end the job, and whether it is a frame, which is a result only if it fits."""
 
 
 class _Search:
@@ -144,10 +146,13 @@ class _Search:
     def in_text(self, text: str, depth: int = 0) -> _Candidates:
         rest, cut = self.repeated.without_prompt(text)
         rest = rest.strip().removeprefix("\ufeff")
-        if cut and not rest:
+        if "{" in rest:
+            yield from self._in_rest(rest, depth)
+        if cut:
             self.passed_over("it only repeated its prompt")
-        if "{" not in rest:
-            return
+
+    def _in_rest(self, rest: str, depth: int) -> _Candidates:
+        """Candidates in a text that is not the prompt's."""
         whole = _parsed(rest)
         if isinstance(whole, (dict, list)):
             yield from self._in_value(whole, depth)
@@ -159,8 +164,6 @@ class _Search:
                     continue
                 said = True
             yield from self._in_value(value, depth)
-        if cut:
-            self.passed_over("it only repeated its prompt, and said nothing more that is JSON")
 
     def _among_prose(self, text: str) -> Iterator[Json]:
         """The values that stand in a text, likeliest first."""
@@ -168,8 +171,7 @@ class _Search:
         places = window.places(most_read=_MOST_READ, least_read=_LEAST_READ)
         for part in _lines(places.rest):  # what the search did not come to
             yield _parsed(part)
-        for value in islice(places.likeliest, MOST_CANDIDATES):
-            yield value
+        yield from islice(places.likeliest, MOST_CANDIDATES)
         if places.examples:
             self.passed_over("the JSON in what it printed is an example, or stands within a sentence")
         for part in _lines(window.before):
@@ -196,15 +198,15 @@ class _Search:
 
     def _in_object(self, value: dict[str, Any], depth: int) -> _Candidates:
         if value.keys() <= _REPORT_KEYS and "item_id" in value and isinstance(value.get("result"), dict):
-            yield value["result"], value.get("stop") is True  # what the report tool would have got
+            yield value["result"], value.get("stop") is True, False  # what the report tool would have got
             return
         framed = _is_frame(value)
         if not framed:
-            yield value, False
+            yield value, False, False
         if framed or self.telling:
             yield from self._inside(value, depth, framed)
         if framed and self.telling:
-            yield value, False
+            yield value, False, True
 
     def _inside(self, value: Mapping[str, Any], depth: int, framed: bool) -> _Candidates:
         """What an object holds where agent programs put what was said. ``framed``: its parts are parts of a frame, too."""

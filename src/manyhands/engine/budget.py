@@ -249,13 +249,16 @@ class Budget:
         dearest so far, once there is one."""
         if unknown and reserve.model in self._charges:
             return None
-        if self.max_cost is not None and (usage.unpriced_calls or (unknown and not usage.cost)):
+        if self.max_cost is not None and (usage.unpriced_calls or unknown):
             lacking, limit = "what it cost", "max_cost"
-        elif self.max_total_tokens is not None and not usage.total_tokens:
+        elif self.max_total_tokens is not None and not usage.total_tokens and (usage.unpriced_calls or usage.cost or unknown):
             lacking, limit = "how many tokens it used", "max_total_tokens"
         else:
             return None
-        return f"{reserve.model} did not say {lacking}, so that {limit} can't be kept; {self._state()}"
+        return (
+            f"a launch of {reserve.model} did not say {lacking}, so that {limit} can't be kept: have it print that, as Claude Code does "
+            f"with --output-format=json and Codex with --json, or leave {limit} out; {self._state()}"
+        )
 
     def _state(self) -> str:
         """What is spent and reserved, of what."""

@@ -250,18 +250,18 @@ class _Launch:
         """Count what a launch used that ended after its report, or was cut off."""
         usage = None
         if self._command is not None and not self._settled:
-            costs, end = self._worker.costs, self._command.so_far()
-            account = costs.read(decode(end.output))
-            usage = costs.usage(account, ended=end.exit_code == 0)
-            self._settle(usage, ended=end.exit_code == 0)
-            usage = usage if account.usage is not None and self._recorded else None
+            end = self._command.so_far()
+            account = self._worker.costs.read(decode(end.output))
+            self._settle(account, failed=end.exit_code != 0)
+            usage = self._worker.costs.usage(account) if self._recorded else None
         if not self._late.done():
-            self._late.set_result(usage)
+            self._late.set_result(None if usage is ZERO else usage)
 
-    def _settle(self, usage: Usage | None, *, ended: bool) -> None:
+    def _settle(self, account: Account | None, *, failed: bool) -> None:
+        """End the launch for the budget. ``account``: None if it was not made."""
         self._settled = True
         permit, self._permit = self._permit, None
-        self._worker.costs.end(self._context, permit, usage, ended=ended)
+        self._worker.costs.end(self._context, permit, account, failed=failed)
 
     async def _close(self, patience: float, *, has_result: bool) -> None:
         """End the command. ``has_result``: what is recorded is the row's result, also if the row is stopped while the command ends."""
@@ -291,10 +291,9 @@ class _Launch:
         if output["ended"] == FAILED:
             output["error"] = redactor.text(last_lines(account.error or errors.strip() or printed))
         usage = ZERO
-        if output["ended"] != REPORTED:
-            ended = end.exit_code == 0
-            usage = self._worker.costs.usage(account, ended=ended)
-            self._settle(usage, ended=ended)
+        if output["ended"] != REPORTED:  # else it goes on, and may say so yet
+            usage = self._worker.costs.usage(account)
+            self._settle(account, failed=end.exit_code != 0)
         self._recorded = True
         return Effect(redactor.json(output), usage)
 
@@ -304,7 +303,7 @@ class _Launch:
         try:
             self._command = self._worker.start(self._prompt, self._assignment, self._context, self._report.secret)
         except BaseException:
-            self._settle(None, ended=False)
+            self._settle(None, failed=True)
             raise
         return self._command
 

@@ -44,25 +44,23 @@ class LaunchCosts:
         """What a launch says of itself."""
         return read_account(printed, self._cost)
 
-    def usage(self, account: Account, *, ended: bool) -> Usage:
-        """What counts for a launch. ``ended``: with 0, so that what it did not say is not known. Where there is no budget, nobody has to
-        say anything."""
+    def usage(self, account: Account) -> Usage:
+        """What counts for a launch. Where there is no budget, nobody has to say anything."""
         if account.usage is not None:
             return account.usage
-        return _UNSAID if self.bounded and ended else ZERO
+        return _UNSAID if self.bounded else ZERO
 
     async def begin(self, context: Context) -> int | None:
         """Wait until a further launch fits the budget: a permit for ``end``. Raises ItemError(OVER_BUDGET)."""
         return await context.limits.acquire(_KEY, self._reserve) if self.bounded else None
 
-    def end(self, context: Context, permit: int | None, usage: Usage | None, *, ended: bool) -> None:
-        """Settle a launch. ``usage``: None if it was not made; ``ended``: with 0."""
+    def end(self, context: Context, permit: int | None, account: Account | None, *, failed: bool) -> None:
+        """Settle a launch. ``account``: None if it was not made. One that failed without a word counts as the dearest before."""
         if permit is None:
             return
-        if usage is None:
-            report = CallReport(failed=True)
-        else:
-            report = CallReport(usage, failed=not ended, unknown=not ended and not (usage.cost or usage.total_tokens))
+        report = CallReport(failed=True)
+        if account is not None:
+            report = CallReport(self.usage(account), failed=failed, unknown=failed and account.usage is None)
         context.limits.release(permit, report)
 
     def _cost(self, usage: Usage) -> float | None:
