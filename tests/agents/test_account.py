@@ -101,10 +101,16 @@ def test_a_cost_that_is_none_is_not_known(cost: Any) -> None:
 @pytest.mark.parametrize(
     ("parts", "error"),
     [
-        ({"is_error": True, "result": "API Error: 400 the model is on holiday"}, "API Error: 400 the model is on holiday"),
+        (
+            {"is_error": True, "result": "API Error: 400 the model is on holiday"},
+            "API Error: 400 the model is on holiday",
+        ),
         ({"is_error": True, "result": None}, "an error"),
         ({"subtype": "error_max_turns", "result": None}, "error_max_turns"),
-        ({"subtype": "error_during_execution", "errors": ["it broke"], "result": None}, "error_during_execution: it broke"),
+        (
+            {"subtype": "error_during_execution", "errors": ["it broke"], "result": None},
+            "error_during_execution: it broke",
+        ),
         ({"is_error": False, "result": "Error: none"}, None),
     ],
 )
@@ -122,7 +128,9 @@ def test_codex_says_its_tokens() -> None:
 
 
 def test_codex_says_that_it_failed() -> None:
-    failed = read(CODEX[0], {"type": "error", "message": ON_HOLIDAY}, {"type": "turn.failed", "error": {"message": ON_HOLIDAY}})
+    failed = read(
+        CODEX[0], {"type": "error", "message": ON_HOLIDAY}, {"type": "turn.failed", "error": {"message": ON_HOLIDAY}}
+    )
     assert failed == Account(None, "the model is on holiday")
     assert read(CODEX[0], {"type": "error", "message": "Reconnecting... 1/5"}, *CODEX[1:]).error is None
     assert read(CODEX[0], {"type": "error", "message": "gone"}).error == "gone"
@@ -130,14 +138,25 @@ def test_codex_says_that_it_failed() -> None:
 
 def test_codex_as_it_was_says_its_tokens() -> None:
     info = {"total_token_usage": {"input_tokens": 5, "output_tokens": 2}}
-    usage = read({"id": "0", "msg": {"type": "token_count", "info": info}}, {"id": "0", "msg": {"type": "task_complete"}}).usage
+    usage = read(
+        {"id": "0", "msg": {"type": "token_count", "info": info}}, {"id": "0", "msg": {"type": "task_complete"}}
+    ).usage
     assert usage is not None
     assert usage.total_tokens == 7
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Done.", '{"score": 3}', '{"type": "result", "result": 3}', '{"type": "error", "message": "mine"}', "{", "[1]", '"result"'],
+    [
+        "",
+        "Done.",
+        '{"score": 3}',
+        '{"type": "result", "result": 3}',
+        '{"type": "error", "message": "mine"}',
+        "{",
+        "[1]",
+        '"result"',
+    ],
 )
 def test_other_output_says_nothing(text: str) -> None:
     assert read_account(text, lambda usage: 1.0) == Account(None, None)
@@ -145,7 +164,9 @@ def test_other_output_says_nothing(text: str) -> None:
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*CLAUDE, "msg", "error", "item"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*CLAUDE, "msg", "error", "item"]), inner)
+    ),
     max_leaves=8,
 )
 _KINDS = st.sampled_from(["result", "error", "thread.started", "turn.completed", "turn.failed", "item.completed"])
@@ -166,7 +187,7 @@ def test_anything_may_be_printed(events: list[Any], kind: str) -> None:
         ("env A=b claude --model=x", "claude", "x"),
         ("npx -y @anthropic-ai/claude-code@2.1.197 -p", "claude", None),
         ("codex exec -m gpt-5 -", "codex", "gpt-5"),
-        ("npx @openai/codex exec -c model=\"gpt-5\" -", "codex", "gpt-5"),
+        ('npx @openai/codex exec -c model="gpt-5" -', "codex", "gpt-5"),
         ("codex exec -c model_provider=x -", "codex", None),
         ("python claude.py claude", None, None),
         ("", None, None),

@@ -123,7 +123,9 @@ def test_a_list_of_several_is_an_error_that_says_how_many(text: str, schema: Out
     assert "a result is one object" in answer.violations[0]
 
 
-@pytest.mark.parametrize("text", [f"[{TEXT}]", f"log\n[{TEXT}]\n", f"```\n[{TEXT}]\n```", f"[{framed('working')}, {framed(TEXT)}]"])
+@pytest.mark.parametrize(
+    "text", [f"[{TEXT}]", f"log\n[{TEXT}]\n", f"```\n[{TEXT}]\n```", f"[{framed('working')}, {framed(TEXT)}]"]
+)
 def test_a_list_of_one_is_that_one(text: str) -> None:
     assert find_result(text, ANSWER) == FoundResult(YES, ())
 

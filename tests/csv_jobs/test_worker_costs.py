@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from manyhands.core.errors import UserError
+from manyhands.csv_jobs.desk import JobDesk
+from manyhands.csv_jobs.spec import JobSpec
 from manyhands.testing.batches import Ran, run_command
 from manyhands.testing.job_folders import FUNCTION, JobFolder
 
 # An agent program: what it does is in the row's text, what it costs in the row's name, if that is a number.
-AGENT = '''#!/usr/bin/env python3
+AGENT = """#!/usr/bin/env python3
 import json, os, sys, time
 prompt = sys.stdin.read()
 row = json.load(open(os.environ["MANYHANDS_ROW_FILE"]))
@@ -48,7 +51,7 @@ else:
         "result": "Credit balance is too low" if failed else "Here:\\n```json\\n" + result + "\\n```",
         "total_cost_usd": cost, "usage": usage}))
 sys.exit(1 if "exit" in text else 0)
-'''
+"""
 CLAUDE = "--worker_command=./claude -p --output-format json"
 CODEX = "--worker_command=./codex exec --json -m gpt-5 -"
 
@@ -75,7 +78,7 @@ def launches(folder: JobFolder) -> int:
 def refused(folder: JobFolder, *options: str) -> str:
     ran = spawn(folder, *options)
     assert (ran.code, ran.out, folder.folder().exists()) == (2, "", False), ran
-    assert ran.err.startswith("manyhands: error: ") and ran.err.count("\n") == 1, ran.err
+    assert (ran.err.startswith("manyhands: error: "), ran.err.count("\n")) == (True, 1), ran.err
     return ran.err
 
 
@@ -127,7 +130,9 @@ def test_what_the_worker_does_not_heed_is_refused(folder: JobFolder, worker: str
     assert "0123456789" not in said
 
 
-@pytest.mark.parametrize("option", ["--max_cost=1", "--max_total_tokens=1000", "--prices=p.yaml", "--max_corrections=1"])
+@pytest.mark.parametrize(
+    "option", ["--max_cost=1", "--max_total_tokens=1000", "--prices=p.yaml", "--max_corrections=1"]
+)
 def test_a_function_has_no_budget(folder: JobFolder, option: str) -> None:
     assert "--worker_function" in refused(folder, FUNCTION, option)
 
@@ -162,6 +167,23 @@ def test_a_job_that_goes_on_refuses_as_much(folder: JobFolder) -> None:
     assert (ran.code, "--model: for the built-in agent only" in ran.err) == (2, True), ran
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"worker_command": "true", "model": "x"},
+        {"worker_command": "true", "reasoning_config": {"effort": "low"}},
+        {"worker_function": "a:b", "max_cost": 1.0},
+        {"worker_command": "claude -p", "max_cost": 1.0},
+    ],
+)
+async def test_python_callers_are_refused_as_much(tmp_path: Path, values: dict[str, Any]) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    spec = JobSpec.make({"csv_path": str(tmp_path / "t.csv"), "instruction": "x", **values})
+    with pytest.raises(UserError, match=next(reversed(values))):
+        await JobDesk(tmp_path / "data", environ=os.environ).spawn(spec, notice=print)
+    assert not (tmp_path / "data").exists()
+
+
 # --- What is counted
 
 
@@ -180,7 +202,10 @@ def test_what_claude_costs_is_in_the_ledger_the_status_and_the_rows_steps(folder
 
 def test_what_codex_uses_is_counted_and_priced_by_the_model_in_the_command(folder: JobFolder) -> None:
     (folder.path / "p.yaml").write_text("mine: {input: 10000, output: 10000}\n")
-    assert spawn(folder, "--worker_command=./codex exec --json --model mine -", "--prices=p.yaml", "--max_cost=9").code == 0
+    assert (
+        spawn(folder, "--worker_command=./codex exec --json --model mine -", "--prices=p.yaml", "--max_cost=9").code
+        == 0
+    )
     usage = folder.status()["usage"]
     assert (usage["cost"], usage["input_tokens"], usage["unpriced_calls"]) == (3.0, 180, 0)
     assert spawn(folder, "--worker_command=./codex exec --json -", "--job_name=k").code == 0
@@ -198,8 +223,6 @@ def test_tries_that_failed_cost_too(folder: JobFolder) -> None:
         "worker said that it failed: Credit balance is too low",
         "worker exited with code 1: Credit balance is too low",
     ]
-    failures = (folder.folder() / "failures.jsonl").read_text()
-    assert failures.count("Credit balance is too low") >= 2
 
 
 def test_a_plain_command_costs_nothing_that_is_known(folder: JobFolder) -> None:
@@ -217,7 +240,12 @@ def test_a_budget_stops_the_job_before_the_launch_that_would_pass_it(folder: Job
     ran = spawn(folder, CLAUDE, "--max_cost=1.1", f"--max_concurrency={concurrency}")
     assert ran.code == 1
     status = folder.status()
-    assert (status["completed_items"], status["failed_items"], status["pending_items"], launches(folder)) == (4, 0, 8, 4)
+    assert (status["completed_items"], status["failed_items"], status["pending_items"], launches(folder)) == (
+        4,
+        0,
+        8,
+        4,
+    )
     assert status["usage"]["cost"] == 1.0
     assert "max_cost" in status["last_error"]
     again = run_command(folder.path, "jobs", "run", "j", "--quiet")
@@ -257,7 +285,9 @@ def test_a_program_of_ones_own_may_say_what_it_cost(folder: JobFolder) -> None:
     assert folder.status()["usage"]["cost"] == 0.75
 
 
-def test_a_first_launch_that_fails_without_a_word_stops_the_job_and_later_ones_count_as_the_dearest(folder: JobFolder) -> None:
+def test_a_first_launch_that_fails_without_a_word_stops_the_job_and_later_ones_count_as_the_dearest(
+    folder: JobFolder,
+) -> None:
     folder.write_rows(["silent fail", "one"])
     assert spawn(folder, "--worker_command=./agent", "--max_cost=5", "--max_concurrency=1").code == 1
     assert (launches(folder), folder.status()["pending_items"]) == (1, 2)

@@ -58,7 +58,10 @@ class AgentProgram:
         if silent is not None or self.name != CODEX:
             return silent
         if self.model is None:
-            return "codex says no dollars: name its model in the command with --model, so that the price table counts, or give --max_total_tokens"
+            return (
+                "codex says no dollars: name its model in the command with --model, so that the price table counts, "
+                "or give --max_total_tokens"
+            )
         if prices.price(self.model) is None:
             return f"codex says no dollars, and no price is known for {self.model}: give --prices FILE, or --max_total_tokens"
         return None

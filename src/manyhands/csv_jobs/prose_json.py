@@ -45,8 +45,8 @@ _NO_ANSWER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``likeliest``: values in their order; ``examples``: whether there are others, which are not meant as a result; ``rest``: the text that
-    was not searched."""
+    """``likeliest``: values in their order; ``examples``: whether there are others, which are not meant as a result; ``rest``: the text
+    that was not searched."""
 
     likeliest: tuple[Json, ...]
     examples: bool

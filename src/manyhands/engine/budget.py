@@ -251,7 +251,11 @@ class Budget:
             return None
         if self.max_cost is not None and (usage.unpriced_calls or unknown):
             lacking, limit = "what it cost", "max_cost"
-        elif self.max_total_tokens is not None and not usage.total_tokens and (usage.unpriced_calls or usage.cost or unknown):
+        elif (
+            self.max_total_tokens is not None
+            and not usage.total_tokens
+            and (usage.unpriced_calls or usage.cost or unknown)
+        ):
             lacking, limit = "how many tokens it used", "max_total_tokens"
         else:
             return None

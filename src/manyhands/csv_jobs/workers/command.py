@@ -37,8 +37,8 @@ from manyhands.tools.text import decode
 KIND = "worker"
 PATIENCE = 5.0
 """Seconds that a command may go on after its report was accepted."""
-PATIENCE_UNDER_BUDGET = 60.0
-"""The same in a run with a budget: what it used is said at its end."""
+PATIENCE_FOR_COSTS = 60.0
+"""The same where what it used is waited for, which is said at its end."""
 LONGEST_ROW = 100_000
 """Bytes of a row as JSON in the environment; a larger one is only in the file."""
 LONGEST_TAIL = 8_000
@@ -80,7 +80,7 @@ class CommandWorker:
         self._data_dir = data_dir
         self._environ = environ
         self.costs = costs
-        self.patience = PATIENCE_UNDER_BUDGET if costs.bounded else patience
+        self.patience = PATIENCE_FOR_COSTS if costs.told else patience
 
     @classmethod
     @asynccontextmanager

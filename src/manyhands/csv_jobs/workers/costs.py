@@ -38,7 +38,7 @@ class LaunchCosts:
     def told(self) -> bool:
         """Whether what a launch uses is waited for, also where it ends after its report: there is a budget, or the program is one that
         says it."""
-        return self.bounded or self._program.name is not None
+        return self.bounded or (self._program.name is not None and self._program.why_silent() is None)
 
     def read(self, printed: str) -> Account:
         """What a launch says of itself."""
