@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -207,3 +208,22 @@ def test_of_what_codex_says_the_last_message_counts() -> None:
     assert find_result("\n".join(lines), ANSWER) is None
     lines = [begin, said('{"answer": "maybe"}'), said(TEXT), end]
     assert find_result("\n".join(lines), ANSWER) == FoundResult(YES, ())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("say it\nx\n", "say it\n" * 200_000),
+        ("say it\n" * 50_000, "say it\nno\n" * 50_000),
+        ('{"a": [\n' * 5_000, "[\n" * 5_000),
+    ],
+)
+def test_long_prompts_that_come_back_take_little_time(prompt: str, text: str) -> None:
+    began = time.process_time()
+    find_result(text + "{}", ANSWER, Given(prompt, {}))
+    assert time.process_time() - began < 10
+
+
+def test_a_very_long_event_is_read() -> None:
+    text = f"log\n{framed('x ' * 600_000 + TEXT)}\ndone"
+    assert find_result(text, ANSWER) == FoundResult(YES, ())

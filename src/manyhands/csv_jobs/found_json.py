@@ -32,6 +32,8 @@ _MOST_READ = 1 << 22
 """Characters that are read in vain, from opening braces that begin no object, before the search among prose is given up."""
 _SMALL = 1 << 14
 """Characters of a text that is searched at once."""
+_SMALL_PROMPT = 1 << 16
+"""The same of a prompt that it is held against."""
 _MOST_SECONDS = 5.0
 _LEAST_READ = 2000
 """What a brace that begins no object counts for at least."""
@@ -103,7 +105,8 @@ def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult 
 
 async def result_in(text: str, schema: OutputSchema, given: Given | None = None) -> FoundResult | NoResult:
     """The same, in bounded time, and why there is none. What is not done in time counts as a result that does not fit."""
-    if len(text) <= _SMALL and (schema.encoded is None or not may_take_long(schema.encoded, None)):
+    small = len(text) <= _SMALL and (given is None or len(given.prompt) <= _SMALL_PROMPT)
+    if small and (schema.encoded is None or not may_take_long(schema.encoded, None)):
         return _found(text, schema, given)
     try:
         return await killable(_find, text, schema.value, given, seconds=_MOST_SECONDS)

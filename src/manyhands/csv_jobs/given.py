@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from manyhands.core.jsonio import Json, canonical
@@ -76,17 +75,13 @@ class Repeated:
         """Where in the prompt the longest passage is that begins here, and how many lines it has; 0 if there is none."""
         found = (0, 0)
         for start in self._places.get(lines[place], ())[:_MOST_PLACES]:
-            length = next(
-                (more for more, (one, other) in enumerate(_pairs(lines, place, self._lines, start)) if one != other),
-                min(len(lines) - place, len(self._lines) - start),
-            )
+            most = min(len(lines) - place, len(self._lines) - start)
+            length = 0
+            while length < most and lines[place + length] == self._lines[start + length]:
+                length += 1
             if length > found[1] and sum(line in self._prose for line in range(start, start + length)) >= _LEAST_PROSE:
                 found = (start, length)
         return found
-
-
-def _pairs(lines: list[str], place: int, others: list[str], start: int) -> Iterator[tuple[str, str]]:
-    return zip(islice(lines, place, None), islice(others, start, None), strict=False)
 
 
 def _prose(lines: list[str]) -> list[int]:

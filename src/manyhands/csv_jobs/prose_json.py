@@ -62,7 +62,8 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The end of a text, from the beginning of a line on; ``before``: the rest."""
+    """The end of a text, from the beginning of a line on; ``before``: the rest. It begins within a line that is very long, which is then in
+    ``before``, too."""
 
     before: str
     text: str
@@ -70,8 +71,12 @@ class Window:
     @classmethod
     def of(cls, text: str, *, least: int) -> Window:
         """``least``: characters that it has, if there are so many."""
-        start = 0 if len(text) <= least else text.rfind("\n", 0, len(text) - least) + 1
-        return cls(text[:start], text[start:])
+        begin = max(0, len(text) - least)
+        start = text.rfind("\n", 0, begin) + 1 if begin else 0
+        if begin - start <= least:
+            return cls(text[:start], text[start:])
+        end = text.find("\n", begin)  # of a line that is too long to be searched as a whole
+        return cls(text[: len(text) if end < 0 else end], text[begin:])
 
     def places(self, *, most_read: int, least_read: int) -> Places:
         """Look through it. ``most_read``: characters that are read in vain, from openings that begin no JSON, before that is given up;
