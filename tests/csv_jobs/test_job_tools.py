@@ -273,9 +273,16 @@ async def test_calls_have_no_say_in_what_works_and_how_much(place: Place) -> Non
         "max_concurrency_limit": 1000,
         "max_depth": 9,
         "data_dir": "/tmp",
+        "max_cost": 1,
+        "temperature": None,
+        "of_the_original": True,
     }
     answer = await spawned(tools, max_concurrency=500, wait=True, **forbidden)
     assert answer["completed_items"] == 3
+    (remark,) = answer["notices"]
+    assert "the options of this server decide" in remark
+    assert all(name in remark for name in ("model", "max_cost", "worker_command"))
+    assert not any(name in remark for name in ("temperature", "of_the_original"))
     options = place.options_of(answer["job_id"])
     assert options["worker_command"] is None
     assert options["worker_function"].endswith("worker.py:work")

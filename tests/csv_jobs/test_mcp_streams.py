@@ -380,6 +380,7 @@ def test_only_the_protocol_is_on_standard_output(folder: Path) -> None:
         (("--csv_path=rows.csv",), "unknown option --csv_path"),
         (("--worker_command=a", "--worker_function=b:c"), "--worker_command or --worker_function, not both"),
         (("--prices=nowhere.yaml",), "nowhere.yaml"),
+        (("--worker_command=true", "--temperature=1"), "--temperature"),
     ],
 )
 def test_what_can_not_be_served_is_refused_at_once(folder: Path, options: tuple[str, ...], message: str) -> None:

@@ -21,6 +21,8 @@ from manyhands.csv_jobs.endings import UNREPORTED
 from manyhands.csv_jobs.reports import SECRET, ReportRoom
 from manyhands.csv_jobs.rows import Accepted, Assignment
 from manyhands.csv_jobs.workers.command import LONGEST_TAIL, CommandWorker
+from manyhands.engine.budget import Budget
+from manyhands.engine.limits import SharedLimits
 from manyhands.engine.strays import process_mark
 from manyhands.sandboxes.strays import process_table
 from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
@@ -248,6 +250,27 @@ async def test_nothing_found_is_the_originals_failure(place: Place) -> None:
         ),
         ("print('only this'); sys.exit(4)", "worker exited with code 4: only this"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "worker exited with code 137"),
+        (
+            r"print('fine'); sys.stderr.write('10 %\r20 %\r\x1b[31mgone\x1b[0m\x07 wrong\x08\n\n'); sys.exit(1)",
+            "worker exited with code 1: 10 % | 20 % | gone wrong",
+        ),
+        ("print(os.environ['MY_API_KEY'], file=sys.stderr); sys.exit(1)", "worker exited with code 1: [redacted]"),
+        (
+            "print('x' * 5000, 'the end', file=sys.stderr); sys.exit(1)",
+            "worker exited with code 1: " + "x" * 592 + " the end",
+        ),
+        (
+            "say(type='result', is_error=True, result='Credit balance\\nis too low'); print('noise', file=sys.stderr)",
+            "worker said that it failed: Credit balance | is too low",
+        ),
+        (
+            "say(type='result', subtype='error_max_turns', is_error=False, num_turns=3); sys.exit(1)",
+            "worker exited with code 1: error_max_turns",
+        ),
+        (
+            "say(type='thread.started'); say(type='turn.failed', error={'message': 'no credit'}); print('noise', file=sys.stderr)",
+            "worker said that it failed: no credit",
+        ),
     ],
 )
 async def test_a_command_that_fails_is_named_with_its_code_and_last_words(
@@ -353,6 +376,43 @@ async def test_a_printed_misfit_after_refused_reports_counts_with_them(place: Pl
     script = 'report({"score": 30}); report({"score": 31}); say(score=32)'
     error = await place.failure(script, assignment(SCORE_SCHEMA, corrections=2))
     assert (error.record["last_report"], place.launched) == ({"score": 32}, 1)
+
+
+# --- What it costs
+
+
+async def test_what_a_launch_says_after_its_report_counts_too(place: Place) -> None:
+    script = """
+assert report({"score": 3})["accepted"]
+say(type="result", result="Done.", total_cost_usd=0.5, usage={"input_tokens": 7, "output_tokens": 1})
+"""
+    budget = Budget(max_cost=1.0)
+    context = place.context(limits=SharedLimits(budget=budget))
+    command = place.python(script)
+    async with place.opened(command, bounded=True) as worker:
+        accepted = await worker.perform(context, assignment(SCORE_SCHEMA))
+    launch, cost = context.steps
+    assert (launch.kind, launch.usage["cost"], cost.kind, cost.usage["cost"]) == ("worker", 0.0, "cost", 0.5)
+    assert budget.spent.cost == 0.5
+    async with place.opened(command, replay=True) as worker:
+        assert await worker.perform(place.context(journal=context.journal), assignment(SCORE_SCHEMA)) == accepted
+    assert place.launched == 1
+
+
+async def test_a_report_without_a_cost_exhausts_the_budget(place: Place) -> None:
+    budget = Budget(max_cost=1.0)
+    context = place.context(limits=SharedLimits(budget=budget))
+    assert (await place.perform('report({"score": 3})', context=context, bounded=True)).via == "mcp"
+    assert "did not say what it cost" in (budget.reason or "")
+
+
+async def test_a_program_that_can_not_be_started_costs_nothing(place: Place) -> None:
+    budget = Budget(max_cost=1.0)
+    context = place.context(limits=SharedLimits(budget=budget))
+    async with place.opened(place.python("say(a=1)", "{prompt}"), bounded=True) as worker:
+        with pytest.raises(ItemError, match="too long for an argument"):
+            await worker.perform(context, assignment(None, row={"text": "x" * 200_000}, printing=True))
+    assert (budget.reason, budget.exposed) == (None, (0.0, 0))
 
 
 # --- The journal

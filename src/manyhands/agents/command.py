@@ -173,6 +173,7 @@ class RunningCommand:
         self._process.kill_group()
         await asyncio.to_thread(self._kill_the_rest)
         for reader in self._readers:
+            reader.drain()
             reader.close()
         self._writer.close()
 

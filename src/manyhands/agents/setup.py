@@ -65,7 +65,7 @@ def check_sandbox(options: AgentOptions, notice: Notice, *, images: int = 0) -> 
         notice(f"{images} rows ask for a container image, which the {options.sandbox} sandbox ignores")
 
 
-def execution_of(options: AgentOptions, *, workers: int, concurrency: int, item_timeout: float) -> Execution:
+def execution_of(options: AgentOptions, *, workers: int, concurrency: int, item_timeout: float | None) -> Execution:
     """How the engine performs the run; the arguments are what each workload has its own settings for."""
     return Execution(
         executor=options.executor,

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from manyhands.cli.console import err, program
-from manyhands.cli.jobs_report import details, exit_code, print_ledger
-from manyhands.cli.plain import counted_rows, one_line, shown_path
+from manyhands.cli.jobs_report import details, exit_code, print_failed, print_ledger
+from manyhands.cli.plain import counted_rows, shown_path
 from manyhands.cli.progress import ProgressView
 from manyhands.cli.verbose import LogTail
 from manyhands.core.errors import ManyhandsError
@@ -40,7 +40,7 @@ async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail |
 
         status, _ = await desk.wait(job, None, show)
         await show(status)
-    _print_end(desk, job, status)
+    _print_end(status)
     return INTERRUPTED if stopping.asked and not status.ended else exit_code(status)
 
 
@@ -84,10 +84,9 @@ class _Stopping:
             err().print(f"note: {error}", markup=False)
 
 
-def _print_end(desk: JobDesk, job: str, status: JobStatus) -> None:
+def _print_end(status: JobStatus) -> None:
     print_ledger(status)
-    for failed in desk.failed_item_errors(job) if status.failed_items else []:
-        print(f"  {one_line(failed['item_id'])}: {one_line(failed['last_error'])}")
+    print_failed(status)
     if Path(status.output_csv_path).exists():
         print(f"Output: {shown_path(Path(status.output_csv_path))}")
     if status.last_error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.cli.plain import duration, one_line, shown_path, table, usage_text
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.reader import JournalReader, item_row
 from manyhands.engine.summary import ledger
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ _MEANING = {
     "pending": "not begun, or waiting for another try",
 }
 
+_SHOWN_FAILED = 5
+
 
 def exit_code(status: JobStatus) -> int:
     """0 when every row was completed."""
@@ -31,9 +33,23 @@ def print_status(status: JobStatus) -> None:
     """The whole of it: state, ledger, bill, output."""
     print(f"{status.name}: {status.state} (job {status.job_id})")
     print_ledger(status)
+    print_failed(status)
     if status.last_error:
         print(f"Last error: {one_line(status.last_error)}")
     print(f"Output: {shown_path(Path(status.output_csv_path))}")
+
+
+def print_failed(status: JobStatus) -> None:
+    """The first failed rows, each with its error."""
+    if not status.failed_items:
+        return
+    reader = JournalReader(status.folder)
+    try:
+        rows = [item_row(row) for row in reader.all("first_failed_items", _SHOWN_FAILED)]
+    finally:
+        reader.close()
+    for row in rows:
+        print(f"  {one_line(row.key)}: {one_line(row.message or '')}")
 
 
 def print_ledger(status: JobStatus) -> None:

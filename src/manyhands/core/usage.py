@@ -89,6 +89,7 @@ class Reserve:
 
     ``model``: whose calls cost alike; None for calls that name no price of their own and are not watched. ``output_tokens`` and
     ``output_cost``: of these, the answer's, which the call is told to keep to. ``priced``: whether ``cost`` comes from a known price.
+    ``open``: nothing bounds the call beforehand, as with a command; the dearest such call so far is reserved, if that is more.
     """
 
     tokens: int = 0
@@ -97,6 +98,7 @@ class Reserve:
     output_tokens: int = 0
     output_cost: float = 0.0
     priced: bool = True
+    open: bool = False
 
     def fair(self, usage: Usage) -> float:
         """US dollars that a call which used so much costs at most, by the price of this reserve."""

@@ -35,7 +35,7 @@ from manyhands.csv_jobs.launching import Orders, launch
 from manyhands.csv_jobs.prepared import PreparedJob, check_worker, limited, prepare
 from manyhands.csv_jobs.reports import Acceptance
 from manyhands.csv_jobs.rows import JobRow
-from manyhands.csv_jobs.spec import JobSpec
+from manyhands.csv_jobs.spec import JobSpec, check_binding
 from manyhands.csv_jobs.status import CANCELLED, END, FAILED, JobStatus, job_status, job_statuses
 from manyhands.csv_jobs.workload import CsvJobsWorkload
 from manyhands.engine.folders import open_reader
@@ -140,6 +140,7 @@ class JobDesk:
         if given:
             checked = JobSpec.make({"csv_path": options.csv_path, **given}, lambda name: f"--{name}")
             options = checked.inherit(options)
+            check_binding(options, given)
             given = _sendable(checked, given)
         limit = limited(options, self._environ).max_concurrency_limit
         if limit != options.max_concurrency_limit:
@@ -287,6 +288,9 @@ class JobDesk:
         """Raises UserError for a worker that can't be used."""
         options = job.options
         check_worker(options, self._environ)
+        if options.worker_kind == "command":
+            check_prices(options)
+            _tell_of_launches(options, notice)
         if options.worker_kind == "agent":
             self._secrets(options)
             check_prices(options)
@@ -345,6 +349,16 @@ class JobDesk:
                 break
             await asyncio.sleep(OWNER_PAUSE)
         raise RunError(f"{folder}: {answer.get('error', 'the process that performs this job does not answer')}")
+
+
+def _tell_of_launches(options: JobSpec, notice: Notice) -> None:
+    """What of a budget can't be kept where commands do the work."""
+    if options.bounded:
+        limit = "max_cost" if options.max_cost is not None else "max_total_tokens"
+        notice(
+            "what a launch of the worker command uses is known when it has ended, by what it prints: the first that does not say it "
+            f"stops the job, and those at work together may pass --{limit} by what they use beyond the dearest before them"
+        )
 
 
 def _own_output(job: PreparedJob, format: str | None) -> Path:

@@ -2,12 +2,12 @@
 
 Scripts print an object, or lines of other things and an object at the end. Models print prose around it, and often fence it.
 Agent programs put what the model said into objects of their own: a single one (``{"type": "result", "result": "…"}``), or one
-a line for each event. All of these are looked through, the likeliest places first; a frame is not taken for a result.
+a line for each event. All of these are looked through, the likeliest places first; a frame is not taken for a result, nor what the
+worker was given (``given``), nor an example among prose (``prose_json``). A list of several is not one result.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,8 @@ from itertools import islice
 from typing import Any
 
 from manyhands.core.jsonio import Json, canonical, loads_outside
+from manyhands.csv_jobs.given import Given, Repeated
+from manyhands.csv_jobs.prose_json import Window
 from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.engine.killable import killable
 from manyhands.tools.schema import may_take_long
@@ -30,11 +32,12 @@ _MOST_READ = 1 << 22
 """Characters that are read in vain, from opening braces that begin no object, before the search among prose is given up."""
 _SMALL = 1 << 14
 """Characters of a text that is searched at once."""
+_SMALL_PROMPT = 1 << 16
+"""The same of a prompt that it is held against."""
 _MOST_SECONDS = 5.0
 _LEAST_READ = 2000
 """What a brace that begins no object counts for at least."""
 _MOST_LINES = 2000
-_FENCE = re.compile(r"`{3,}|~{3,}")
 _RESULTS = ("structured_output", "result", "response", "output")
 _INNER = (*_RESULTS, "text", "content", "message", "item", "part", "msg", "last_message")
 """Where agent programs put what was said, likeliest first."""
@@ -58,97 +61,178 @@ _REPORT_KEYS = frozenset(("job_id", "item_id", "result", "stop"))
 class FoundResult:
     """An object that was found. ``violations``: empty if it fits; ``stop``: it asks to end the job."""
 
-    result: dict[str, Any]
+    result: Any
     violations: tuple[str, ...]
     stop: bool = False
 
 
-def find_result(text: str, schema: OutputSchema) -> FoundResult | None:
-    """The first candidate that fits, else the first of all with what does not fit of it; None if there is no object at all."""
+@dataclass(frozen=True, slots=True)
+class NoResult:
+    """There is none. ``why``: what there is that looks like one, if anything."""
+
+    why: str | None = None
+
+
+def find_result(text: str, schema: OutputSchema, given: Given | None = None) -> FoundResult | None:
+    """The first candidate that fits, else the first of all with what does not fit of it; None if there is no object at all.
+    ``given``: what the worker got, which is no result if it only comes back."""
+    found = _found(text, schema, given)
+    return found if isinstance(found, FoundResult) else None
+
+
+def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult | NoResult:
+    search = _Search(schema, Repeated(given, schema))
     first: FoundResult | None = None
     seen: set[bytes] = set()
-    # Only a schema that asks for something can tell a result from what is around it.
-    for value, stop in islice(_in_text(text, not schema.accepts_anything, 0), MOST_CANDIDATES):
+    for candidate in islice(search.in_text(text), MOST_CANDIDATES):
+        if isinstance(candidate, _Several):
+            return first or FoundResult(candidate.values, (candidate.violation,))
+        value, stop, framed = candidate
         identity = canonical(value)
-        if identity not in seen:
-            seen.add(identity)
-            found = FoundResult(value, schema.violations(value), stop)
-            if not found.violations:
-                return found
+        if identity in seen:
+            continue
+        seen.add(identity)
+        if (what := search.repeated.what(identity)) is not None:
+            search.passed_over(f"it only repeated {what}")
+            continue
+        found = FoundResult(value, schema.violations(value), stop)
+        if not found.violations:
+            return found
+        if not framed:
             first = first or found
-    return first
+    return first or NoResult(search.why)
 
 
-async def result_in(text: str, schema: OutputSchema) -> FoundResult | None:
-    """The same, in bounded time. What is not done in time counts as a result that does not fit."""
-    if len(text) <= _SMALL and (schema.encoded is None or not may_take_long(schema.encoded, None)):
-        return find_result(text, schema)
+async def result_in(text: str, schema: OutputSchema, given: Given | None = None) -> FoundResult | NoResult:
+    """The same, in bounded time, and why there is none. What is not done in time counts as a result that does not fit."""
+    small = len(text) <= _SMALL and (given is None or len(given.prompt) <= _SMALL_PROMPT)
+    if small and (schema.encoded is None or not may_take_long(schema.encoded, None)):
+        return _found(text, schema, given)
     try:
-        return await killable(_find, text, schema.value, seconds=_MOST_SECONDS)
+        return await killable(_find, text, schema.value, given, seconds=_MOST_SECONDS)
     except TimeoutError:
         return FoundResult({}, (f"$: no result could be found and checked within {_MOST_SECONDS:g} s",))
 
 
-def _find(text: str, schema: dict[str, Any] | None) -> FoundResult | None:
-    return find_result(text, OutputSchema.of(schema))
+def _find(text: str, schema: dict[str, Any] | None, given: Given | None) -> FoundResult | NoResult:
+    return _found(text, OutputSchema.of(schema), given)
 
 
-_Candidates = Iterator[tuple[dict[str, Any], bool]]
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """A list of more than one value where one object should be."""
+
+    values: list[Json]
+
+    @property
+    def violation(self) -> str:
+        kind = "objects" if all(isinstance(value, dict) for value in self.values) else "values"
+        return f"$: a list of {len(self.values)} {kind} was printed, and a result is one object"
 
 
-def _in_text(text: str, telling: bool, depth: int) -> _Candidates:
-    text = text.strip().removeprefix("\ufeff")
-    if "{" not in text:
-        return
-    whole = _parsed(text)
-    if isinstance(whole, (dict, list)):
-        yield from _in_value(whole, telling, depth)
-        return
-    for part in _fenced(text):
-        yield from _in_value(_parsed(part), telling, depth)
-    for value in _among_prose(text):
-        yield from _in_value(value, telling, depth)
-    for part in _lines(text):  # also those that the search among prose did not come to
-        yield from _in_value(_parsed(part), telling, depth)
+_Candidates = Iterator[tuple[dict[str, Any], bool, bool] | _Several]
+"""Each with whether it asks to end the job, and whether it is a frame, which is a result only if it fits."""
 
 
-def _in_value(value: Json, telling: bool, depth: int) -> _Candidates:
-    """Candidates in a value that was found in some place, or that a frame holds."""
-    if depth > _DEEPEST:
-        return
-    if isinstance(value, str):
-        yield from _in_text(value, telling, depth + 1)
-    elif isinstance(value, list):
-        for part in islice(reversed(value), _MOST_LINES):
-            yield from _in_value(part, telling, depth + 1)
-    elif isinstance(value, dict):
-        yield from _in_object(value, telling, depth)
+class _Search:
+    """``telling``: the schema asks for something, so that it can tell a result from what is around it."""
+
+    def __init__(self, schema: OutputSchema, repeated: Repeated) -> None:
+        self.telling = not schema.accepts_anything
+        self.repeated = repeated
+        self.why: str | None = None
+
+    def passed_over(self, why: str) -> None:
+        """Remember why something is no result; the first reason is told."""
+        self.why = self.why or why
+
+    def in_text(self, text: str, depth: int = 0) -> _Candidates:
+        rest, cut = self.repeated.without_prompt(text)
+        rest = rest.strip().removeprefix("\ufeff")
+        if "{" in rest:
+            yield from self._in_rest(rest, depth)
+        if cut:
+            self.passed_over("it only repeated its prompt")
+
+    def _in_rest(self, rest: str, depth: int) -> _Candidates:
+        """Candidates in a text that is not the prompt's."""
+        whole = _parsed(rest)
+        if isinstance(whole, (dict, list)):
+            yield from self._in_value(whole, depth)
+            return
+        said = False
+        for value in self._among_prose(rest):
+            if _is_message(value):  # of what an agent says on its way, the last counts
+                if said:
+                    continue
+                said = True
+            yield from self._in_value(value, depth)
+
+    def _among_prose(self, text: str) -> Iterator[Json]:
+        """The values that stand in a text, likeliest first."""
+        window = Window.of(text, least=_SCANNED)
+        places = window.places(most_read=_MOST_READ, least_read=_LEAST_READ)
+        for part in _lines(places.rest):  # what the search did not come to
+            yield _parsed(part)
+        yield from islice(places.likeliest, MOST_CANDIDATES)
+        if places.examples:
+            self.passed_over("the JSON in what it printed is an example, or stands within a sentence")
+        for part in _lines(window.before):
+            yield _parsed(part)
+
+    def _in_value(self, value: Json, depth: int) -> _Candidates:
+        """Candidates in a value that was found in some place, or that a frame holds."""
+        if depth > _DEEPEST:
+            return
+        if isinstance(value, str):
+            yield from self.in_text(value, depth + 1)
+        elif isinstance(value, list):
+            yield from self._in_list(value, depth)
+        elif isinstance(value, dict):
+            yield from self._in_object(value, depth)
+
+    def _in_list(self, values: list[Json], depth: int) -> _Candidates:
+        plain = [value for value in values if not (isinstance(value, dict) and _is_frame(value))]
+        if len(plain) > 1 and any(isinstance(value, (dict, list)) for value in plain):
+            yield _Several(plain)
+            return
+        for value in islice(reversed(values), _MOST_LINES):
+            yield from self._in_value(value, depth + 1)
+
+    def _in_object(self, value: dict[str, Any], depth: int) -> _Candidates:
+        if value.keys() <= _REPORT_KEYS and "item_id" in value and isinstance(value.get("result"), dict):
+            yield value["result"], value.get("stop") is True, False  # what the report tool would have got
+            return
+        framed = _is_frame(value)
+        if not framed:
+            yield value, False, False
+        if framed or self.telling:
+            yield from self._inside(value, depth, framed)
+        if framed and self.telling:
+            yield value, False, True
+
+    def _inside(self, value: Mapping[str, Any], depth: int, framed: bool) -> _Candidates:
+        """What an object holds where agent programs put what was said. ``framed``: its parts are parts of a frame, too."""
+        if depth > _DEEPEST or value.get("type") in _NOT_SAID or value.get("role") in _NOT_SAID:
+            return
+        for name in _INNER:
+            part = value.get(name)
+            if isinstance(part, list) and name in _RESULTS:
+                yield from self._in_list(part, depth + 1)
+                continue
+            for inner in islice(reversed(part), _MOST_LINES) if isinstance(part, list) else (part,):
+                if framed and isinstance(inner, dict) and name not in _RESULTS:
+                    yield from self._inside(inner, depth + 1, framed)
+                else:
+                    yield from self._in_value(inner, depth + 1)
 
 
-def _in_object(value: dict[str, Any], telling: bool, depth: int) -> _Candidates:
-    if value.keys() <= _REPORT_KEYS and "item_id" in value and isinstance(value.get("result"), dict):
-        yield value["result"], value.get("stop") is True  # what the report tool would have got
-        return
-    framed = _is_frame(value)
-    if not framed:
-        yield value, False
-    if framed or telling:
-        yield from _inside(value, telling, depth, framed)
-    if framed and telling:
-        yield value, False
-
-
-def _inside(value: Mapping[str, Any], telling: bool, depth: int, framed: bool) -> _Candidates:
-    """What an object holds where agent programs put what was said. ``framed``: its parts are parts of a frame, too."""
-    if depth > _DEEPEST or value.get("type") in _NOT_SAID or value.get("role") in _NOT_SAID:
-        return
-    for name in _INNER:
-        part = value.get(name)
-        for inner in islice(reversed(part), _MOST_LINES) if isinstance(part, list) else (part,):
-            if framed and isinstance(inner, dict) and name not in _RESULTS:
-                yield from _inside(inner, telling, depth + 1, framed)
-            else:
-                yield from _in_value(inner, telling, depth + 1)
+def _is_message(value: Json) -> bool:
+    """Whether it is what Codex prints when its agent has said something."""
+    if not isinstance(value, dict):
+        return False
+    part = value.get("item") if value.get("type") == "item.completed" else value.get("msg")
+    return isinstance(part, dict) and part.get("type") in ("agent_message", "assistant_message")
 
 
 def _is_frame(value: Mapping[str, Any]) -> bool:
@@ -160,44 +244,10 @@ def _is_frame(value: Mapping[str, Any]) -> bool:
     return holds and not _FRAME_KEYS.isdisjoint(value)
 
 
-def _fenced(text: str) -> list[str]:
-    """The contents of fenced blocks, the last one first."""
-    blocks: deque[str] = deque(maxlen=MOST_CANDIDATES)
-    fence, lines = "", list[str]()
-    for line in text[-_SCANNED:].splitlines():
-        bare = line.strip()
-        if fence:
-            if bare == fence:
-                blocks.appendleft("\n".join(lines).strip())
-                fence = ""
-            else:
-                lines.append(line)
-        elif opening := _FENCE.match(bare):
-            fence, lines = opening[0], []
-    return list(blocks)
-
-
 def _lines(text: str) -> Iterator[str]:
     """Lines that look like an object each, the last one first."""
-    last = deque((line.strip() for line in text.splitlines()), maxlen=_MOST_LINES)
+    last = deque((line.strip() for line in text.split("\n")), maxlen=_MOST_LINES)
     return (line for line in reversed(last) if line.startswith("{") and line.endswith("}"))
-
-
-def _among_prose(text: str) -> list[Json]:
-    """Objects that stand in the text, the last one first."""
-    text = text[-_SCANNED:]
-    found: deque[Json] = deque(maxlen=MOST_CANDIDATES)
-    decoder = json.JSONDecoder(parse_constant=_refuse)
-    place, left = 0, _MOST_READ
-    while left > 0 and (place := text.find("{", place)) >= 0:
-        try:
-            value, place = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError) as error:
-            left -= _LEAST_READ + getattr(error, "pos", len(text)) - place
-            place += 1
-        else:
-            found.append(value)
-    return list(reversed(found))
 
 
 def _parsed(text: str) -> Json:
@@ -207,7 +257,3 @@ def _parsed(text: str) -> Json:
         return loads_outside(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _refuse(name: str) -> Json:
-    raise ValueError(f"{name} is not JSON")

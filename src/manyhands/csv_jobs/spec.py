@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from math import ceil
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, field_validator
 
+from manyhands.agents.command import CommandLine
 from manyhands.agents.options import (
     CONVERSATION,
     LIMITS,
@@ -27,6 +29,7 @@ from manyhands.agents.options import (
     load_prefill,
     read_text,
 )
+from manyhands.agents.programs import AgentProgram
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
     Flag,
@@ -38,6 +41,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.sandboxes.project import checked_project
 
 JOB = "Job"
@@ -292,6 +296,7 @@ class JobSpec(AgentOptions):
             raise UserError("give --worker_command or --worker_function, not both")
         if self.worker_command is not None and self.executor == "processes":
             raise UserError("--executor=processes is not for --worker_command: each command is a process already")
+        check_binding(self, self.model_fields_set)
         spec = super().resolved()
         changes: dict[str, Any] = {"project": _project(self)}
         if self.max_workers is not None:  # one name from here on, so that a later --max_concurrency counts
@@ -302,6 +307,58 @@ class JobSpec(AgentOptions):
 
     def _both_given(self) -> bool:
         return {"instruction", "instruction_file"} <= self.model_fields_set
+
+
+def check_binding(spec: JobSpec, given: Iterable[str]) -> None:
+    """Refuse settings that what does the work would not heed. ``given``: those that somebody has given, out of the ones in ``spec``.
+
+    Raises UserError with one line that names them, and says what to do.
+    """
+    kind = spec.worker_kind
+    if kind == "agent":
+        return
+    names = {name for name in given if getattr(spec, name, None) is not None}
+    idle = [f"--{name}" for name in spec.in_order() if name in names & _for_agents()]
+    if idle:
+        say = "say it in the command's own words" if kind == "command" else "let the function itself see to it"
+        raise UserError(f"{_listed(idle)}: for the built-in agent only, and --worker_{kind} does not heed it: {say}")
+    if kind == "function":
+        idle = [f"--{name}" for name in ("max_cost", "max_total_tokens", "prices", "max_corrections") if name in names]
+        if idle:
+            raise UserError(
+                f"{_listed(idle)}: not with --worker_function, which is called once for a row and does not say what that "
+                "cost: let the function itself see to it (--max_seconds and --fail_threshold hold)"
+            )
+        return
+    _check_budget(spec)
+
+
+def _check_budget(spec: JobSpec) -> None:
+    """Refuse a budget of which it is plain beforehand that nothing can tell when it is used up."""
+    if not spec.bounded:
+        return
+    program = AgentProgram.of(CommandLine.parse(spec.worker_command or "", name="--worker_command").words)
+    if spec.max_total_tokens is not None and (why := program.why_silent()):
+        raise UserError(f"--max_total_tokens can't be kept: {why}")
+    if spec.max_cost is not None and program.name is not None:
+        path = None if spec.prices is None else FilePath(spec.prices).expanduser()
+        if path is not None and not path.is_file():
+            return  # a copy is kept, or somebody else says that there is no such file
+        if why := program.why_cost_unknown(PriceTable() if path is None else load_price_table(path)):
+            raise UserError(f"--max_cost can't be kept: {why}")
+
+
+@cache
+def _for_agents() -> frozenset[str]:
+    """Settings that only the built-in agent heeds."""
+    groups = (MODEL, CONVERSATION, TOOLS)
+    found = {name for name in JobSpec.model_fields if JobSpec.about(name).group in groups}
+    others = {"call_timeout", "tool_timeout", "reasoning_config", "prefill_messages"}
+    return frozenset((found | others) - {"keep_workspaces"})
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
 
 
 def concurrency_limit(environ: Mapping[str, str]) -> int | None:

@@ -23,6 +23,11 @@ class Arguments:
             raise ToolError(f"{PROBLEM}they must be a JSON object, not {shown(values)}")
         self._values: Mapping[str, Any] = values or {}
 
+    @property
+    def names(self) -> list[str]:
+        """What the call names, null apart."""
+        return [name for name, value in self._values.items() if isinstance(name, str) and value is not None]
+
     def required_text(self, name: str) -> str:
         """Text that must be there (it may be empty)."""
         text = self.text(name)

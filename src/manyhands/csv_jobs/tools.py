@@ -161,7 +161,7 @@ class JobTools:
     async def _spawn(self, arguments: Arguments, caller: Caller) -> Reply:
         wait, spec = arguments.flag("wait") or False, self._spec_of(arguments)
         latest = asyncio.get_running_loop().time() + self._settings.wait_limit
-        notices: list[str] = []
+        notices = _not_heeded(arguments)
         spawned = await self._whole(
             self._desk.spawn(spec, notice=notices.append, depth=caller.depth, job_id=caller.job_id)
         )
@@ -310,8 +310,9 @@ class JobTools:
         if key is None:
             return {}
         endpoint = JobSpec.make({"csv_path": "-", **self._settings.worker}).base_url
-        recorded = await asyncio.to_thread(self._recorded, job)
-        return {"api_key": key} if recorded["options"]["base_url"] == endpoint else {}
+        options = (await asyncio.to_thread(self._recorded, job))["options"]
+        by_agent = options.get("worker_command") is None and options.get("worker_function") is None
+        return {"api_key": key} if by_agent and options["base_url"] == endpoint else {}
 
     def _recorded(self, job: str) -> dict[str, Any]:
         """What a job recorded about itself."""
@@ -337,6 +338,15 @@ class JobTools:
         finally:
             waiting.cancel()
             leaving.cancel()
+
+
+def _not_heeded(arguments: Arguments) -> list[str]:
+    """A remark about what a call names and has no say in, if there is such."""
+    known = declared.DECLARATIONS[declared.SPAWN].parameters["properties"]
+    names = [name for name in arguments.names if name in JobSpec.model_fields and name not in known]
+    if not names:
+        return []
+    return [f"not heeded, because the options of this server decide it: {', '.join(names)}"]
 
 
 def _one_line(error: Exception) -> str:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.setup import API_KEY, execution_of
+from manyhands.agents.setup import API_KEY, execution_of, kept_file
 from manyhands.core.errors import Interrupted, StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import ZERO
 from manyhands.csv_jobs.describe import describe_step
 from manyhands.csv_jobs.export import ExportOptions, write_export
 from manyhands.csv_jobs.planning import plan_rows
@@ -29,6 +30,7 @@ from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.reader import run_id_of
 from manyhands.engine.strays import process_mark
 from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.models.pricing import load_price_table
 
 BACKSTOP = 60.0
 """Seconds beyond a worker's own limit after which the engine stops a row."""
@@ -67,7 +69,9 @@ class CsvJobsWorkload:
     def execution(self) -> Execution:
         options = self._job.options
         workers, concurrency = options.processes
-        limit = options.max_runtime_seconds + BACKSTOP
+        # Launches that wait for one another under a budget are bounded by each other's time.
+        waits = options.bounded and options.worker_kind == "command"
+        limit = None if waits else options.max_runtime_seconds + BACKSTOP
         execution = execution_of(options, workers=workers, concurrency=concurrency, item_timeout=limit)
         executor = "processes" if options.in_processes else "local"
         return replace(
@@ -168,6 +172,16 @@ class CsvJobsWorkload:
     def _assignment(self, item: Item) -> Assignment:
         return self.assignment(item, self._job_id)
 
+    def _purse(self) -> dict[str, Any]:
+        """What is known of the costs of launches: prices, whether there is a budget, what earlier sessions used."""
+        options = self._job.options
+        prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
+        earlier = ZERO
+        if options.bounded:
+            with closing(open_reader(self._folder)) as reader:
+                earlier = reader.usage()
+        return {"prices": prices, "bounded": options.bounded, "earlier": earlier}
+
     async def _opened(self, stack: AsyncExitStack, replay: bool) -> Worker:
         options = self._job.options
         folder = Path(options.project) if options.project else self._folder
@@ -182,6 +196,7 @@ class CsvJobsWorkload:
                 folder=folder,
                 data_dir=self._folder.parent,
                 environ=os.environ,
+                **({} if replay else self._purse()),
                 replay=replay,
             )
             return await stack.enter_async_context(opening)

@@ -23,14 +23,19 @@ class _Charges:
     """What calls of one model were seen to cost. ``dearer``: more than their reserves, or they had no price, so that the rest counts.
 
     ``input`` and ``output``: US dollars per token at most, each as if the other were free. ``share``: US dollars per token reserved.
+    ``cost`` and ``tokens``: of the dearest call, and of the one that used most.
     """
 
     dearer: bool = False
     input: float = 0.0
     output: float = 0.0
     share: float = 0.0
+    cost: float = 0.0
+    tokens: int = 0
 
     def learn(self, reserve: Reserve, usage: Usage) -> None:
+        self.cost = max(self.cost, usage.cost)
+        self.tokens = max(self.tokens, usage.total_tokens)
         self.input = max(self.input, usage.cost / max(1, usage.input_tokens - usage.cached_tokens))
         self.output = max(self.output, usage.cost / max(1, usage.output_tokens))
         self.share = max(self.share, usage.cost / max(1, reserve.tokens))
@@ -40,6 +45,10 @@ class _Charges:
         input_tokens = reserve.tokens - reserve.output_tokens
         cost = input_tokens * self.input + reserve.output_tokens * self.output
         return replace(reserve, cost=max(reserve.cost, cost))
+
+    def like_the_dearest(self, reserve: Reserve) -> Reserve:
+        """The reserve of a call that nothing bounds: it may well be as dear as the dearest so far."""
+        return replace(reserve, cost=max(reserve.cost, self.cost), tokens=max(reserve.tokens, self.tokens))
 
     def guess(self, reserve: Reserve) -> Reserve:
         """The reserve of a call that uses as large a share of it as the dearest before."""
@@ -57,6 +66,10 @@ class Budget:
     follow: as if all of a call's cost were its input's, and all its output's. A call that does not fit by this bound is made
     alone, as long as the dearest share of a reserve so far fits. A call that uses more tokens than it was allowed, or whose cost
     nobody says, exhausts the budget: nothing can bound it.
+
+    Calls with an ``open`` reserve (launches of commands) can't be told what to keep to. The first of a session is made alone; each
+    later one reserves as much as the dearest so far. So they pass a limit by no more than what the first one costs, or what those
+    in flight cost beyond the dearest before them.
     """
 
     def __init__(
@@ -194,10 +207,16 @@ class Budget:
         """Learn what a model's calls cost, and whether its endpoint keeps to what it is asked for."""
         if usage is ZERO and not unknown:
             return
-        self._unbounded = self._unbounded or self._passed(reserve, usage) or self._untold(reserve, usage, unknown)
+        if reserve.open:
+            self._unbounded = self._unbounded or self._silent(reserve, usage, unknown)
+        else:
+            self._unbounded = self._unbounded or self._passed(reserve, usage) or self._untold(reserve, usage, unknown)
         if reserve.model is None or unknown:
             return
         charges = self._charges.setdefault(reserve.model, _Charges())
+        if reserve.open:
+            charges.learn(reserve, usage)
+            return
         if self.max_cost is not None:
             fair = reserve.fair(usage) * (1.0 + _ROUNDING) + _LEAST_COST
             charges.dearer = charges.dearer or not reserve.priced or usage.cost > fair
@@ -225,6 +244,26 @@ class Budget:
             f"can't be kept: give --prices FILE, or --max_total_tokens instead; {self._state()}"
         )
 
+    def _silent(self, reserve: Reserve, usage: Usage, unknown: bool) -> str | None:
+        """That a call which nothing bounds beforehand does not say afterwards what it used. One that failed (``unknown``) counts as the
+        dearest so far, once there is one."""
+        if unknown and reserve.model in self._charges:
+            return None
+        if self.max_cost is not None and (usage.unpriced_calls or unknown):
+            lacking, limit = "what it cost", "max_cost"
+        elif (
+            self.max_total_tokens is not None
+            and not usage.total_tokens
+            and (usage.unpriced_calls or usage.cost or unknown)
+        ):
+            lacking, limit = "how many tokens it used", "max_total_tokens"
+        else:
+            return None
+        return (
+            f"a launch of {reserve.model} did not say {lacking}, so that {limit} can't be kept: have it print that, as Claude Code does "
+            f"with --output-format=json and Codex with --json, or leave {limit} out; {self._state()}"
+        )
+
     def _state(self) -> str:
         """What is spent and reserved, of what."""
         told: list[str] = []
@@ -242,6 +281,8 @@ class Budget:
         charges = self._charges.get(reserve.model)
         if charges is None:
             return reserve, True
+        if reserve.open:
+            return charges.like_the_dearest(reserve), False
         if not charges.dearer:
             return reserve, False
         bound = charges.bound(reserve)
@@ -285,12 +326,23 @@ class Budget:
                 if charges and charges.dearer and reserve.priced
                 else ""
             )
+            if reserve.open:
+                return (
+                    f"{reserve.model} has cost up to ${reserve.cost:.4f} a launch, and ${left:.4f} is left of the budget of "
+                    f"${self.max_cost:g} (max_cost); a higher max_cost goes on from here ({self._state()}{self._assumed_cost()})"
+                )
             return (
                 f"the next call may cost up to ${reserve.cost:.4f}, and ${left:.4f} is left of the budget of "
                 f"${self.max_cost:g} (max_cost); {dearer}{_way_on('max_cost')} ({self._state()}{self._assumed_cost()})"
             )
         if self.max_total_tokens is not None and self.spent.total_tokens + reserve.tokens > self.max_total_tokens:
             left_tokens = self.max_total_tokens - self.spent.total_tokens
+            if reserve.open:
+                return (
+                    f"{reserve.model} has used up to {reserve.tokens:,} tokens a launch, and {left_tokens:,} are left of the budget of "
+                    f"{self.max_total_tokens:,} (max_total_tokens); a higher max_total_tokens goes on from here "
+                    f"({self._state()}{self._assumed_tokens()})"
+                )
             return (
                 f"the next call may use up to {reserve.tokens:,} tokens, and {left_tokens:,} are left of the budget of "
                 f"{self.max_total_tokens:,} (max_total_tokens); {_way_on('max_total_tokens')} "

@@ -8,36 +8,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.account import Account
 from manyhands.agents.command import CommandLine, CommandRunner, RunningCommand
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.redaction import Redactor
+from manyhands.core.usage import ZERO, Usage
 from manyhands.csv_jobs.corrections import Corrections
-from manyhands.csv_jobs.endings import last_words, overdue, unreported
-from manyhands.csv_jobs.found_json import result_in
+from manyhands.csv_jobs.endings import last_lines, last_words, overdue, unreported
+from manyhands.csv_jobs.found_json import NoResult, result_in
+from manyhands.csv_jobs.given import Given
 from manyhands.csv_jobs.prompt import corrected
 from manyhands.csv_jobs.reports import SECRET, OpenReport, Report, ReportRoom
 from manyhands.csv_jobs.rows import Accepted, Assignment
+from manyhands.csv_jobs.workers.costs import LaunchCosts
 from manyhands.engine.context import Context, Effect
+from manyhands.models.pricing import PriceTable
 from manyhands.tools.text import decode
 
 KIND = "worker"
 PATIENCE = 5.0
 """Seconds that a command may go on after its report was accepted."""
+PATIENCE_FOR_COSTS = 60.0
+"""The same where what it used is waited for, which is said at its end."""
 LONGEST_ROW = 100_000
 """Bytes of a row as JSON in the environment; a larger one is only in the file."""
 LONGEST_TAIL = 8_000
 """Characters that are recorded of the end of what a command printed."""
-_LONGEST_REASON = 600
-"""Characters of output beyond which it is searched in a thread of its own."""
+COST = "cost"
+"""The kind of a step in which it is noted what a launch used that ended after its report."""
 
 REPORTED, PRINTED, UNFIT, SILENT = "reported", "printed", "unfit", "silent"
 REFUSED, OVERDUE, FAILED = "refused", "overdue", "failed"
@@ -45,6 +52,10 @@ REFUSED, OVERDUE, FAILED = "refused", "overdue", "failed"
 with too many reports that do not fit, at the time limit, with an exit code other than 0."""
 _WITH_RESULT = {REPORTED: "mcp", PRINTED: "stdout"}
 _NAME = "--worker_command"
+
+
+class _NothingToNote(Exception):
+    """A launch had said what it used before its end was recorded, or says nothing."""
 
 
 class CommandWorker:
@@ -55,6 +66,7 @@ class CommandWorker:
         line: CommandLine,
         room: ReportRoom,
         *,
+        costs: LaunchCosts,
         runner: CommandRunner | None,
         folder: Path,
         data_dir: Path,
@@ -67,7 +79,8 @@ class CommandWorker:
         self._folder = folder
         self._data_dir = data_dir
         self._environ = environ
-        self.patience = patience
+        self.costs = costs
+        self.patience = PATIENCE_FOR_COSTS if costs.told else patience
 
     @classmethod
     @asynccontextmanager
@@ -81,13 +94,19 @@ class CommandWorker:
         data_dir: Path,
         environ: Mapping[str, str],
         patience: float = PATIENCE,
+        prices: PriceTable | None = None,
+        bounded: bool = False,
+        earlier: Usage = ZERO,
         replay: bool = False,
     ) -> AsyncIterator[CommandWorker]:
         """``room``: where its reports are handed in, in this process; ``mark``: of the run's processes (``process_mark``);
         ``folder``: where commands start; ``environ``: what they inherit; ``patience``: seconds that one may go on after its report
-        was accepted. Raises UserError if the command can't be found."""
+        was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``. Raises UserError if the command can't be found."""
         line = CommandLine.parse(command, name=_NAME)
-        made = partial(cls, line, room, folder=folder, data_dir=data_dir, environ=environ, patience=patience)
+        costs = LaunchCosts(line.words, prices or PriceTable(), bounded=bounded, earlier=earlier)
+        made = partial(
+            cls, line, room, costs=costs, folder=folder, data_dir=data_dir, environ=environ, patience=patience
+        )
         if replay:
             yield made(runner=None)
             return
@@ -184,10 +203,14 @@ class _Launch:
         self._prompt = prompt
         self._seconds = seconds
         self._command: RunningCommand | None = None
+        self._permit: int | None = None
+        self._settled = self._recorded = False
+        self._late: asyncio.Future[Usage | None] = asyncio.get_running_loop().create_future()
 
     async def step(self, request: Json) -> dict[str, Any]:
         """What is recorded of it. Nothing of it runs any more afterwards."""
         patience, has_result = 0.0, False
+        noting = self._noting(request["launch"])
         try:
             output: dict[str, Any] = await self._context.step(KIND, request, self._effect)
             has_result = output["ended"] in _WITH_RESULT
@@ -195,8 +218,50 @@ class _Launch:
                 self._report.settled(True)
                 patience = self._worker.patience
         finally:
-            await self._close(patience, has_result=has_result)
+            try:
+                await self._close(patience, has_result=has_result)
+            finally:
+                self._settle_late()
+                if noting is not None:
+                    await noting
         return output
+
+    def _noting(self, launch: int) -> asyncio.Future[None] | None:
+        """Take a step for what a launch uses that ends after its report was recorded. It begins now, because none begins in a run that is
+        about to stop; it is recorded only if the launch says something so late."""
+        scope = self._context.scope(f"cost-{launch}")
+        launches = not self._context.replaying
+        if not scope.replaying and not (launches and self._worker.costs.told):
+            return None
+
+        async def effect() -> Effect:
+            usage = await self._late
+            if usage is None:
+                raise _NothingToNote
+            return Effect(None, usage)
+
+        async def note() -> None:
+            with suppress(_NothingToNote):
+                await scope.step(COST, None, effect)
+
+        return asyncio.ensure_future(note())
+
+    def _settle_late(self) -> None:
+        """Count what a launch used that ended after its report, or was cut off."""
+        usage = None
+        if self._command is not None and not self._settled:
+            end = self._command.so_far()
+            account = self._worker.costs.read(decode(end.output))
+            self._settle(account, failed=end.exit_code != 0)
+            usage = self._worker.costs.usage(account) if self._recorded else None
+        if not self._late.done():
+            self._late.set_result(None if usage is ZERO else usage)
+
+    def _settle(self, account: Account | None, *, failed: bool) -> None:
+        """End the launch for the budget. ``account``: None if it was not made."""
+        self._settled = True
+        permit, self._permit = self._permit, None
+        self._worker.costs.end(self._context, permit, account, failed=failed)
 
     async def _close(self, patience: float, *, has_result: bool) -> None:
         """End the command. ``has_result``: what is recorded is the row's result, also if the row is stopped while the command ends."""
@@ -208,21 +273,39 @@ class _Launch:
                     raise
 
     async def _effect(self) -> Effect:
-        command = self._command = self._worker.start(self._prompt, self._assignment, self._context, self._report.secret)
+        command = await self._launched()
         report = await self._first(command)
         if report is None and command.exit_code is not None:
             await command.gathered()
         redactor = self._worker.redactor(self._report.secret)
         end = command.so_far()
-        printed = redactor.text(decode(end.output))
+        printed, errors = redactor.text(decode(end.output)), redactor.text(decode(end.errors))
+        account = self._worker.costs.read(printed)
         output = {
-            **await self._outcome(report, end.exit_code, printed),
+            **await self._outcome(report, end.exit_code, printed, account),
             "exit_code": end.exit_code,
             "seconds": round(end.seconds, 3),
             "stdout": printed[-LONGEST_TAIL:],
-            "stderr": redactor.text(decode(end.errors))[-LONGEST_TAIL:],
+            "stderr": errors[-LONGEST_TAIL:],
         }
-        return Effect(redactor.json(output))
+        if output["ended"] == FAILED:
+            output["error"] = redactor.text(last_lines(account.error or errors.strip() or printed))
+        usage = ZERO
+        if output["ended"] != REPORTED:  # else it goes on, and may say so yet
+            usage = self._worker.costs.usage(account)
+            self._settle(account, failed=end.exit_code != 0)
+        self._recorded = True
+        return Effect(redactor.json(output), usage)
+
+    async def _launched(self) -> RunningCommand:
+        """Launch the command once the budget allows it."""
+        self._permit = await self._worker.costs.begin(self._context)
+        try:
+            self._command = self._worker.start(self._prompt, self._assignment, self._context, self._report.secret)
+        except BaseException:
+            self._settle(None, failed=True)
+            raise
+        return self._command
 
     async def _first(self, command: RunningCommand) -> Report | None:
         """Wait for a report, for the command's end, for a report too many that does not fit, or for the time limit."""
@@ -235,9 +318,12 @@ class _Launch:
             ended.cancel()
             arrived.cancel()
 
-    async def _outcome(self, report: Report | None, exit_code: int | None, printed: str) -> dict[str, Any]:
+    async def _outcome(
+        self, report: Report | None, exit_code: int | None, printed: str, account: Account
+    ) -> dict[str, Any]:
         """What came of it: how it ended, the result if there is one, and the refusals so far."""
         corrections = self._report.corrections
+        why = None
         result, stop = (None, False) if report is None else (report.result, report.stop)
         if report is not None:
             ended = REPORTED
@@ -245,10 +331,10 @@ class _Launch:
             ended = REFUSED
         elif exit_code is None:
             ended = OVERDUE
-        elif exit_code != 0:
+        elif exit_code != 0 or account.error is not None:
             ended = FAILED
         else:
-            ended, result, stop = await self._printed(printed)
+            ended, result, stop, why = await self._printed(printed)
         return {
             "ended": ended,
             "result": result,
@@ -257,17 +343,19 @@ class _Launch:
             "refused": corrections.refused,
             "last_report": corrections.last,
             "violations": list(corrections.violations),
+            **({} if why is None else {"why": why}),
         }
 
-    async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool]:
-        schema = self._assignment.schema
-        found = await result_in(text, schema)
-        if found is None:
-            return SILENT, None, False
+    async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool, str | None]:
+        """How a launch that ended well came out; the result, whether it asks to end the job, and why there is none."""
+        given = Given(self._prompt, dict(self._assignment.row))
+        found = await result_in(text, self._assignment.schema, given)
+        if isinstance(found, NoResult):
+            return SILENT, None, False, found.why
         if found.violations:
             self._report.corrections.refuse(found.result, found.violations)
-            return UNFIT, None, False
-        return PRINTED, found.result, found.stop
+            return UNFIT, None, False, None
+        return PRINTED, found.result, found.stop, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +387,9 @@ def _failure(output: Mapping[str, Any], corrections: Corrections, assignment: As
     if ended == OVERDUE:
         return overdue(assignment.max_seconds)
     if ended == FAILED:
-        return ItemError(Cause.WORKER_ERROR, f"worker exited with code {output['exit_code']}{_reason(output)}")
-    return unreported({**corrections.record(), "last_answer": last_words(output["stdout"])})
-
-
-def _reason(output: Mapping[str, Any]) -> str:
-    """The last lines of what a command printed before it failed."""
-    lines = (output["stderr"].strip() or output["stdout"].strip()).splitlines()
-    text = " | ".join([line.strip() for line in lines if line.strip()][-3:])
-    return f": {text[-_LONGEST_REASON:]}" if text else ""
+        said = output.get("error") or last_lines(output["stderr"].strip() or output["stdout"])
+        code = output["exit_code"]
+        text = f"worker exited with code {code}" if code else "worker said that it failed"
+        return ItemError(Cause.WORKER_ERROR, f"{text}: {said}" if said else text)
+    record = {**corrections.record(), "last_answer": last_words(output["stdout"])}
+    return unreported(record, why=output.get("why"))
