@@ -123,7 +123,7 @@ def perform_session(session: Session) -> int:
         print_unwritten(result)  # what earlier sessions have written is not told as this one's
         return exit_code(result, {}, options.fail_on)
     figures = print_report(result, options)
-    return exit_code(result, figures, options.fail_on)
+    return exit_code(result, figures, options.fail_on, ungraded=options.allow_ungraded)
 
 
 def _print_schema(argv: list[str]) -> int:

@@ -108,6 +108,10 @@ class TestGrader:
             "verdict": total.verdict,
             "threshold": limit,
         }
+        if total.left_out:
+            record["notices"] = [*record["notices"], *map(left_out_notice, total.left_out)]
+        if total.value is None and total.error is None:
+            return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED, "verdict": None})
         if total.value is None:
             error = total.error or "a grader broke"
             raise ItemError(Cause.GRADER_ERROR, error, record={**record, "status": GRADER_ERROR, "error": error})
@@ -161,6 +165,11 @@ def entries_of(test: Test, *, judged: bool) -> tuple[Mapping[str, Any], ...]:
         return test.graders
     kind = test.default_grader or DEFAULT_GRADER
     return ({"type": kind, "name": kind},) if judged or kind not in JUDGING else ()
+
+
+def left_out_notice(of: str) -> str:
+    """What a result says of a grader that found nothing to compare. ``of``: its name and why."""
+    return f"grader left out of the score: {of}"
 
 
 def grader_broken(item: TestItem, answer: Answer, failure: ItemError, *, simulated: bool) -> ItemError:

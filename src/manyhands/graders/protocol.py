@@ -61,10 +61,11 @@ class Candidate:
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Score:
-    """What a grader found. ``value``: 0 to 1, or None if the grader itself failed, and then ``error`` says how. ``verdict``: ``pass``,
-    ``borderline``, ``fail``, or ``error``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a composite's
-    members. ``minimum``: what a required grader must reach, None if it is not required. ``min_score``: the score from which on this
-    grader's own verdict is pass, None if that is the run's pass limit."""
+    """What a grader found. ``value``: 0 to 1; or None if the grader itself failed, and then ``error`` says how, or if there was nothing
+    that it could have compared, and then ``left_out`` says what is missing, and it counts as if it were not there. ``verdict``: ``pass``,
+    ``borderline``, ``fail``, ``error``, or ``left_out``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a
+    composite's members. ``minimum``: what a required grader must reach, None if it is not required. ``min_score``: the score from which on
+    this grader's own verdict is pass, None if that is the run's pass limit."""
 
     name: str
     type: str
@@ -80,6 +81,7 @@ class Score:
     error: str | None = None
     usage: Usage = ZERO
     min_score: float | None = None
+    left_out: str | None = None
 
     @property
     def simulated(self) -> bool:
@@ -109,6 +111,8 @@ class Score:
             value["scores"] = [score.to_json() for score in self.scores]
         if self.error is not None:
             value["error"] = self.error
+        if self.left_out is not None:
+            value["left_out"] = self.left_out
         if self.simulated:
             value["simulated"] = True
         return value
@@ -168,6 +172,10 @@ class Grading:
     scripts: ScriptPool
     seconds: float = 120.0
     pass_limit: float = PASS_LIMIT
+
+
+LEFT_OUT = "left_out"
+"""The verdict of a grader that found nothing to compare."""
 
 
 class Grader(Protocol):
