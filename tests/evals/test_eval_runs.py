@@ -446,3 +446,82 @@ async def test_what_can_not_be_graded_again_is_said_before_anything_is_made(
     with pytest.raises(UserError, match=message):
         await perform_eval(tmp_path, "again", regrade=name)
     assert not (tmp_path / "data" / "again").exists()
+
+
+FILES_OF_TESTS = """\
+    input:
+      - role: system
+        content: [{type: file, value: "house rules.md"}, {type: text, value: be kind}]
+    tests:
+      - id: list
+        criteria: c
+        input:
+          - role: user
+            content: [{type: file, value: one.txt}, {type: text, value: and}, {type: file, value: "two words.txt"}]
+          - {role: assistant, content: {type: file, value: three.txt}}
+          - role: user
+            content: [{type: file, value: ./one.txt}, {type: file, value: sub/../one.txt}, {type: file, value: own.guide}]
+      - {id: named, criteria: c, input: look, input_files: ["two words.txt", one.txt, "two words.txt"]}
+"""
+PRINT_FILES = """\
+    import json, os, sys
+    found = json.dumps(sys.argv[1:])
+    if "MANYHANDS_BATCH_INPUT_FILE" in os.environ and os.environ["MANYHANDS_EVAL_ID"] == "batch":
+        tests = [json.loads(line) for line in open(os.environ["MANYHANDS_BATCH_INPUT_FILE"])]
+        with open(os.environ["MANYHANDS_OUTPUT_FILE"], "w") as out:
+            for test in tests:
+                out.write(json.dumps({"id": test["id"], "text": json.dumps([sys.argv[1:], test["files"]])}) + "\\n")
+    else:
+        print(found)
+"""
+LISTED = ["own.guide", "house rules.md", "one.txt", "two words.txt", "three.txt"]
+NAMED = ["house rules.md", "two words.txt", "one.txt"]
+
+
+def with_files(folder: Path, **more: Any) -> None:
+    target = cli("files", "{FILES}", **more)
+    write(folder, f"    targets: [{target}]\n{FILES_OF_TESTS}    assert: [{{type: is_json}}]\n", files=PRINT_FILES)
+    for name in (*LISTED, "late file.txt"):
+        (folder / name).write_text(name)
+    (folder / "sub").mkdir()
+    (folder / ".agentv").mkdir()
+    (folder / ".agentv" / "config.yaml").write_text("guideline_patterns: ['**/*.guide']\n")
+    (folder / ".git").mkdir()
+
+
+def paths(folder: Path, *names: str) -> list[str]:
+    return [str(folder.resolve() / name) for name in names]
+
+
+async def test_a_command_gets_every_file_of_its_test_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_files(tmp_path)
+    run = await perform_eval(tmp_path)
+    assert json.loads(run.record("list")["answer"]) == paths(tmp_path, *LISTED)
+    assert json.loads(run.record("named")["answer"]) == paths(tmp_path, *NAMED)
+
+
+async def test_a_batch_command_gets_every_file_of_all_tests_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_files(tmp_path, provider_batching=True)
+    run = await perform_eval(tmp_path)
+    everything = paths(tmp_path, *LISTED)
+    assert json.loads(run.record("list")["answer"]) == [everything, everything]
+    assert json.loads(run.record("named")["answer"]) == [everything, paths(tmp_path, *NAMED)]
+
+
+async def test_a_command_gets_the_files_of_all_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_files(tmp_path)
+    turns = "[{input: [{type: file, value: one.txt}]}, {input: [{type: file, value: late file.txt}], assert: [{type: is_json}]}]"
+    suite_file = tmp_path / "suite.yaml"
+    suite_file.write_text(
+        f"{suite_file.read_text()}  - {{id: talk, mode: conversation, turns: {turns}}}\n".replace(
+            "assert: [{type: is_json}]\n", "", 1
+        )
+    )
+    run = await perform_eval(tmp_path, test_id="talk")
+    expected = paths(tmp_path, "house rules.md", "one.txt", "late file.txt")
+    assert [json.loads(turn["answer"]) for turn in run.record("talk")["turns"]] == [expected, expected]
