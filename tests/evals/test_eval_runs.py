@@ -16,6 +16,7 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.evals.target_reports import said, target_reports
 from manyhands.testing.eval_runs import EvalRun, perform_eval
+from manyhands.testing.scripted_server import ScriptedServer, chat_response
 
 SITUATIONS = Path(__file__).parents[3] / "shared" / "data" / "evals" / "batch_situations"
 BULK = """\
@@ -525,3 +526,45 @@ async def test_a_command_gets_the_files_of_all_turns(tmp_path: Path, monkeypatch
     run = await perform_eval(tmp_path, test_id="talk")
     expected = paths(tmp_path, "house rules.md", "one.txt", "late file.txt")
     assert [json.loads(turn["answer"]) for turn in run.record("talk")["turns"]] == [expected, expected]
+
+
+BUDGETS = """\
+    - {type: token_usage, name: all, max_total: 200}
+    - {type: token_usage, name: less, max_total: 199}
+    - {type: execution_metrics, name: both, max_tokens: 120}
+    - {type: execution_metrics, name: fewer, max_tokens: 119}
+"""
+
+
+def budgets(run: EvalRun, test_id: str = "a") -> dict[str, float]:
+    return {score["name"]: score["score"] for score in run.record(test_id)["scores"]}
+
+
+@pytest.mark.parametrize("name", ["run", "regraded"])
+async def test_tokens_of_a_record_that_came_from_a_cache_are_added_to_its_total(tmp_path: Path, name: str) -> None:
+    record = {"id": "a", "text": "hi", "token_usage": {"input": 100, "output": 20, "cached": 80}}
+    (tmp_path / "out.jsonl").write_text(json.dumps(record))
+    (tmp_path / "suite.yaml").write_text(f"tests: [{{id: a, input: x}}]\nassert:\n{dedent(BUDGETS)}")
+    run = await perform_eval(tmp_path, from_output=str(tmp_path / "out.jsonl"))
+    if name == "regraded":
+        run = await perform_eval(tmp_path, name, regrade="run")
+    assert budgets(run) == {"all": 1, "less": 0, "both": 1, "fewer": 0}
+    assert run.record("a")["token_usage"] == {"input": 100, "output": 20, "cached": 80}
+    assert run.summary["token_usage"] == {"input": 100, "output": 20, "cached": 80, "tests_with_usage": 1}
+
+
+async def test_tokens_of_a_model_that_came_from_a_cache_are_part_of_its_input(tmp_path: Path) -> None:
+    answer = chat_response("hi")
+    answer["usage"] = {
+        "prompt_tokens": 180, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 80},
+    }  # fmt: skip
+    turns = "mode: conversation, turns: [{input: x, assert: [{type: token_usage, name: all, max_total: 200}]}]"
+    async with ScriptedServer([answer]) as server:
+        target = f"{{name: m, provider: model, model: m, base_url: '{server.base_url}'}}"
+        tests = f"[{{id: a, input: x}}, {{id: talk, {turns}}}]"
+        (tmp_path / "suite.yaml").write_text(f"targets: [{target}]\ntests: {tests}\nassert:\n{dedent(BUDGETS)}")
+        for name, more in (("run", {"cache": True}), ("cached", {"cache": True}), ("regraded", {"regrade": "run"})):
+            run = await perform_eval(tmp_path, name, **more)
+            assert budgets(run) == {"all": 1, "less": 0, "both": 0, "fewer": 0}
+            (turn, whole) = run.record("talk")["scores"]
+            assert (turn["score"], [each["score"] for each in whole["scores"]]) == (1, [1, 0, 0, 0])

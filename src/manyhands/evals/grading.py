@@ -197,6 +197,7 @@ def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = N
         duration_ms=answer.duration_ms,
         cost_usd=answer.cost_usd,
         token_usage=answer.token_usage,
+        cached_in_input=answer.cached_in_input,
         metadata=test.metadata,
         folder=folder,
         files=test.files,

@@ -23,7 +23,7 @@ from manyhands.evals.dependencies import unperformed
 from manyhands.evals.grading import ERROR, FAILED, PASSED, TestGrader, answer_record, grader_broken
 from manyhands.evals.items import TestItem
 from manyhands.evals.opening import Openings
-from manyhands.evals.prepared import PreparedEval
+from manyhands.evals.prepared import MODELS, PreparedEval
 from manyhands.evals.records import Answer, read_text
 from manyhands.evals.retrying import within
 from manyhands.evals.run_control import RunControl
@@ -138,7 +138,7 @@ class Performing:
 
         async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
             if isinstance(answerer, RecordedAnswerer):
-                return answerer.turn(item, number)
+                return self._counted(item, answerer.turn(item, number))
             return await self._answered(scope, turn, told, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
@@ -173,7 +173,7 @@ class Performing:
                 return await answerer.answer_to(context, item.test_id, item.graders)
             limit = within(seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
             async with self.control.time.running(context.item.number), limit:
-                return await answerer.answer(context, item.test, item.trial, workspace)
+                return self._counted(item, await answerer.answer(context, item.test, item.trial, workspace))
         except ItemError as failure:
             record = answer_record(item, read_text("", error=failure.message), simulated=answerer.simulated)
             raise ItemError(
@@ -182,6 +182,10 @@ class Performing:
                 retry_after=failure.retry_after,
                 record={**record, "error": failure.message},
             ) from failure
+
+    def _counted(self, item: TestItem, answer: Answer) -> Answer:
+        """An answer that says how its tokens are counted: of a model that this program asks, as its endpoint counts them."""
+        return replace(answer, cached_in_input=True) if self._asked(item)[0].kind in MODELS else answer
 
     async def _graded(
         self,

@@ -34,7 +34,8 @@ class Candidate:
 
     ``answer``: the text; ``output``: the target's messages, None where it gave none; ``trace``: its summary (behaviour specification
     of evals, section 3.4), None without one; ``duration_ms``, ``cost_usd``, ``token_usage`` (``{"input", "output", "cached"?}``):
-    None where not known. ``folder``: the eval file's folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
+    None where not known; ``cached_in_input``: whether cached tokens are part of the input, and not besides. ``folder``: the eval file's
+    folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
     User data is as the person wrote it: no key of it is ever renamed.
     """
 
@@ -57,6 +58,7 @@ class Candidate:
     guideline_files: Sequence[Path] = ()
     workspace: Path | None = None
     file_changes: str | None = None
+    cached_in_input: bool = False
 
 
 @dataclass(slots=True)  # not frozen: see Outcome

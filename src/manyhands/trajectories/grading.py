@@ -169,6 +169,7 @@ def _candidate(
         trace=trace_of(output, uses=uses, errors=sum(use.failed for use in result.tool_uses), **figures),
         metadata=metadata if isinstance(metadata, Mapping) else {},
         folder=folder,
+        cached_in_input=True,
         **figures,
     )
 
