@@ -272,9 +272,8 @@ class _Choosing:
             choice = Choice((stand_in.name,), (stand_in,))
         else:
             choice = choose_targets(file, survey, available, options.target or (), self.findings)
-        return choice, choose_judges(
-            survey, () if options.regrade else choice.targets, options.judge_target, available, self.findings, recorded
-        )
+        judges = choose_judges(survey, choice, options.judge_target, available, self.findings, recorded)
+        return choice, judges
 
     def _check_all(self, survey: Survey, choice: Choice, targets: FileTargets) -> None:
         """Raises nothing; ``findings`` has what is wrong."""

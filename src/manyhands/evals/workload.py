@@ -192,7 +192,8 @@ class EvalsWorkload:
                 file, graders = row.payload["file"], written_graders(row.payload["test"])
                 found = self._prepared.target_of(file, row.payload["target"])
                 targets[file, found.name] = found
-                for judge in self._prepared.judges_of(file, found, judge_needs(graders)):
+                needs = [need for need in judge_needs(graders) if need.certain]
+                for judge in self._prepared.judges_of(file, found, needs):
                     judges[file, judge.name] = judge
         return list(targets.values()), list(judges.values())
 
