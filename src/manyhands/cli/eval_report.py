@@ -234,7 +234,7 @@ def _print_files(console: Console, folder: Path, options: EvalSpec) -> None:
 
 def _print_ending(console: Console, errors: Console, result: RunResult, figures: Figures) -> None:
     commands = (line for command in figures["commands"] for line in said(command))
-    for note in (*_left_out(figures), *commands, *hook_problems(result.folder), *result.notes):
+    for note in (*_edited(figures), *_left_out(figures), *commands, *hook_problems(result.folder), *result.notes):
         errors.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
@@ -242,6 +242,13 @@ def _print_ending(console: Console, errors: Console, result: RunResult, figures:
         errors.print(f"manyhands: stopped: {result.stopped}", markup=False, soft_wrap=True)
     for text in _next_steps(result, figures):
         console.print(text, markup=False, soft_wrap=True)
+
+
+def _edited(figures: Figures) -> Iterator[str]:
+    for each in figures.get("edited", ()):
+        counts = ", ".join(f"{count:,} {what}" for what, count in each["tests"].items() if count)
+        about = f"tests: {counts}" if counts else "what holds for all its tests"
+        yield f"{each['path']} has been edited since the run was made ({about}); these are results of the tests as they were"
 
 
 def _left_out(figures: Figures) -> Iterator[str]:

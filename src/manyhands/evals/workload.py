@@ -18,6 +18,7 @@ from manyhands.engine.strays import process_mark
 from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
 from manyhands.evals.checking import check_usable
 from manyhands.evals.conversation import written_graders
+from manyhands.evals.edits import Edits
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.grading import GradingSettings, TestGrader
 from manyhands.evals.items import plan_tests
@@ -52,6 +53,8 @@ class EvalsWorkload:
         self._test_files: set[str] = set()
         self._performing: Performing | None = None
         self._results: ResultsProcess | None = None
+        self.edits: tuple[Edits, ...] = ()
+        """What is different in the eval files since the run was made."""
         self.tell: Callable[[str], None] = _say_nothing
         """Shows the person a line while the run is performed."""
 
@@ -160,7 +163,7 @@ class EvalsWorkload:
     def export(self, reader: RunReader) -> None:
         process, self._results = self._results, None
         figures = None if process is None else process.figures()
-        write_results(reader, self._prepared, self._folder, figures)
+        write_results(reader, self._prepared, self._folder, figures, self.edits)
 
     @property
     def _opened(self) -> Performing:
