@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -13,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from manyhands.cli.progress import ProgressView, details
 from manyhands.core.errors import UserError
+from manyhands.engine.run import Progress, perform_run
+from manyhands.evals.session import open_eval
+from manyhands.evals.spec import EvalSpec
 from manyhands.evals.target_reports import said, target_reports
 from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
@@ -568,3 +573,42 @@ async def test_tokens_of_a_model_that_came_from_a_cache_are_part_of_its_input(tm
             assert budgets(run) == {"all": 1, "less": 0, "both": 0, "fewer": 0}
             (turn, whole) = run.record("talk")["scores"]
             assert (turn["score"], [each["score"] for each in whole["scores"]]) == (1, [1, 0, 0, 0])
+
+
+SLOW_BULK = """\
+    import json, os, sys, time
+    ids = open(os.environ["MANYHANDS_TEST_IDS_FILE"]).read().split()
+    with open(sys.argv[1], "w") as out:
+        for number, each in enumerate(ids):
+            while number == 2 and not os.path.exists("go-on"):
+                time.sleep(0.01)
+            out.write(json.dumps({"id": each, "text": "said", **({"error": "no"} if each == "bad" else {})}) + "\\n")
+            out.flush()
+        while not os.path.exists("end"):
+            time.sleep(0.01)
+"""
+
+
+async def test_progress_counts_what_is_graded_while_a_batch_command_runs(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("slow", "{OUTPUT_FILE}", provider_batching=True), "a", "bad", "c", "d"), slow=SLOW_BULK)
+    given = {"eval_files": [str(tmp_path / "suite.yaml")], "data_dir": str(tmp_path / "data"), "run_name": "run"}
+    session = await open_eval(EvalSpec.make(given), resume=False, notice=lambda text: None, environ=os.environ)
+    seen: list[str] = []
+    view = ProgressView("run", graded=lambda: session.workload.settling)
+
+    def on_progress(progress: Progress) -> None:
+        graded = session.workload.settling
+        view.show(progress)
+        seen.append(
+            f"{progress.finished}/{progress.items}: {details(progress, graded=graded)}".partition(" in flight")[0]
+        )
+        if graded == 2:
+            (tmp_path / "go-on").touch()
+        if graded == 4:
+            (tmp_path / "end").touch()
+
+    await perform_run(session.folder, session.workload, notice=lambda text: None, on_progress=on_progress)
+    assert "0/4: 2 graded, to end with their command, 2" in seen
+    assert "0/4: 4 graded, to end with their command, 0" in seen
+    assert session.workload.settling == 0
+    assert seen[-1] == "4/4: 0"

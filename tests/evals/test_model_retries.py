@@ -122,7 +122,7 @@ BUSY = [
 @pytest.mark.parametrize("none", [{"max_retries": 0}, {"max_attempts": 1}])
 @pytest.mark.parametrize("own", [{}, {"max_retries": 3}, {"retry_initial_delay_ms": 1}])
 async def test_no_retries_are_none(
-    tmp_path: Path, busy: ScriptedResponse, none: dict[str, int], own: dict[str, int]
+    tmp_path: Path, busy: ScriptedResponse, none: dict[str, Any], own: dict[str, Any]
 ) -> None:
     async with ScriptedServer([busy]) as target, ScriptedServer([busy]) as judge:
         mock = "{name: mock, provider: mock, response: said, judge_target: judge}"

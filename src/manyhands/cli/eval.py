@@ -118,6 +118,7 @@ def perform_session(session: Session) -> int:
         judge_again=session.judge_again,
         on_outcome=_print_outcome if options.verbose else None,
         failed="errors",
+        graded=lambda: session.workload.settling,
     )
     if result.error is not None and stamps(before) == before:
         print_unwritten(result)  # what earlier sessions have written is not told as this one's

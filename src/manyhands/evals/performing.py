@@ -51,6 +51,8 @@ class Performing:
         self._targets: dict[tuple[int, str], tuple[Target, OwnJudge]] = {}
         self._answerers: dict[tuple[int, str, int], asyncio.Future[Answerer]] = {}
         self._together: dict[tuple[int, str, int], BatchAnswerer] = {}
+        self.settling = 0
+        """Tests that are graded, and wait for the end of the command that answers all of them: they end with it."""
 
     async def perform(self, context: Context) -> Outcome:
         """See ``Workload.perform``."""
@@ -115,15 +117,25 @@ class Performing:
                 async with work:
                     outcome = await self._graded(context, item, target, answerer, answer, seen)
         except ItemError as failure:
-            raise await _settled_failure(item, answerer, failure) from failure
+            # Its end waits for the command's, so that this is not cut off when its last test has ended.
+            contradiction = await self._settled(item, answerer, failure.record)
+            raise failure if contradiction is None else _contradicted(contradiction, failure.record) from failure
         if seen is not None and seen.path is not None:
             place = str(seen.path.relative_to(self._folder.absolute()))
             outcome = replace(outcome, record={**outcome.record, PLACE: place})
         # The record was made for this outcome alone, so that it can be added to.
-        contradiction = await answerer.settle(item.test_id, outcome.record)
+        contradiction = await self._settled(item, answerer, outcome.record)
         if contradiction is not None:
             raise _contradicted(contradiction, outcome.record)
         return outcome
+
+    async def _settled(self, item: TestItem, answerer: BatchAnswerer, record: dict[str, Any]) -> str | None:
+        """See ``BatchAnswerer.settle``."""
+        self.settling += 1
+        try:
+            return await answerer.settle(item.test_id, record)
+        finally:
+            self.settling -= 1
 
     async def _conversed(
         self, context: Context, item: TestItem, answerer: Answerer, workspace: TestWorkspace | None
@@ -232,13 +244,6 @@ class Performing:
         # Trials are there to see how answers differ.
         cached = cached and item.trials == 1
         return answerer.target if isinstance(answerer, CachedAnswerer) and not cached else answerer
-
-
-async def _settled_failure(item: TestItem, answerer: BatchAnswerer, failure: ItemError) -> ItemError:
-    """What is known of a test that is an error when the command has ended: its end waits for that, so that the command is not cut off
-    when its last test has ended."""
-    contradiction = await answerer.settle(item.test_id, failure.record)
-    return failure if contradiction is None else _contradicted(contradiction, failure.record)
 
 
 def _contradicted(message: str, record: Mapping[str, Any]) -> ItemError:

@@ -62,6 +62,11 @@ class EvalsWorkload:
     def prepared(self) -> PreparedEval:
         return self._prepared
 
+    @property
+    def settling(self) -> int:
+        """See ``Performing``."""
+        return 0 if self._performing is None else self._performing.settling
+
     def have(self, files: tuple[EvalFile, ...]) -> None:
         """Take what was read already for planning. Its targets were looked after."""
         self._loaded, self._checked = files, True
