@@ -78,6 +78,28 @@ def test_a_secret_is_found_with_each_of_its_characters_written_in_any_way(secret
         assert REDACTED in json.dumps(redactor.json({"deep": [{"text": text}]}))
 
 
+@pytest.mark.parametrize("secret", ["-----BEGIN-----\nabc/def+0123\tx\n-----END-----", "first line\r\nsecond é\fline"])
+def test_a_secret_of_several_lines_is_found_however_its_lines_end(secret: str) -> None:
+    redactor = Redactor([secret])
+    lines = secret.replace("\r\n", "\n")
+    for text in (secret, lines, lines.replace("\n", "\r\n")) if "\r" not in secret else (secret,):
+        once = json.dumps(text)
+        for written in (text, once, json.dumps(once), json.dumps(json.dumps(once)), repr(text), quote(text)):
+            assert redactor.text(f"before {written} after").count(REDACTED) == 1, written
+            assert REDACTED.encode() in redactor.data(f"before {written} after".encode())
+            document = json.dumps({"text": written}).encode()
+            masked = redactor.masked(document)
+            assert (len(masked), b"line" in masked, b"abc" in masked) == (len(document), False, False)
+            assert json.loads(masked)
+            assert redactor.is_in(document)
+
+
+def test_the_lines_of_a_secret_are_secrets_too() -> None:
+    secret = "-----BEGIN PRIVATE KEY-----\nMIIBVgIBADANBgkqhkiG9w0B\nshort\n-----END PRIVATE KEY-----\n"
+    shown = "+-----BEGIN PRIVATE KEY-----\n+MIIBVgIBADANBgkqhkiG9w0B\n+short\n"
+    assert Redactor([secret]).text(shown) == shown.replace("MIIBVgIBADANBgkqhkiG9w0B", REDACTED)
+
+
 def test_short_values_numbers_and_stand_ins_are_no_secrets() -> None:
     for word in (
         "",

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from manyhands.cli.main import main
+from manyhands.cli.progress import details
+from manyhands.core.usage import ZERO
+from manyhands.engine.run import Progress
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BAR = """
@@ -62,3 +65,9 @@ def test_a_notice_does_not_run_into_a_live_bar() -> None:
     os.close(master)
     assert process.wait(10) == 0
     assert re.search(rb"\x1b\[2Knote: something happened", output), output
+
+
+def test_items_that_are_graded_are_not_in_flight_any_more() -> None:
+    progress = Progress({("running", ""): 3, ("pending", ""): 1}, ZERO, 3, 10.0, 0)
+    assert details(progress, graded=2) == "2 graded, to end with their command, 1 in flight, 0.2/s"
+    assert details(progress) == "3 in flight"

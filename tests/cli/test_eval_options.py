@@ -83,6 +83,8 @@ def test_made_up_answers_take_the_time_that_is_asked_for(folder: Path) -> None:
     ran = evaluate(folder, "--dry-run", "--dry-run-delay-min=40", "--dry-run-delay-max=50")
     assert ran.code == 1, ran.err
     assert figures(folder)["working_seconds"] >= 0.04
+    reversed_ = evaluate(folder, "--dry_run", "--dry_run_delay_min=5", "--dry_run_delay_max=0", name="t")
+    assert (reversed_.code, "must not be more than --dry_run_delay_max" in reversed_.err) == (2, True)
     refused = evaluate(folder, "--dry_run_delay=40", name="s")
     assert refused.code == 2
     assert "--dry_run_delay goes with --dry_run" in refused.err

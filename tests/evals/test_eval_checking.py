@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "an unknown judge of a target": (
         "targets:\n  t:\n    provider: mock\n    judge_target: jugde\n  judge: {provider: mock}\n"
-        "execution: {target: t}\n" + GRADED,
+        "execution: {target: t}\ntests:\n  - {id: a, input: i, criteria: c, assert: [{type: llm_judge}]}\n",
         "e.yaml, line 4: targets.t.judge_target: there is no target 'jugde'; did you mean judge?; known: t, judge",
     ),
     "an unknown judge of a grader": (
@@ -241,6 +241,10 @@ ACCEPTED: dict[str, str] = {
           j: {provider: openai, model: m, api_key: '${{ NOT_SET_HERE }}'}
         execution: {target: t}
         tests: [{id: a, input: i, assert: [{type: contains, value: e}]}]
+        """,
+    "no judge at all where none is needed": """\
+        targets: {t: {provider: mock, judge_target: nobody, response: e}}
+        tests: [{id: a, input: i, assert: [{type: contains, value: e, weight: 0}, {type: equals, value: e}]}]
         """,
     "a variable of a target that is not chosen": """\
         targets:
@@ -430,3 +434,102 @@ def test_only_what_is_certain_is_missing(command: str | list[str], said: str | N
     environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     found = missing(command, tmp_path, environ)
     assert (found and found.replace(str(tmp_path), "HERE")) == said
+
+
+JUDGES = """\
+    targets:
+      - {name: t, provider: mock, judge_target: j, response: e}
+      - {name: u, provider: mock, judge_target: nobody, response: e}
+      - {name: j, provider: openai, model: m, api_key: '${{ NOT_SET_HERE }}'}
+      - {name: broken, provider: openai, modle: m}
+      - {name: v, provider: mock, judge_target: broken, response: e}
+      - {name: plain, provider: mock, response: e}
+"""
+SOME_JUDGED = """\
+    execution: {target: t}
+    tests:
+      - {id: plain, input: i, tags: [p], assert: [{type: contains, value: e}]}
+      - {id: judged, input: i, criteria: c, assert: [{type: llm_judge}]}
+      - {id: ungraded, input: i, criteria: c}
+      - {id: named, input: i, criteria: c, assert: [{type: llm_judge, target: nobody}]}
+      - id: deep
+        input: i
+        criteria: c
+        assert: [{type: composite, name: both, assert: [{type: contains, value: e}, {type: llm_judge}]}]
+      - {id: program, input: i, assert: [{type: script, script: echo fine, target: true}]}
+      - {id: talk, mode: conversation, turns: [{input: i, assert: [be nice]}]}
+      - {id: expects, mode: conversation, turns: [{input: i, expected_output: e}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--test_id=plain",),
+        ("--test_id=!judged,!ungraded,!named,!deep,!program,!talk,!expects",),
+        ("--tag=p",),
+        ("--tag=p", "--target=u"),
+        ("--tag=p", "--target=v"),
+        ("--tag=p", "--target=t,u,v"),
+        ("--tag=p", "--judge_target=nobody"),
+        ("--tag=p", "--judge_target=broken", "--target=plain"),
+        ("--tag=p", "--dry_run", "--fail_on=never"),
+        ("--tag=p", "--dry_run", "--judge_target=nobody", "--fail_on=never"),
+        ("--tag=p", "--from_output=out.jsonl"),
+    ],
+)
+def test_judges_are_looked_for_only_where_chosen_tests_need_one(tmp_path: Path, words: tuple[str, ...]) -> None:
+    write(tmp_path, {"e.yaml": SOME_JUDGED, "targets.yaml": JUDGES, "out.jsonl": '{"id": "plain", "text": "e"}'})
+    ran = run_command(tmp_path, "eval", "e.yaml", "--run_name=r", "--quiet", *words)
+    assert ran.code == 0, ran.err
+    again = run_command(tmp_path, "eval", "e.yaml", "--run_name=s", "--quiet", "--regrade=r", "--tag=p")
+    assert again.code in (0, 1), again.err
+    (tmp_path / "targets.yaml").unlink()
+    assert run_command(tmp_path, "resume", "r", "--quiet").code in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--test_id=judged",), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=ungraded",), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=deep",), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=program",), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=talk",), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=expects",), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=judged", "--dry_run"), "the environment variable NOT_SET_HERE is not set"),
+        (("--test_id=named",), "grader 'llm_judge': there is no target 'nobody'"),
+        (("--test_id=judged", "--target=u"), "judge_target: there is no target 'nobody'"),
+        (("--test_id=judged", "--target=v"), "unknown key; did you mean model?"),
+        (
+            ("--test_id=judged", "--target=plain", "--judge_target=nobody"),
+            "--judge_target: there is no target 'nobody'",
+        ),
+        (("--test_id=judged", "--target=plain"), "asks a judge, and no judge is configured"),
+    ],
+)
+def test_a_judge_that_chosen_tests_need_has_to_be_there(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    write(tmp_path, {"e.yaml": SOME_JUDGED, "targets.yaml": JUDGES})
+    ran = run_command(tmp_path, "eval", "e.yaml", "--run_name=r", "--quiet", *words)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_judge_that_is_not_there_and_not_needed_is_spoken_of(tmp_path: Path) -> None:
+    write(tmp_path, {"e.yaml": SOME_JUDGED, "targets.yaml": JUDGES})
+    ran = run_command(tmp_path, "eval", "e.yaml", "--run_name=r", "--quiet", "--tag=p", "--target=u")
+    assert (
+        "targets.yaml, line 3: targets[1].judge_target: there is no target 'nobody', and no judge is needed" in ran.err
+    )
+
+
+def test_a_run_that_needed_no_judge_is_graded_again_with_one(tmp_path: Path) -> None:
+    targets = "targets: [{name: t, provider: mock, judge_target: j}, {name: j, provider: model, model: simulated}]\n"
+    for grader, words in (("{type: is_json}", ()), ("{type: llm_judge}", ("--regrade=r0",))):
+        tests = f"execution: {{target: t}}\ntests: [{{id: a, input: i, criteria: c, assert: [{grader}]}}]\n"
+        write(tmp_path, {"e.yaml": targets + tests})
+        name = f"r{len(words)}"
+        ran = run_command(tmp_path, "eval", "e.yaml", f"--run_name={name}", "--quiet", *words)
+        assert ran.code in (0, 1), ran.err
+        (record,) = read_lines(tmp_path / "data" / name / "results.jsonl")
+        assert record["status"] in ("passed", "failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -13,9 +14,14 @@ from typing import Any
 
 import pytest
 
+from manyhands.cli.progress import ProgressView, details
 from manyhands.core.errors import UserError
+from manyhands.engine.run import Progress, perform_run
+from manyhands.evals.session import open_eval
+from manyhands.evals.spec import EvalSpec
 from manyhands.evals.target_reports import said, target_reports
 from manyhands.testing.eval_runs import EvalRun, perform_eval
+from manyhands.testing.scripted_server import ScriptedServer, chat_response
 
 SITUATIONS = Path(__file__).parents[3] / "shared" / "data" / "evals" / "batch_situations"
 BULK = """\
@@ -446,3 +452,163 @@ async def test_what_can_not_be_graded_again_is_said_before_anything_is_made(
     with pytest.raises(UserError, match=message):
         await perform_eval(tmp_path, "again", regrade=name)
     assert not (tmp_path / "data" / "again").exists()
+
+
+FILES_OF_TESTS = """\
+    input:
+      - role: system
+        content: [{type: file, value: "house rules.md"}, {type: text, value: be kind}]
+    tests:
+      - id: list
+        criteria: c
+        input:
+          - role: user
+            content: [{type: file, value: one.txt}, {type: text, value: and}, {type: file, value: "two words.txt"}]
+          - {role: assistant, content: {type: file, value: three.txt}}
+          - role: user
+            content: [{type: file, value: ./one.txt}, {type: file, value: sub/../one.txt}, {type: file, value: own.guide}]
+      - {id: named, criteria: c, input: look, input_files: ["two words.txt", one.txt, "two words.txt"]}
+"""
+PRINT_FILES = """\
+    import json, os, sys
+    found = json.dumps(sys.argv[1:])
+    if "MANYHANDS_BATCH_INPUT_FILE" in os.environ and os.environ["MANYHANDS_EVAL_ID"] == "batch":
+        tests = [json.loads(line) for line in open(os.environ["MANYHANDS_BATCH_INPUT_FILE"])]
+        with open(os.environ["MANYHANDS_OUTPUT_FILE"], "w") as out:
+            for test in tests:
+                out.write(json.dumps({"id": test["id"], "text": json.dumps([sys.argv[1:], test["files"]])}) + "\\n")
+    else:
+        print(found)
+"""
+LISTED = ["own.guide", "house rules.md", "one.txt", "two words.txt", "three.txt"]
+NAMED = ["house rules.md", "two words.txt", "one.txt"]
+
+
+def with_files(folder: Path, **more: Any) -> None:
+    target = cli("files", "{FILES}", **more)
+    write(folder, f"    targets: [{target}]\n{FILES_OF_TESTS}    assert: [{{type: is_json}}]\n", files=PRINT_FILES)
+    for name in (*LISTED, "late file.txt"):
+        (folder / name).write_text(name)
+    (folder / "sub").mkdir()
+    (folder / ".agentv").mkdir()
+    (folder / ".agentv" / "config.yaml").write_text("guideline_patterns: ['**/*.guide']\n")
+    (folder / ".git").mkdir()
+
+
+def paths(folder: Path, *names: str) -> list[str]:
+    return [str(folder.resolve() / name) for name in names]
+
+
+async def test_a_command_gets_every_file_of_its_test_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_files(tmp_path)
+    run = await perform_eval(tmp_path)
+    assert json.loads(run.record("list")["answer"]) == paths(tmp_path, *LISTED)
+    assert json.loads(run.record("named")["answer"]) == paths(tmp_path, *NAMED)
+
+
+async def test_a_batch_command_gets_every_file_of_all_tests_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_files(tmp_path, provider_batching=True)
+    run = await perform_eval(tmp_path)
+    everything = paths(tmp_path, *LISTED)
+    assert json.loads(run.record("list")["answer"]) == [everything, everything]
+    assert json.loads(run.record("named")["answer"]) == [everything, paths(tmp_path, *NAMED)]
+
+
+async def test_a_command_gets_the_files_of_all_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_files(tmp_path)
+    turns = "[{input: [{type: file, value: one.txt}]}, {input: [{type: file, value: late file.txt}], assert: [{type: is_json}]}]"
+    suite_file = tmp_path / "suite.yaml"
+    suite_file.write_text(
+        f"{suite_file.read_text()}  - {{id: talk, mode: conversation, turns: {turns}}}\n".replace(
+            "assert: [{type: is_json}]\n", "", 1
+        )
+    )
+    run = await perform_eval(tmp_path, test_id="talk")
+    expected = paths(tmp_path, "house rules.md", "one.txt", "late file.txt")
+    assert [json.loads(turn["answer"]) for turn in run.record("talk")["turns"]] == [expected, expected]
+
+
+BUDGETS = """\
+    - {type: token_usage, name: all, max_total: 200}
+    - {type: token_usage, name: less, max_total: 199}
+    - {type: execution_metrics, name: both, max_tokens: 120}
+    - {type: execution_metrics, name: fewer, max_tokens: 119}
+"""
+
+
+def budgets(run: EvalRun, test_id: str = "a") -> dict[str, float]:
+    return {score["name"]: score["score"] for score in run.record(test_id)["scores"]}
+
+
+@pytest.mark.parametrize("name", ["run", "regraded"])
+async def test_tokens_of_a_record_that_came_from_a_cache_are_added_to_its_total(tmp_path: Path, name: str) -> None:
+    record = {"id": "a", "text": "hi", "token_usage": {"input": 100, "output": 20, "cached": 80}}
+    (tmp_path / "out.jsonl").write_text(json.dumps(record))
+    (tmp_path / "suite.yaml").write_text(f"tests: [{{id: a, input: x}}]\nassert:\n{dedent(BUDGETS)}")
+    run = await perform_eval(tmp_path, from_output=str(tmp_path / "out.jsonl"))
+    if name == "regraded":
+        run = await perform_eval(tmp_path, name, regrade="run")
+    assert budgets(run) == {"all": 1, "less": 0, "both": 1, "fewer": 0}
+    assert run.record("a")["token_usage"] == {"input": 100, "output": 20, "cached": 80}
+    assert run.summary["token_usage"] == {"input": 100, "output": 20, "cached": 80, "tests_with_usage": 1}
+
+
+async def test_tokens_of_a_model_that_came_from_a_cache_are_part_of_its_input(tmp_path: Path) -> None:
+    answer = chat_response("hi")
+    answer["usage"] = {
+        "prompt_tokens": 180, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 80},
+    }  # fmt: skip
+    turns = "mode: conversation, turns: [{input: x, assert: [{type: token_usage, name: all, max_total: 200}]}]"
+    async with ScriptedServer([answer]) as server:
+        target = f"{{name: m, provider: model, model: m, base_url: '{server.base_url}'}}"
+        tests = f"[{{id: a, input: x}}, {{id: talk, {turns}}}]"
+        (tmp_path / "suite.yaml").write_text(f"targets: [{target}]\ntests: {tests}\nassert:\n{dedent(BUDGETS)}")
+        for name, more in (("run", {"cache": True}), ("cached", {"cache": True}), ("regraded", {"regrade": "run"})):
+            run = await perform_eval(tmp_path, name, **more)
+            assert budgets(run) == {"all": 1, "less": 0, "both": 0, "fewer": 0}
+            (turn, whole) = run.record("talk")["scores"]
+            assert (turn["score"], [each["score"] for each in whole["scores"]]) == (1, [1, 0, 0, 0])
+
+
+SLOW_BULK = """\
+    import json, os, sys, time
+    ids = open(os.environ["MANYHANDS_TEST_IDS_FILE"]).read().split()
+    with open(sys.argv[1], "w") as out:
+        for number, each in enumerate(ids):
+            while number == 2 and not os.path.exists("go-on"):
+                time.sleep(0.01)
+            out.write(json.dumps({"id": each, "text": "said", **({"error": "no"} if each == "bad" else {})}) + "\\n")
+            out.flush()
+        while not os.path.exists("end"):
+            time.sleep(0.01)
+"""
+
+
+async def test_progress_counts_what_is_graded_while_a_batch_command_runs(tmp_path: Path) -> None:
+    write(tmp_path, suite(cli("slow", "{OUTPUT_FILE}", provider_batching=True), "a", "bad", "c", "d"), slow=SLOW_BULK)
+    given = {"eval_files": [str(tmp_path / "suite.yaml")], "data_dir": str(tmp_path / "data"), "run_name": "run"}
+    session = await open_eval(EvalSpec.make(given), resume=False, notice=lambda text: None, environ=os.environ)
+    seen: list[str] = []
+    view = ProgressView("run", graded=lambda: session.workload.settling)
+
+    def on_progress(progress: Progress) -> None:
+        graded = session.workload.settling
+        view.show(progress)
+        seen.append(
+            f"{progress.finished}/{progress.items}: {details(progress, graded=graded)}".partition(" in flight")[0]
+        )
+        if graded == 2:
+            (tmp_path / "go-on").touch()
+        if graded == 4:
+            (tmp_path / "end").touch()
+
+    await perform_run(session.folder, session.workload, notice=lambda text: None, on_progress=on_progress)
+    assert "0/4: 2 graded, to end with their command, 2" in seen
+    assert "0/4: 4 graded, to end with their command, 0" in seen
+    assert session.workload.settling == 0
+    assert seen[-1] == "4/4: 0"

@@ -69,7 +69,10 @@ def test_the_first_problems_of_a_file_are_in_its_report(site: Site) -> None:
             "my.yaml, line 2: execution.target: there is no target 'none'; known: t, wrong, judged",
         ),
         ("execution: {target: wrong}", "targets.yaml, line 3: targets[1].comand: unknown key; did you mean command?"),
-        ("execution: {target: judged}", "targets.yaml, line 4: targets[2].judge_target: there is no target 'jduge'"),
+        (
+            "execution: {target: judged}\nassert: [{type: llm_judge}]",
+            "targets.yaml, line 4: targets[2].judge_target: there is no target 'jduge'",
+        ),
         ("execution: {targets: [t, none]}", "there is no target 'none'"),
     ],
 )

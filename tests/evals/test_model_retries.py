@@ -112,6 +112,56 @@ async def test_prices_that_are_given_hold_for_the_targets(tmp_path: Path) -> Non
     assert "cost_usd" not in own.record("a")
 
 
+BUSY = [
+    ScriptedResponse({"error": {"message": "out of order"}}, status=status, headers=headers)
+    for status, headers in ((500, {}), (503, {"Retry-After": "0"}), (429, {"Retry-After": "0"}), (408, {}))
+]
+
+
+@pytest.mark.parametrize("busy", BUSY, ids=lambda busy: str(busy.status))
+@pytest.mark.parametrize("none", [{"max_retries": 0}, {"max_attempts": 1}])
+@pytest.mark.parametrize("own", [{}, {"max_retries": 3}, {"retry_initial_delay_ms": 1}])
+async def test_no_retries_are_none(
+    tmp_path: Path, busy: ScriptedResponse, none: dict[str, Any], own: dict[str, Any]
+) -> None:
+    async with ScriptedServer([busy]) as target, ScriptedServer([busy]) as judge:
+        mock = "{name: mock, provider: mock, response: said, judge_target: judge}"
+        models = f"{model(target, **own)}, {model(judge, name='judge', **own)}"
+        write(
+            tmp_path,
+            f"targets: [{mock}, {models}]",
+            "execution: {targets: [mock, m]}",
+            "assert: [{type: llm_judge}]",
+            TEST,
+        )
+        run = await perform_eval(tmp_path, judge_target="judge", **none)
+        assert (len(target.requests), len(judge.requests)) == (1, 1)
+    assert [run.record("a", name)["status"] for name in ("mock", "m")] == ["grader_error", "error"]
+    assert all("attempts" not in record for record in run.records())
+
+
+@pytest.mark.parametrize("busy", BUSY, ids=lambda busy: str(busy.status))
+async def test_a_target_without_retries_has_none(tmp_path: Path, busy: ScriptedResponse) -> None:
+    async with ScriptedServer([busy]) as server:
+        target = model(server, max_retries=0)
+        write(tmp_path, f"targets: [{target}]", "assert: [{type: contains, value: x}]", TEST)
+        run = await perform_eval(tmp_path, max_retries=3)
+        assert len(server.requests) == 1
+    assert run.record("a")["status"] == "error"
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_a_command_that_took_too_long_is_not_invoked_again_without_retries(
+    tmp_path: Path, batching: bool
+) -> None:
+    command = "echo x >> calls.txt; sleep 20"
+    target = {"name": "t", "provider": "cli", "command": command, "timeout_seconds": 0.3, "provider_batching": batching}
+    write(tmp_path, f"targets: [{json.dumps(target)}]", "assert: [{type: contains, value: x}]", TEST)
+    run = await perform_eval(tmp_path, max_retries=0)
+    assert (tmp_path / "calls.txt").read_text() == "x\n"
+    assert (run.record("a")["status"], "0.3" in run.record("a")["error"]) == ("error", True)
+
+
 OVERLOADED = ScriptedResponse({"error": {"message": "busy"}}, status=503)
 RETRIES = {"retry_initial_delay_ms": 40, "retry_backoff_factor": 2, "retry_max_delay_ms": 50}
 

@@ -85,6 +85,28 @@ def test_files_stand_as_their_format_says(tmp_path: Path) -> None:
         check_files_format("'{path}", Place("targets.yaml", ("targets", 0, "files_format")))
 
 
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ('--file="{path}"', ["--file=PATH"]),
+        ("--file='{path}' '{basename}'", ["--file=PATH", "NAME"]),
+        ("'x y'{path}", ["x yPATH"]),
+        ("-f {path} -n {basename} --", ["-f", "PATH", "-n", "NAME", "--"]),
+    ],
+)
+def test_a_file_stays_one_word_wherever_its_format_puts_it(tmp_path: Path, shape: str, words: list[str]) -> None:
+    files = [tmp_path / "a b.txt", tmp_path / 'it\'s $HOME "x" `y`.txt']
+    values = Values(files=files, files_format=check_files_format(shape, PLACE))
+    expected = [word.replace("PATH", str(file)).replace("NAME", file.name) for file in files for word in words]
+    assert printed("printf '%s|' {FILES}", values) == "|".join([*expected, ""])
+    assert printed(["printf", "%s|", "{FILES}"], values) == "|".join([*expected, ""])
+
+
+def test_a_file_is_not_put_where_nothing_holds_it_together() -> None:
+    with pytest.raises(UserError, match=r"\{path\} can't be put into `…`"):
+        check_files_format("`{path}`", PLACE)
+
+
 CONTEXTS = [
     ("printf %s {PROMPT}", ""),
     ('printf %s "{PROMPT}"', ""),

@@ -96,5 +96,5 @@ async def test_fields_of_any_answer(expected: dict[str, Any], answer: str) -> No
     candidate = Candidate("t", answer, expected_output=[{"role": "assistant", "content": expected}])
     (score,) = await grade_all(graders_of({"type": "field_accuracy", "fields": fields}), candidate, make_grading())
     assert score.error is None
-    assert score.value is not None
-    assert 0 <= score.value <= 1
+    assert (score.value is None) == (score.left_out is not None) == ("a" not in expected)
+    assert 0 <= (score.value or 0) <= 1

@@ -231,15 +231,68 @@ async def test_exit_codes() -> None:
     assert (await printing("", exit_code=137)).error == "the program ended with exit code 137 (signal 9)"
     score = await printing({"score": 1}, exit_code=1, stderr=b"Traceback")  # it crashed after it had said something
     assert (score.value, score.error) == (None, "the program ended with exit code 1: Traceback")
-    assert (await printing({"score": 0.25}, exit_code=1, type="code-grader")).value == 0.25
     killed = await printing({"score": 1}, exit_code=139)  # whatever it had said by then
     assert killed.error == "the program ended with exit code 139 (signal 11)"
-    score = await printing({"score": "x"}, exit_code=1, stderr=b"trace", type="code-grader")
-    assert score.error is not None
-    assert "exit code 1" in score.error
     assert (await printing({"score": 1}, exit_code=None, stderr=b"so far")).error == (
         "the program took more than 20 s and was stopped: so far"
     )
+
+
+SCORED = [
+    '{"score": 1}',
+    'loading\n{"score": 1}\n',
+    '{"score": 1}\ngoodbye\n',
+    '{"score": "x"}',
+    '[{"score": 1}]',
+    '{"score": 1',
+    'loading\n  {"score": 1',
+    '{"assertions": [{"text": "a", "passed": true}]}',
+]
+
+
+@pytest.mark.parametrize("text", SCORED)
+@pytest.mark.parametrize("code", [1, 2, 120, 126, 137, 139, 143, None])
+async def test_a_score_of_a_program_that_failed_does_not_count(text: str, code: int | None) -> None:
+    for kind in ("code_judge", "code-grader", "script", "command"):
+        for stderr in (b"", b"Traceback"):
+            score = await printing(text, exit_code=code, stderr=stderr, type=kind)
+            assert (score.value, score.verdict) == (None, "error")
+            assert ("took more than" if code is None else f"exit code {code}") in (score.error or "")
+            assert "Traceback" in (score.error or "") or not stderr
+
+
+async def test_a_score_that_does_not_count_is_spoken_of() -> None:
+    score = await printing({"score": 1}, exit_code=1, type="script")
+    assert score.error == "the program ended with exit code 1, although it had printed a score: it does not count"
+
+
+CRASHES = {
+    "exit": "print('{\"score\": 1}'); raise SystemExit(1)",
+    "exit without flushing": "print('{\"score\": 1}', flush=True); import os; os._exit(1)",
+    "error": "print('{\"score\": 1}'); 1 / 0",
+    "error at the end": "import atexit; atexit.register(lambda: __import__('os')._exit(3)); print('{\"score\": 1}', flush=True)",
+    "signal": "print('{\"score\": 1}', flush=True); import os; os.kill(os.getpid(), 9)",
+    "polite signal": "print('{\"score\": 1}', flush=True); import os; os.kill(os.getpid(), 15)",
+}
+
+
+@pytest.mark.parametrize("how", CRASHES)
+@pytest.mark.parametrize("kind", ["code_judge", "script"])
+async def test_real_programs_that_print_a_score_and_fail(kind: str, how: str, scripts: Scripts, tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text(CRASHES[how])
+    for script in ("python3 judge.py", ["python3", "judge.py"], "true && python3 judge.py", "exec python3 judge.py"):
+        score = await judged({"type": kind, "script": script}, scripts, tmp_path)
+        assert (score.value, score.verdict) == (None, "error")
+        assert "exit code" in (score.error or "")
+    assert scripts.warm_runs == 2
+
+
+async def test_real_programs_that_print_a_score_and_never_end(scripts: Scripts, tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text("print('{\"score\": 1}', flush=True); import time; time.sleep(60)")
+    for script in ("python3 judge.py", "true && python3 judge.py"):
+        score = await judged({"type": "script", "script": script}, scripts, tmp_path, seconds=1.0)
+        assert score.value is None
+        assert "took more than 1 s" in (score.error or "")
 
 
 async def test_long_errors_are_cut_at_their_beginning() -> None:
@@ -256,8 +309,13 @@ async def test_later_programs_may_answer_with_their_exit_code() -> None:
     score = await printing("has 2 pages\n", exit_code=1, **later)
     assert (score.value, score.misses) == (0.0, ("has 2 pages",))
     assert (await printing("", **later)).hits == ("exit code 0",)
-    assert (await printing("", exit_code=1, stderr=b"Traceback", **later)).error is not None
-    assert (await printing("", exit_code=127, **later)).error is not None
+    assert (await printing("", exit_code=1, **later)).misses == ("exit code 1",)
+    assert (await printing("0.9", exit_code=1, **later)).value == 0  # a number is no object
+    assert (await printing("fine\n", stderr=b"a warning\n", **later)).value == 1
+    for text in ("", "has 2 pages\n"):
+        assert (await printing(text, exit_code=1, stderr=b"Traceback", **later)).error is not None
+        assert (await printing(text, exit_code=127, **later)).error is not None
+        assert (await printing(text, exit_code=137, **later)).error is not None
     assert (await printing('{"score": 1', **later)).error is not None
     assert (await printing("has 5 pages\n")).error is not None
 

@@ -24,7 +24,8 @@ from manyhands.testing.scripted_model import ScriptedModel
 GOOD: dict[str, Any] = {"type": "contains", "value": "a"}
 BAD: dict[str, Any] = {"type": "contains", "value": "z"}
 HALF: dict[str, Any] = {"type": "execution_metrics", "name": "half", "max_duration_ms": 1, "max_cost_usd": 1}
-BROKEN: dict[str, Any] = {"type": "field_accuracy", "name": "broken", "fields": [{"path": "a"}]}
+BROKEN: dict[str, Any] = {"type": "llm_judge", "name": "broken", "prompt": "{{answer}}"}
+NOTHING: dict[str, Any] = {"type": "field_accuracy", "name": "nothing", "fields": [{"path": "a"}]}
 ANSWER = Candidate("t", "abc", duration_ms=1)
 
 
@@ -117,11 +118,24 @@ async def test_members_that_break() -> None:
     ):
         score = await held(GOOD, {**BROKEN, "weight": 0}, aggregator=aggregator)
         assert (score.value, score.verdict) == (None, "error")
-        assert "[broken] the test's expected_output holds no object" in (score.error or "")
+        assert "[broken] no judge is called None" in (score.error or "")
         assert len(score.scores) == 2
     outer = await held(composite(composite(BROKEN)), {**GOOD, "required": True}, negate=True)
     assert (outer.value, outer.verdict) == (None, "error")
     assert combine([outer]).verdict == "error"
+
+
+@pytest.mark.parametrize("aggregator", ["weighted_average", "minimum", {"type": "threshold", "threshold": 1}])
+async def test_members_with_nothing_to_compare_count_as_if_they_were_not_there(aggregator: Json) -> None:
+    score = await held(GOOD, {**NOTHING, "weight": 9, "required": True}, aggregator=aggregator)
+    assert (score.value, score.verdict) == (1, "pass")
+    assert "nothing was left out: expected_output holds no object" in (score.reasoning or "")
+    assert [member.value for member in score.scores] == [1, None]
+    alone = await held(composite(NOTHING), {**NOTHING, "name": "other"}, aggregator=aggregator, negate=True)
+    assert (alone.value, alone.verdict, alone.error) == (None, "left_out", None)
+    assert "[other] expected_output holds no object" in (alone.left_out or "")
+    assert combine([alone, score]).value == 1
+    assert combine([alone]).value is None
 
 
 async def test_members_that_can_not_go_on_are_the_engines_also_if_there_are_several() -> None:

@@ -116,8 +116,32 @@ async def test_fields_that_nothing_is_expected_of() -> None:
     assert (score.value, score.hits, score.misses) == (1, ("a: 1",), ())
     assert "b is not in expected_output, so it was not compared" in (score.reasoning or "")
     assert (await held({"a": 9, "b": 2}, {"a": 1}, "a", "b")).value == 0
-    nothing = await held({"b": 2}, {"a": 1}, "b")
-    assert nothing.value == 0
+
+
+async def left_out(answer: Json, expected: Json, *fields: Any, **entry: Any) -> str:
+    score = await held(answer, expected, *fields, **entry)
+    assert (score.value, score.verdict, score.error) == (None, "left_out", None)
+    assert score.to_json()["left_out"] == score.left_out
+    return score.left_out or ""
+
+
+@pytest.mark.parametrize("aggregation", ["weighted_average", "all_or_nothing"])
+async def test_with_nothing_to_compare_there_is_no_score(aggregation: str) -> None:
+    optional = {"path": "b", "required": False}
+    more = {"aggregation": aggregation}
+    assert await left_out({"b": 2}, {"a": 1}, "b", "c", **more) == "expected_output has none of the fields b, c"
+    assert "none of the fields" in await left_out("no JSON", {}, "a", **more)
+    assert "none is required" in await left_out({"a": 1}, {"b": 2}, optional, **more)
+    names = [f"f{number}" for number in range(9)]
+    assert (await left_out({}, {"a": 1}, *names, **more)).endswith("f0, f1, f2, f3, f4 and 4 more")
+    assert (await held({"a": 1}, {"a": 1}, "a", "b", negate=True, **more)).value == 0
+    assert await left_out({"a": 1}, {"a": 1}, "b", negate=True, required=True, **more)  # nothing to turn round
+
+
+async def test_fields_that_weigh_nothing_are_nothing_to_compare() -> None:
+    field = {"path": "a", "weight": 0}
+    assert await left_out({"a": 1}, {"a": 1}, field) == "no field that is compared weighs anything"
+    assert (await held({"a": 1}, {"a": 2}, field, aggregation="all_or_nothing")).value == 0
 
 
 async def test_fields_that_are_missing() -> None:
@@ -134,7 +158,6 @@ async def test_all_or_nothing() -> None:
         assert (await held(answer, {"a": 1, "b": 2}, "a", "b", aggregation="allOrNothing")).value == value
     optional = {"path": "b", "required": False}
     assert (await held({"a": 1}, {"a": 1, "b": 2}, "a", optional, aggregation="all_or_nothing")).value == 1
-    assert (await held({"a": 1}, {"b": 2}, optional, aggregation="all_or_nothing")).value == 0
 
 
 async def test_full_lists_of_hits_and_misses() -> None:
@@ -200,7 +223,8 @@ async def test_what_is_expected(messages: list[dict[str, Any]], value: float | N
     candidate = Candidate("t", '{"a": 1}', expected_output=messages)
     score = await grade({"type": "field_accuracy", "fields": [{"path": "a"}]}, candidate)
     assert score.value == value
-    assert (score.error is not None) == (value is None)
+    assert (score.left_out is not None) == (value is None)
+    assert score.error is None
 
 
 async def test_expected_values_that_can_not_be_compared_are_the_tests_fault() -> None:
@@ -271,7 +295,10 @@ async def test_scores_follow_the_formula(expected: dict[str, Any], answer: dict[
         if name in expected and (name in answer or rule["required"])
     ]
     weight = sum(each for _, each in counted)
-    goal = sum(hit * each for hit, each in counted) / weight if weight else Fraction(0)
+    if not weight:
+        assert score.left_out is not None
+        return
+    goal = sum(hit * each for hit, each in counted) / weight
     assert score.value == pytest.approx(float(goal), abs=1e-15)
     assert len(score.hits) + len(score.misses) == len(counted)
 

@@ -27,12 +27,17 @@ def candidate(**known: Any) -> Candidate:
         ({"type": "cost", "budget": 0.3}, {"cost_usd": 0.1 + 0.2}, 0),
         ({"type": "cost", "budget": 0.3}, {"cost_usd": 0.3}, 1),
         ({"type": "cost", "budgetUsd": 0.3}, {"trace": {"cost_usd": 0.1}}, 1),
-        ({"type": "token_usage", "max_total": 120}, {"token_usage": TOKENS}, 1),  # cached tokens are part of the input
-        ({"type": "token_usage", "max_total": 119}, {"token_usage": TOKENS}, 0),
+        ({"type": "token_usage", "max_total": 200}, {"token_usage": TOKENS}, 1),  # input + output + cached
+        ({"type": "token_usage", "max_total": 199}, {"token_usage": TOKENS}, 0),
+        ({"type": "token_usage", "max_total": 199}, {"trace": {"token_usage": TOKENS}}, 0),
+        ({"type": "token_usage", "max_total": 120}, {"token_usage": {"input": 100, "output": 20}}, 1),
+        ({"type": "token_usage", "max_total": 120}, {"token_usage": TOKENS, "cached_in_input": True}, 1),
+        ({"type": "token_usage", "max_total": 119}, {"token_usage": TOKENS, "cached_in_input": True}, 0),
         ({"type": "token_usage", "max_input": 100, "max_output": 20}, {"token_usage": TOKENS}, 1),
         ({"type": "token_usage", "max_input": 100, "max_output": 19}, {"token_usage": TOKENS}, 0),
-        ({"type": "token_usage", "max_total": 120}, {"trace": {"token_usage": TOKENS}}, 1),
-        ({"type": "execution_metrics", "max_tokens": 120}, {"token_usage": TOKENS}, 1),
+        ({"type": "token_usage", "max_total": 200}, {"trace": {"token_usage": TOKENS}}, 1),
+        ({"type": "execution_metrics", "max_tokens": 120}, {"token_usage": TOKENS}, 1),  # the original adds none here
+        ({"type": "execution_metrics", "max_tokens": 119}, {"token_usage": TOKENS}, 0),
         (
             {"type": "execution_metrics", "max_llm_calls": 2, "max_duration_ms": 5},
             {"trace": {"llm_call_count": 3, "duration_ms": 5}},

@@ -118,12 +118,13 @@ def perform_session(session: Session) -> int:
         judge_again=session.judge_again,
         on_outcome=_print_outcome if options.verbose else None,
         failed="errors",
+        graded=lambda: session.workload.settling,
     )
     if result.error is not None and stamps(before) == before:
         print_unwritten(result)  # what earlier sessions have written is not told as this one's
         return exit_code(result, {}, options.fail_on)
     figures = print_report(result, options)
-    return exit_code(result, figures, options.fail_on)
+    return exit_code(result, figures, options.fail_on, ungraded=options.allow_ungraded)
 
 
 def _print_schema(argv: list[str]) -> int:

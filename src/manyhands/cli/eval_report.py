@@ -40,7 +40,7 @@ _MEANING = {
     "errors": "the target gave no answer that could be graded: no score",
     "grader_errors": "a grader broke: no score",
     "skipped": "a test that it depends on is an error: no score",
-    "ungraded": "has no graders, and that was allowed",
+    "ungraded": "no graders, or none that had anything to compare: no score",
     "invalid": "left out, as it can't be run",
     "pending": "not ended: resume to go on",
 }
@@ -49,10 +49,10 @@ _SEVERE = ("errors", "grader_errors", "skipped", "pending")
 Figures = Mapping[str, Any]
 
 
-def exit_code(result: RunResult, figures: Figures, fail_on: str) -> int:
+def exit_code(result: RunResult, figures: Figures, fail_on: str, *, ungraded: bool = False) -> int:
     """0: all that was wanted; 1: tests below the limit, or the results could not be written; 2: something can't be used as it is; 3: tests
-    without a score because of errors, or not run, or a command for all tests that failed; 130: interrupted. ``fail_on``: see the
-    setting."""
+    without a score because of errors, or not run, or with nothing to grade them by, or a command for all tests that failed; 130:
+    interrupted. ``fail_on``: see the setting; ``ungraded``: tests that nothing graded are fine."""
     if result.interrupted and not result.done:
         return 130
     if isinstance(result.error, UserError):
@@ -61,7 +61,8 @@ def exit_code(result: RunResult, figures: Figures, fail_on: str) -> int:
         return 1
     tests = figures["tests"]
     failed = any(command["failure"] is not None for command in figures["commands"])
-    if fail_on in ("any", "error") and (failed or any(tests[name] for name in _SEVERE)):
+    severe = _SEVERE if ungraded else (*_SEVERE, "ungraded")
+    if fail_on in ("any", "error") and (failed or any(tests[name] for name in severe)):
         return 3
     return 1 if fail_on in ("any", "failed") and tests["failed"] else 0
 
@@ -233,7 +234,7 @@ def _print_files(console: Console, folder: Path, options: EvalSpec) -> None:
 
 def _print_ending(console: Console, errors: Console, result: RunResult, figures: Figures) -> None:
     commands = (line for command in figures["commands"] for line in said(command))
-    for note in (*commands, *hook_problems(result.folder), *result.notes):
+    for note in (*_edited(figures), *_left_out(figures), *commands, *hook_problems(result.folder), *result.notes):
         errors.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
@@ -241,6 +242,22 @@ def _print_ending(console: Console, errors: Console, result: RunResult, figures:
         errors.print(f"manyhands: stopped: {result.stopped}", markup=False, soft_wrap=True)
     for text in _next_steps(result, figures):
         console.print(text, markup=False, soft_wrap=True)
+
+
+def _edited(figures: Figures) -> Iterator[str]:
+    for each in figures.get("edited", ()):
+        counts = ", ".join(f"{count:,} {what}" for what, count in each["tests"].items() if count)
+        about = f"tests: {counts}" if counts else "what holds for all its tests"
+        yield f"{each['path']} has been edited since the run was made ({about}); these are results of the tests as they were"
+
+
+def _left_out(figures: Figures) -> Iterator[str]:
+    found = figures.get("graders_left_out", {})
+    for name, tests in islice(found.items(), LISTED):
+        of = "its score" if tests == 1 else "their scores"
+        yield f"grader {one_line(name, LONGEST_ID)} had nothing to compare in {counted(tests, 'test')}, and was left out of {of}"
+    if len(found) > LISTED:
+        yield f"… and {len(found) - LISTED:,} more graders that had nothing to compare, all of them in {SUMMARY}"
 
 
 def _next_steps(result: RunResult, figures: Figures) -> Iterator[str]:

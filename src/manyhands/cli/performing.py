@@ -27,8 +27,10 @@ def perform(
     judge_again: Sequence[str] = (),
     on_outcome: Callable[[Item, Outcome], None] | None = None,
     failed: str = ItemState.FAILED,
+    graded: Callable[[], int] | None = None,
 ) -> RunResult:
-    """Perform a run to its end or until somebody stops it. ``failed``: what failed items are called while it goes on.
+    """Perform a run to its end or until somebody stops it. ``failed``: what failed items are called while it goes on; ``graded``: how many
+    of those in flight are graded, and wait for the end of something else.
 
     The first Ctrl-C (or SIGTERM) finishes the calls in flight, the second stops at once.
     """
@@ -47,7 +49,7 @@ def perform(
             on_outcome=on_outcome,
         )
 
-    return run_on_loop(_with_signals(performed, ProgressView(folder.name, quiet=quiet, failed=failed)))
+    return run_on_loop(_with_signals(performed, ProgressView(folder.name, quiet=quiet, failed=failed, graded=graded)))
 
 
 async def _with_signals(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +20,18 @@ LINE_SECONDS = 15.0
 
 
 class ProgressView:
-    """Shows ``Progress`` values as they come, at most as often as they come. ``failed``: what failed items are called."""
+    """Shows ``Progress`` values as they come, at most as often as they come. ``failed``: what failed items are called; ``graded``: how many
+    items are graded, and end when something else does."""
 
-    def __init__(self, label: str, *, quiet: bool = False, failed: str = ItemState.FAILED) -> None:
+    def __init__(
+        self,
+        label: str,
+        *,
+        quiet: bool = False,
+        failed: str = ItemState.FAILED,
+        graded: Callable[[], int] | None = None,
+    ) -> None:
+        self._graded = graded
         self._label = printable(label)
         self._failed = failed
         self._quiet = quiet
@@ -57,12 +67,14 @@ class ProgressView:
 
     def show(self, progress: Progress) -> None:
         """Bring the view up to date."""
-        self.show_figures(progress.items, progress.finished, details(progress, self._failed))
+        graded = 0 if self._graded is None else self._graded()
+        self.show_figures(progress.items, progress.finished, details(progress, self._failed, graded), graded=graded)
 
-    def show_figures(self, items: int, finished: int, beside: str) -> None:
-        """The like, from the number of items, how many of them have ended, and what is said beside the bar."""
+    def show_figures(self, items: int, finished: int, beside: str, *, graded: int = 0) -> None:
+        """The like, from the number of items, how many of them have ended, and what is said beside the bar. ``graded``: those that have not
+        ended, and count as if they had."""
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], total=items, completed=finished, details=beside)
+            self._bar.update(self._bar.task_ids[0], total=items, completed=finished + graded, details=beside)
         elif not self._quiet:
             self._line(items, finished, beside)
 
@@ -75,13 +87,16 @@ class ProgressView:
             self._console.print(text, markup=False, soft_wrap=True)
 
 
-def details(progress: Progress, failed: str = ItemState.FAILED) -> str:
-    """The figures beside the bar: in flight, what went wrong, speed, cost."""
-    parts = [f"{progress.in_flight} in flight"]
+def details(progress: Progress, failed: str = ItemState.FAILED, graded: int = 0) -> str:
+    """The figures beside the bar: in flight, what went wrong, speed, cost. ``graded``: how many of those in flight wait for an end that is
+    not theirs."""
+    parts = [f"{max(0, progress.in_flight - graded)} in flight"]
+    if graded:
+        parts.insert(0, f"{graded} graded, to end with their command")
     for state, word in ((ItemState.DISCARDED, str(ItemState.DISCARDED)), (ItemState.FAILED, failed)):
         if count := sum(n for (name, _), n in progress.counts.items() if name == state):
             parts.append(f"{count} {word}")
-    ended = progress.finished - progress.finished_before
+    ended = progress.finished + graded - progress.finished_before
     if ended and progress.seconds > 0:
         parts.append(f"{ended / progress.seconds:.1f}/s")
     usage = progress.usage

@@ -23,6 +23,8 @@ SHORTEST = 8
 """Characters below which a value is no secret, or too common to be taken out of texts."""
 _LEAST_NUMBER = 16
 """Digits from which on a number is a secret: shorter ones are amounts and limits."""
+_LEAST_LINE = 16
+"""Characters from which on a line of a secret is one by itself."""
 _LEAST_HALF = 6
 """Characters of a secret that are taken out of the end of a text that was cut there."""
 _NAMES = re.compile(
@@ -41,6 +43,9 @@ _STAND_IN = re.compile(
 _USER_INFO = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?:[^\s/@?#:]*:\S*|[^\s/@?#:]*)@")
 _QUOTED = "/\"'\\"
 """What may also stand behind a backslash as it is."""
+_RETURN = "\r"
+_SHORT = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+"""Letters that stand behind a backslash for a control character, in JSON and in programs."""
 _SLASHES = r"\\{0,31}+"
 _ZEROS = "0{0,8}+"
 """Backslashes after the first (as many as JSON within JSON has, five deep) and zeros in front of a number: bounded, since a search would
@@ -55,6 +60,15 @@ def is_secret(value: str) -> bool:
     if len(value) < SHORTEST or (value.isdigit() and len(value) < _LEAST_NUMBER):
         return False
     return not _STAND_IN.fullmatch(value)
+
+
+def _lines_of(text: str) -> list[str]:
+    """The lines of a secret that has several, as a private key's file, which may be shown one by one; not those that every such file has,
+    and none that is short."""
+    lines = text.splitlines()
+    return (
+        [line for line in lines if len(line) >= _LEAST_LINE and not line.startswith("-----")] if len(lines) > 1 else []
+    )
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
@@ -109,12 +123,13 @@ class Redactor:
     def add(self, secrets: Iterable[str]) -> None:
         """Know more secrets from now on."""
         known = {secret.text for secret in self._secrets}
-        new = [_Secret(text) for text in dict.fromkeys(secrets) if text not in known and is_secret(text)]
+        each = dict.fromkeys(part for text in secrets for part in (text, *_lines_of(text)))
+        new = [_Secret(text) for text in each if text not in known and is_secret(text)]
         if not new:
             return
         self._secrets = tuple(sorted((*self._secrets, *new), key=lambda secret: -len(secret.text)))
         characters = {character for secret in self._secrets for character in secret.text}
-        self._quoted = not characters.isdisjoint(_QUOTED)
+        self._quoted = not characters.isdisjoint((*_QUOTED, *_SHORT))
         escape = _escape_of(characters)
         self._escape, self._encoded_escape = re.compile(escape), re.compile(escape.encode())
 
@@ -242,17 +257,20 @@ def _escape_of(characters: set[str]) -> str:
     """A pattern for the beginning of any escape of any of these characters. Texts with none, which are most, are passed over quickly;
     it may find more than that."""
     if not characters or not all(character.isascii() for character in characters):
-        return r"\\[uUx0-7\\/\"']|%[0-9A-Fa-f]|&[#A-Za-z]"
+        return r"\\[uUx0-7\\/\"'bfnrt]|\r\n|%[0-9A-Fa-f]|&[#A-Za-z]"
     codes = sorted(map(ord, characters))
     wide = "|".join(_hex(code, 2) for code in codes)
     octal, decimal = "|".join(f"{code:o}" for code in codes), "|".join(map(str, codes))
     names = [re.escape(name) for name, text in html5.items() if text in characters]
     quoted = "".join(re.escape(character) for character in _QUOTED if character in characters)
+    quoted += "".join(letter for character, letter in _SHORT.items() if character in characters)
     program = rf"\\{_SLASHES}(?:[uU]\{{?{_ZEROS}(?:{wide})|x(?:{wide})|{_ZEROS}(?:{octal})" + (
         f"|[{quoted}])" if quoted else ")"
     )
     if "\\" in characters:
         program = r"\\"
+    if "\n" in characters:
+        program += r"|\r\n"
     return (
         rf"{program}|%(?:{wide})|&(?:#{_ZEROS}(?:{decimal})|#[xX]{_ZEROS}(?:{wide})"
         + "".join(f"|{name}" for name in names)
@@ -271,6 +289,10 @@ def _spellings(part: str) -> str:
         return rf"(?:\\{{{len(part)},{32 * len(part)}}}|(?:{'|'.join(escaped)}){{{len(part)}}})"
     if character in _QUOTED:
         escaped.append(rf"\\{_SLASHES}{re.escape(character)}")
+    if character in _SHORT:
+        escaped.append(rf"\\{_SLASHES}{_SHORT[character]}")
+    if character == "\n":  # files with line ends of Windows have one more before it
+        return rf"{_spellings(_RETURN)}?(?:{'|'.join([re.escape(character), *escaped])})"
     return f"(?:{'|'.join([re.escape(character), *escaped])})"
 
 

@@ -12,7 +12,7 @@ from manyhands.core.errors import StorageError
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.engine.files import bytes_written_aside
 from manyhands.engine.reader import JournalReader
-from manyhands.evals.model import Test, Workspace
+from manyhands.evals.model import Test, Workspace, each_once
 
 TOLD = "told.jsonl"
 
@@ -79,11 +79,11 @@ class Asking:
             if not ids and test.get("workspace"):
                 workspace = Test.from_json(test).workspace
             ids[test_id] = None
-            named = Test.from_json(test).files if test.get("references") else ()
+            named = Test.from_json(test).all_files if test.get("references") else ()
             files |= dict.fromkeys(named)
             if lines is not None:
                 lines.write(dumps(_told(test, named)) + b"\n")
-        return Asked(tuple(ids), tuple(files), frozenset(known - ids.keys()), workspace)
+        return Asked(tuple(ids), each_once(files), frozenset(known - ids.keys()), workspace)
 
 
 @dataclass(frozen=True, slots=True)

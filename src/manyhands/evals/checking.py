@@ -121,6 +121,7 @@ class Judging:
             judges = [
                 judge
                 for need in group.needs
+                if need.certain
                 for judge in (own if need.target is None else [self.known.get(need.target)])
             ]
             if not group.graded and None not in own:
@@ -139,7 +140,7 @@ class Judging:
             yield "", f"has no graders, and {NO_JUDGE}; --allow_ungraded runs it without a score"
 
     def _graders(self, group: Group) -> Iterator[tuple[str, str]]:
-        for need in group.needs:
+        for need in (need for need in group.needs if need.certain):
             who = f"grader {need.grader!r} of "
             if need.target is None and None in self._own(group):
                 yield who, f"asks a judge, and {NO_JUDGE}"

@@ -32,13 +32,14 @@ from manyhands.evals.grading import (
     answer_record,
     candidate_of,
     entries_of,
+    left_out_notice,
 )
 from manyhands.evals.items import TestItem
 from manyhands.evals.messages import MessageJson, Messages
 from manyhands.evals.model import Conversation, Test, Turn
 from manyhands.evals.records import Answer, read_record, read_text
 from manyhands.evals.workspaces import Seen, TestWorkspace
-from manyhands.graders.aggregate import Total, combine
+from manyhands.graders.aggregate import Total, combine, heeded
 from manyhands.graders.exact import exact_sum, weighted_mean
 from manyhands.graders.protocol import Candidate, Score, verdict_of
 
@@ -121,6 +122,7 @@ class _Session:
         self._answers: list[Answer] = []
         self._turns: list[dict[str, Json]] = []
         self._scores: list[Score] = []
+        self._notices: list[str] = []
 
     async def outcome(self) -> Outcome:
         failed: int | None = None
@@ -134,7 +136,9 @@ class _Session:
         whole = await self._whole()
         if whole is None and not any(turn.graders for turn in self._conversation.turns):
             return Outcome(ItemState.COMPLETED, {**self._record(), "status": UNGRADED})
-        values = [score.value or 0.0 for score in self._scores]
+        if not heeded([score for score in self._scores if score.scores]):  # turns that nobody grades say nothing
+            return Outcome(ItemState.COMPLETED, {**self._record(), **self._graded(), "status": UNGRADED})
+        values = [score.value or 0.0 for score in heeded(self._scores)]
         value = aggregated(values, self._conversation.aggregation)
         graded = self._graded() | {"reasoning": whole.reasoning if whole is not None else None}
         status = PASSED if value >= self._means.limit else FAILED
@@ -142,7 +146,7 @@ class _Session:
         return Outcome(ItemState.COMPLETED, {**self._record(), **graded, **found})
 
     async def _take(self, number: int, turn: Turn) -> float:
-        """Have a turn answered and graded; its score."""
+        """Have a turn answered and graded; its score, 1 where nothing speaks against it."""
         about: dict[str, Json] = {"turn": number, "input": list(turn.input)}
         self._turns.append(about)
         self._history += turn.input
@@ -158,6 +162,9 @@ class _Session:
         candidate = candidate_of(test, answer, self._means.folder, self._means.seen())
         candidate = replace(candidate, question=transcript(test.input))
         total = await self._graders(f"{TURN}-{number}", TURN, turn.graders, candidate)
+        if total is not None and total.value is None:  # nothing to compare: neither good nor bad
+            about |= {"score": None, "verdict": total.verdict}
+            return 1.0
         value = 1.0 if total is None else total.value or 0.0
         if total is None:
             self._scores.append(Score(f"{TURN}-{number}", TURN, value, verdict_of(value, self._means.limit)))
@@ -213,9 +220,11 @@ class _Session:
         found = Score(
             name, kind, total.value, total.verdict, total.hits, total.misses, total.reasoning, scores=tuple(scores)
         )
-        self._scores.append(replace(found, error=total.error, usage=usage))
-        if total.value is None:
-            raise self._broken(Cause.GRADER_ERROR, f"{name}: {total.error or 'a grader broke'}", status=GRADER_ERROR)
+        unscored = "; ".join(total.left_out) if total.value is None and total.error is None else None
+        self._scores.append(replace(found, error=total.error, usage=usage, left_out=unscored))
+        self._notices += [left_out_notice(f"{name}, {each}") for each in total.left_out]
+        if total.error is not None:
+            raise self._broken(Cause.GRADER_ERROR, f"{name}: {total.error}", status=GRADER_ERROR)
         return total
 
     def _turn_test(self, number: int, turn: Turn) -> Test:
@@ -249,10 +258,12 @@ class _Session:
             figures["token_usage"] = {kind: sum(usage.get(kind, 0) for usage in usages) for kind in kinds}
         notices = tuple(notice for answer in self._answers for notice in answer.notices)
         found = read_record({"output": list(self._output), **figures})
-        return replace(found, text=self._answers[-1].text, notices=notices)
+        cached_in_input = any(answer.cached_in_input for answer in self._answers)
+        return replace(found, text=self._answers[-1].text, notices=notices, cached_in_input=cached_in_input)
 
     def _record(self) -> dict[str, Any]:
-        return {**answer_record(self._item, self._together(), simulated=self._means.simulated()), "turns": self._turns}
+        record = answer_record(self._item, self._together(), simulated=self._means.simulated())
+        return {**record, "notices": [*record["notices"], *self._notices], "turns": self._turns}
 
     def _graded(self) -> dict[str, Any]:
         return {

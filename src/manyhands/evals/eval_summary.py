@@ -20,7 +20,7 @@ from manyhands.core.statistics import (
     quantiles,
 )
 from manyhands.evals.grading import ERROR, FAILED, GRADER_ERROR, PASSED
-from manyhands.evals.result_records import STATUSES, Record, simulated_scores
+from manyhands.evals.result_records import STATUSES, Record, graders_left_out, simulated_scores
 
 BINS = 10
 MOST_RESAMPLED = 1000
@@ -57,6 +57,8 @@ class Figures:
         self._with_tokens = 0
         self._simulated = self._simulated_scores = 0
         self._trials: Counter[_Tries] = Counter()
+        self._left_out: Counter[str] = Counter()
+        """Graders, and how many tests they had nothing to compare in."""
 
     def add(self, record: Record, group: str) -> None:
         """Count a result. ``group``: what it shares with results that it depends on."""
@@ -74,6 +76,7 @@ class Figures:
             self._durations.append(duration)
         self._simulated += bool(record.get("simulated"))
         self._simulated_scores += simulated_scores(record)
+        self._left_out.update(graders_left_out(record))
         if (tries := _Tries.of(record)) is not None:
             self._trials[tries] += 1
 
@@ -90,6 +93,7 @@ class Figures:
         self._simulated += other._simulated
         self._simulated_scores += other._simulated_scores
         self._trials.update(other._trials)
+        self._left_out.update(other._left_out)
 
     def to_json(self, level: float | None, seed: int) -> dict[str, Any]:
         counts = {count_name(status): self._counts[status] for status in STATUSES}
@@ -117,6 +121,7 @@ class Figures:
             },
             "simulated": self._simulated,
             "simulated_scores": self._simulated_scores,
+            "graders_left_out": dict(self._left_out),
         }
 
     def _mean_score(self, level: float | None, seed: int) -> dict[str, Any]:

@@ -108,6 +108,10 @@ class TestGrader:
             "verdict": total.verdict,
             "threshold": limit,
         }
+        if total.left_out:
+            record["notices"] = [*record["notices"], *map(left_out_notice, total.left_out)]
+        if total.value is None and total.error is None:
+            return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED, "verdict": None})
         if total.value is None:
             error = total.error or "a grader broke"
             raise ItemError(Cause.GRADER_ERROR, error, record={**record, "status": GRADER_ERROR, "error": error})
@@ -163,6 +167,11 @@ def entries_of(test: Test, *, judged: bool) -> tuple[Mapping[str, Any], ...]:
     return ({"type": kind, "name": kind},) if judged or kind not in JUDGING else ()
 
 
+def left_out_notice(of: str) -> str:
+    """What a result says of a grader that found nothing to compare. ``of``: its name and why."""
+    return f"grader left out of the score: {of}"
+
+
 def grader_broken(item: TestItem, answer: Answer, failure: ItemError, *, simulated: bool) -> ItemError:
     """A failure while an answer was graded (a judge's endpoint is down, it took too long), with what is recorded if it ends the test: the
     answer, and that it was no error of the target's."""
@@ -188,6 +197,7 @@ def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = N
         duration_ms=answer.duration_ms,
         cost_usd=answer.cost_usd,
         token_usage=answer.token_usage,
+        cached_in_input=answer.cached_in_input,
         metadata=test.metadata,
         folder=folder,
         files=test.files,

@@ -8,7 +8,7 @@ from typing import Any
 
 from manyhands.evals.grader_programs import aggregator_of
 from manyhands.graders.names import name_for
-from manyhands.graders.registry import JUDGED
+from manyhands.graders.registry import BUILTIN, JUDGED
 
 _PROGRAMS = ("code_judge", "code_grader")
 
@@ -17,12 +17,13 @@ _PROGRAMS = ("code_judge", "code_grader")
 class JudgeNeed:
     """``grader``: its name, behind those of the composites it is in; ``target``: the judge that it names, None for the test's own;
     ``workspace``: whether it can't do without one; ``bare``: whether it has nothing but the test's criteria and expected output to hold an
-    answer against."""
+    answer against; ``certain``: whether it is known to ask one, and not a kind of somebody else's that may."""
 
     grader: str
     target: str | None = None
     workspace: bool = False
     bare: bool = False
+    certain: bool = True
 
 
 def judge_needs(graders: Sequence[Mapping[str, Any]], within: str = "") -> Iterator[JudgeNeed]:
@@ -40,3 +41,5 @@ def judge_needs(graders: Sequence[Mapping[str, Any]], within: str = "") -> Itera
             aggregator = aggregator_of(entry)
             if aggregator.type == "llm_judge":
                 yield JudgeNeed(f"{name} > aggregator", aggregator.target)
+        elif kind not in BUILTIN:
+            yield JudgeNeed(name, certain=False)

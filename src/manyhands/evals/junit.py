@@ -118,10 +118,16 @@ def _inner(record: Record) -> Iterator[str]:
         kind = {"message": error.split("\n")[0][:300], "type": record.get("cause") or status}
         yield f"      <error{_attributes(kind)}>{_text(error)}</error>"
     elif status != PASSED:
-        why = record.get("error") or ("it has no graders" if status == UNGRADED else status)
+        why = record.get("error") or (_without_graders(record) if status == UNGRADED else status)
         yield f"      <skipped{_attributes({'message': f'{status}: {why}'})}/>"
     if status in (FAILED, *WITHOUT_SCORE) and record.get("answer"):
         yield f"      <system-out>{_text(record['answer'])}</system-out>"
+
+
+def _without_graders(record: Record) -> str:
+    if not record.get("scores"):
+        return "it has no graders"
+    return "; ".join(["no grader had anything to compare", *(record.get("notices") or ())])
 
 
 def _attributes(values: Mapping[str, str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -112,7 +113,12 @@ class Test:
     @property
     def files(self) -> tuple[Path, ...]:
         """The input files that are no guidelines, each once."""
-        return tuple(path for path in dict.fromkeys(self.references.values()) if path not in self.guideline_files)
+        return tuple(path for path in each_once(self.references.values()) if path not in self.guideline_files)
+
+    @property
+    def all_files(self) -> tuple[Path, ...]:
+        """All files that the input names, each once: guidelines first, as the original has them, then the others in order."""
+        return each_once((*self.guideline_files, *self.references.values()))
 
     @property
     def all_graders(self) -> tuple[Mapping[str, Any], ...]:
@@ -162,6 +168,14 @@ class Test:
 
     def _files(self, inline: bool) -> prompts.Files:
         return prompts.Files(self.references, self.guideline_files, inline)
+
+
+def each_once(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Each file once, however its path is written, in order."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        found.setdefault(os.path.abspath(path), path)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

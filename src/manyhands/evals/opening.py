@@ -50,6 +50,7 @@ from manyhands.evals.workspaces import WorkspaceTools, with_template
 from manyhands.graders.dotenv_files import additions, environment
 from manyhands.graders.protocol import Judge
 from manyhands.models.protocol import ChatModel
+from manyhands.models.retries import ONCE
 from manyhands.sandboxes.pace import PacedBackend
 from manyhands.sandboxes.protocol import SandboxBackend
 from manyhands.sandboxes.selection import choose_backend
@@ -216,7 +217,8 @@ class Openings:
             options = options.model_copy(update={"prices": self.prepared.options.prices})
         run = self.prepared.options
         options = options.model_copy(update={"max_cost": run.max_cost, "max_total_tokens": run.max_total_tokens})
-        model = model_of(options, key, self.run_folder, retries=options.retries())
+        retries = ONCE if run.retries == 0 else options.retries()
+        model = model_of(options, key, self.run_folder, retries=retries)
         self.stack.push_async_callback(model.close)
         return model
 

@@ -23,7 +23,7 @@ from manyhands.evals.dependencies import unperformed
 from manyhands.evals.grading import ERROR, FAILED, PASSED, TestGrader, answer_record, grader_broken
 from manyhands.evals.items import TestItem
 from manyhands.evals.opening import Openings
-from manyhands.evals.prepared import PreparedEval
+from manyhands.evals.prepared import MODELS, PreparedEval
 from manyhands.evals.records import Answer, read_text
 from manyhands.evals.retrying import within
 from manyhands.evals.run_control import RunControl
@@ -51,6 +51,8 @@ class Performing:
         self._targets: dict[tuple[int, str], tuple[Target, OwnJudge]] = {}
         self._answerers: dict[tuple[int, str, int], asyncio.Future[Answerer]] = {}
         self._together: dict[tuple[int, str, int], BatchAnswerer] = {}
+        self.settling = 0
+        """Tests that are graded, and wait for the end of the command that answers all of them: they end with it."""
 
     async def perform(self, context: Context) -> Outcome:
         """See ``Workload.perform``."""
@@ -115,15 +117,25 @@ class Performing:
                 async with work:
                     outcome = await self._graded(context, item, target, answerer, answer, seen)
         except ItemError as failure:
-            raise await _settled_failure(item, answerer, failure) from failure
+            # Its end waits for the command's, so that this is not cut off when its last test has ended.
+            contradiction = await self._settled(item, answerer, failure.record)
+            raise failure if contradiction is None else _contradicted(contradiction, failure.record) from failure
         if seen is not None and seen.path is not None:
             place = str(seen.path.relative_to(self._folder.absolute()))
             outcome = replace(outcome, record={**outcome.record, PLACE: place})
         # The record was made for this outcome alone, so that it can be added to.
-        contradiction = await answerer.settle(item.test_id, outcome.record)
+        contradiction = await self._settled(item, answerer, outcome.record)
         if contradiction is not None:
             raise _contradicted(contradiction, outcome.record)
         return outcome
+
+    async def _settled(self, item: TestItem, answerer: BatchAnswerer, record: dict[str, Any]) -> str | None:
+        """See ``BatchAnswerer.settle``."""
+        self.settling += 1
+        try:
+            return await answerer.settle(item.test_id, record)
+        finally:
+            self.settling -= 1
 
     async def _conversed(
         self, context: Context, item: TestItem, answerer: Answerer, workspace: TestWorkspace | None
@@ -138,7 +150,7 @@ class Performing:
 
         async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
             if isinstance(answerer, RecordedAnswerer):
-                return answerer.turn(item, number)
+                return self._counted(item, answerer.turn(item, number))
             return await self._answered(scope, turn, told, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
@@ -173,7 +185,7 @@ class Performing:
                 return await answerer.answer_to(context, item.test_id, item.graders)
             limit = within(seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
             async with self.control.time.running(context.item.number), limit:
-                return await answerer.answer(context, item.test, item.trial, workspace)
+                return self._counted(item, await answerer.answer(context, item.test, item.trial, workspace))
         except ItemError as failure:
             record = answer_record(item, read_text("", error=failure.message), simulated=answerer.simulated)
             raise ItemError(
@@ -182,6 +194,10 @@ class Performing:
                 retry_after=failure.retry_after,
                 record={**record, "error": failure.message},
             ) from failure
+
+    def _counted(self, item: TestItem, answer: Answer) -> Answer:
+        """An answer that says how its tokens are counted: of a model that this program asks, as its endpoint counts them."""
+        return replace(answer, cached_in_input=True) if self._asked(item)[0].kind in MODELS else answer
 
     async def _graded(
         self,
@@ -228,13 +244,6 @@ class Performing:
         # Trials are there to see how answers differ.
         cached = cached and item.trials == 1
         return answerer.target if isinstance(answerer, CachedAnswerer) and not cached else answerer
-
-
-async def _settled_failure(item: TestItem, answerer: BatchAnswerer, failure: ItemError) -> ItemError:
-    """What is known of a test that is an error when the command has ended: its end waits for that, so that the command is not cut off
-    when its last test has ended."""
-    contradiction = await answerer.settle(item.test_id, failure.record)
-    return failure if contradiction is None else _contradicted(contradiction, failure.record)
 
 
 def _contradicted(message: str, record: Mapping[str, Any]) -> ItemError:

@@ -31,7 +31,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "GUIDELINES": "the text of the guideline files",
     "EVAL_ID": "the test's id; `batch` in a batch command",
     "ATTEMPT": "how often this was asked before: 0 the first time",
-    "FILES": "the input files, each as `files_format` says",
+    "FILES": "all files that the input names, guidelines first, each once and as `files_format` says",
     "OUTPUT_FILE": "where the answer is to be written",
     "EVAL_FILE": "the eval file",
     "EVAL_DIR": "the folder of the eval file",
@@ -86,10 +86,7 @@ class Values:
 
     def file_line(self) -> str:
         """The files as part of a shell's line."""
-        return " ".join(
-            _FILE_TOKENS.sub(lambda found, file=file: quoted(_file_part(found[1], file)), self.files_format)  # type: ignore[misc]
-            for file in self.files
-        )
+        return " ".join(map(self._file_in_line, self.files))
 
     def file_words(self) -> list[str]:
         """The files as words of their own."""
@@ -98,6 +95,13 @@ class Values:
             for file in self.files
             for word in shlex.split(self.files_format)
         ]
+
+    def _file_in_line(self, file: Path) -> str:
+        pieces, end = [], 0
+        for found, spot in spots(self.files_format, _FILE_TOKENS):
+            pieces += [self.files_format[end : found.start()], spot.around(quoted(_file_part(found[1], file)))]
+            end = found.end()
+        return "".join([*pieces, self.files_format[end:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +224,12 @@ def _path(path: Path | None) -> str:
 
 
 def check_files_format(value: str, place: Place) -> str:
-    """``files_format`` as it is. Raises UserError if it can't be split into words."""
+    """``files_format`` as it is. Raises UserError if it can't be split into words, or if no quotation would hold a file together."""
     try:
         shlex.split(value)
     except ValueError as error:
         raise UserError(place.says(f"can't be split into words ({str(error).lower()})")) from None
+    for found, spot in spots(value, _FILE_TOKENS):
+        if not spot.safe:
+            raise place.error(f"{found[0]} can't be put into {spot.value}")
     return value

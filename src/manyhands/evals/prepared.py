@@ -176,22 +176,22 @@ def load(
     found = told_apart(
         load_evals(paths, root=around.root, here=around.here, notices=notices, skip_invalid=options.skip_invalid)
     )
-    files = [_chosen(file, options) for file in found]
+    files = [chosen(file, options) for file in found]
     if not any(file.tests or file.invalid for file in files):
         raise UserError("no tests are left: " + _why_none(options))
     choosing = _Choosing(options, environ, around)
-    chosen = [choosing.file(file, whole) for file, whole in zip(files, found, strict=True)]
+    settled = [choosing.file(file, whole) for file, whole in zip(files, found, strict=True)]
     for notice in choosing.findings.notices:
         notices(notice)
     if choosing.findings.problems:
         raise told(list(dict.fromkeys(choosing.findings.problems)))
-    if not any(file.tests or file.invalid for file, _ in chosen):
+    if not any(file.tests or file.invalid for file, _ in settled):
         raise UserError(f"no tests are left: --target={','.join(options.target or ())} fits none")
-    prepared = PreparedEval(options, tuple(targets for _, targets in chosen), str(around.here))
-    return LoadedEvals(tuple(file for file, _ in chosen), prepared)
+    prepared = PreparedEval(options, tuple(targets for _, targets in settled), str(around.here))
+    return LoadedEvals(tuple(file for file, _ in settled), prepared)
 
 
-def _chosen(file: EvalFile, options: EvalSpec) -> EvalFile:
+def chosen(file: EvalFile, options: EvalSpec) -> EvalFile:
     """With the tests that the settings choose."""
     everywhere = bool(options.dry_run or options.from_output)
     if not (options.test_id or options.tag is not None or options.exclude_tag or everywhere):
@@ -272,9 +272,8 @@ class _Choosing:
             choice = Choice((stand_in.name,), (stand_in,))
         else:
             choice = choose_targets(file, survey, available, options.target or (), self.findings)
-        return choice, choose_judges(
-            survey, () if options.regrade else choice.targets, options.judge_target, available, self.findings, recorded
-        )
+        judges = choose_judges(survey, choice, options.judge_target, available, self.findings, recorded)
+        return choice, judges
 
     def _check_all(self, survey: Survey, choice: Choice, targets: FileTargets) -> None:
         """Raises nothing; ``findings`` has what is wrong."""

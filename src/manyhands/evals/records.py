@@ -30,7 +30,8 @@ class Answer:
 
     ``text``: what is graded; ``output``: its messages, as it gave them, None where there is no usable answer; ``trace``: see
     ``traces.trace_of``; ``token_usage`` (``{"input", "output", "cached"?}``), ``cost_usd`` and ``duration_ms``: None where not given;
-    ``error``: why there is no answer that could be graded, None if there is one; ``record``: the object that it was read from;
+    ``cached_in_input``: whether its cached tokens are part of its input, as model endpoints count them, and not besides, as records have
+    them; ``error``: why there is no answer that could be graded, None if there is one; ``record``: the object that it was read from;
     ``notices``: what was left out or understood with good will.
     """
 
@@ -44,6 +45,7 @@ class Answer:
     error: str | None = None
     record: Json = None
     notices: tuple[str, ...] = ()
+    cached_in_input: bool = False
 
     def to_json(self) -> Json:
         """For a journal: the record alone, or what there is without one. ``answer_from_json`` is the reverse."""

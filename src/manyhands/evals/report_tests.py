@@ -126,7 +126,7 @@ def _findings(record: Record, room: Room) -> Iterator[str]:
 def _score_rows(scores: list[Record], depth: int, room: Room) -> Iterator[str]:
     for score in scores:
         found = [f"✓ {hit}" for hit in score["hits"]] + [f"✗ {miss}" for miss in score["misses"]]
-        found += [text for text in (score.get("reasoning"), score.get("error")) if text]
+        found += [text for text in (score.get("reasoning"), score.get("error"), score.get("left_out")) if text]
         yield f"<tr><td>{'› ' * depth}{room.text(score['name'])}</td><td>{room.text(score['type'])}</td>"
         yield f'<td class="n">{_score(score["score"])}</td><td class="n">{score["weight"]:g}</td>'
         yield f"<td>{'<br>'.join(map(room.text, found))}</td></tr>\n"

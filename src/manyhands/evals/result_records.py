@@ -212,6 +212,20 @@ def simulated_scores(record: Record) -> bool:
     return any(score.get("simulated") for scores in (record.get("scores") or (), *trials) for score in scores)
 
 
+def graders_left_out(record: Record) -> set[str]:
+    """The names of the graders that had nothing to compare in a test, in any of its trials; of a composite's members behind its own."""
+    trials = (trial.get("scores") or () for trial in record.get("trials") or ())
+    return {name for scores in (record.get("scores") or (), *trials) for name in _names_left_out(scores)}
+
+
+def _names_left_out(scores: Iterable[Record], within: str = "") -> Iterator[str]:
+    for score in scores:
+        inner = [*_names_left_out(score.get("scores", ()), f"{within}{score['name']} > ")]
+        yield from inner
+        if "left_out" in score and not inner:
+            yield within + score["name"]
+
+
 def added_tokens(usages: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
     """The sums of token counts by kind; None if nobody knows any."""
     total: dict[str, float] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from manyhands.engine.run import SUMMARY as ENGINE_SUMMARY
 from manyhands.engine.store import LOCK
 from manyhands.engine.summary import timestamp
 from manyhands.engine.workload import RunReader
+from manyhands.evals.edits import Edits
 from manyhands.evals.output_names import ending_of_out
 from manyhands.evals.prepared import PreparedEval
 from manyhands.evals.result_files import write_as
@@ -44,11 +45,15 @@ def counting_of(prepared: PreparedEval) -> Counting:
 
 
 def write_results(
-    reader: RunReader, prepared: PreparedEval, folder: Path, figures: dict[str, Any] | None = None
+    reader: RunReader,
+    prepared: PreparedEval,
+    folder: Path,
+    figures: dict[str, Any] | None = None,
+    edits: Sequence[Edits] = (),
 ) -> Summary:
     """Write ``results.jsonl`` (every test that ended, in order) and ``eval_summary.json`` into the run folder, and what ``--out`` and
     ``--output`` name. All are streamed, and each takes its place when it is whole. ``figures``: those of a ``results.jsonl`` that is
-    written already.
+    written already; ``edits``: what is different in the eval files since the run was made.
 
     Raises StorageError if one can't be written; the old one is then still there.
     """
@@ -59,7 +64,7 @@ def write_results(
             records = with_workspaces(results(reader.items(), prepared.limits), folder, datasets)
             figures = write_lines(records, folder, counting_of(prepared))
         about = _about(reader, prepared, folder)
-    summary = {**about, **figures}
+    summary = {**about, **({"edited": [each.to_json() for each in edits]} if edits else {}), **figures}
     _write_json(folder / SUMMARY, summary)
     named = named_outputs(options)
     for path in named:

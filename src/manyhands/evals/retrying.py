@@ -26,9 +26,7 @@ def tries(options: EvalSpec, cause: Cause, *, calls_retried: bool = False) -> in
     target says itself how often a failed call is tried again, which has been done."""
     if cause in FINAL or (cause in OF_ENDPOINTS and calls_retried):
         return 1
-    retries = options.max_retries
-    if retries is None and options.max_attempts is not None:
-        retries = options.max_attempts - 1
+    retries = options.retries
     if cause is Cause.TIMEOUT:
         return 1 + (RETRIES if retries is None else retries)
     return None if retries is None or not FAILURES[cause].retried else 1 + retries

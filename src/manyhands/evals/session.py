@@ -18,6 +18,8 @@ from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.run import create_run
 from manyhands.evals.checking import check_usable
 from manyhands.evals.dependencies import DEPENDENCY_FAILED
+from manyhands.evals.edits import Edits, edits_of
+from manyhands.evals.file_references import Surroundings
 from manyhands.evals.interpolation import has_reference
 from manyhands.evals.model import EvalFile
 from manyhands.evals.prepared import MODELS, LoadedEvals, PreparedEval, load
@@ -64,7 +66,7 @@ async def open_eval(
         folder = Path(options.data_dir) / options.run_name
         if is_made(folder):
             _refuse_unless(resume, folder, options.run_name)
-            return _continued(folder, options, notice)
+            return _continued(folder, options, notice, environ)
     loaded = load(options, environ, notice)
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
@@ -133,25 +135,44 @@ def _warn_of_unpriced(prepared: PreparedEval, notice: Notice) -> None:
         )
 
 
-def _continued(folder: Path, given: EvalSpec, notice: Notice) -> Session:
+def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
     reader = open_reader(folder)
     try:
         name, spec = reader.meta("workload"), reader.meta("spec")
+        if name != EvalsWorkload.name:
+            raise RunError(f"{folder}: a run of another kind ({name})")
+        recorded = PreparedEval.from_json(spec, folder.parent)
+        edits = edits_of(reader.items(), recorded, environ)
     finally:
         reader.close()
-    if name != EvalsWorkload.name:
-        raise RunError(f"{folder}: a run of another kind ({name})")
-    recorded = PreparedEval.from_json(spec, folder.parent)
     options = resume_spec(recorded.options, given)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
     workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder)
+    workload.edits = tuple(edits)
     _check_outputs(options, folder, workload)
+    _tell_edits(edits, recorded, folder.name, notice)
     keep_files(options, folder)
     _warn_of_unpriced(workload.prepared, notice)
     again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
     again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
     return Session(folder, workload, workload.spec != spec, given.retry_errors, again)
+
+
+def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, run: str, notice: Notice) -> None:
+    """What has become of the eval files, and how to have their tests as they are now."""
+    for each in edits:
+        for line in each.lines():
+            notice(line)
+    if not edits:
+        return
+    around = Surroundings.of(Path.cwd())
+    files = shlex.join(around.shown(Path(path)) for path in recorded.options.eval_files)
+    notice(
+        f"to have the tests as they are now, make another run:  manyhands eval {files} --run_name={shlex.quote(run + '-2')}"
+    )
+    if recorded.options.regrade is None and all(each.only_graders for each in edits):
+        notice(f"to grade the answers of this run as the file says now, add  --regrade={shlex.quote(run)}")
 
 
 def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> None:

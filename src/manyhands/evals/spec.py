@@ -210,7 +210,7 @@ class EvalSpec(RunOptions):
     max_retries: Annotated[int | None, optional_whole(0)] = setting(
         None,
         f"How often a test is tried again whose target took too long, or whose endpoint failed; without it {RETRIES} times for what took "
-        "too long, and each other cause has its own number.",
+        "too long, and each other cause has its own number. 0: nothing is tried again, no call of a model either.",
         group=LIMITS,
     )
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(
@@ -246,6 +246,11 @@ class EvalSpec(RunOptions):
         0.95, "Level of confidence of intervals.", group=GRADING
     )
 
+    @property
+    def retries(self) -> int | None:
+        """How often a test is tried again, whichever way it was counted; None: not said."""
+        return self.max_retries if self.max_attempts is None else self.max_attempts - 1
+
     def resolved(self) -> Self:
         """As of the base class. Raises UserError, too, for settings that contradict each other."""
         given = [name for name in ("from_output", "regrade", "dry_run") if getattr(self, name)]
@@ -258,7 +263,8 @@ class EvalSpec(RunOptions):
         delays = [name for name in DELAYS if getattr(self, name) is not None]
         if delays and not self.dry_run:
             raise UserError(f"--{delays[0]} goes with --dry_run")
-        if (self.dry_run_delay_min or 0) > (self.dry_run_delay_max or self.dry_run_delay or float("inf")):
+        most = self.dry_run_delay if self.dry_run_delay_max is None else self.dry_run_delay_max
+        if most is not None and (self.dry_run_delay_min or 0) > most:
             raise UserError("--dry_run_delay_min must not be more than --dry_run_delay_max")
         if self.out is not None:
             check_out_name(FilePath(self.out), self.output_format)

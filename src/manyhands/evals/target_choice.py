@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from manyhands.core.errors import UserError
 from manyhands.core.places import Place
 from manyhands.evals.findings import Findings
 from manyhands.evals.model import EvalFile, Test
@@ -65,32 +66,60 @@ def usual_judge(file: EvalFile, survey: Survey, available: TargetFile) -> str | 
 
 def choose_judges(
     survey: Survey,
-    targets: Iterable[Target],
+    choice: Choice,
     wanted: str | None,
     available: TargetFile,
     findings: Findings,
     recorded: Sequence[Target] = (),
 ) -> tuple[Target, ...]:
-    """Every target that may have to judge: those that the file's ``targets``, the person (``--judge_target``: ``wanted``) and graders
-    name, and those ``recorded`` in the run that is graded again."""
-    named = dict[str, None]()
-    for target in targets:
-        if target.judge_target is not None:
-            _check_name(target.judge_target, target.at("judge_target"), available, findings)
-            named[target.judge_target] = None
-    if wanted is not None:
+    """Every target that may have to judge: those that graders name; and where there are graders that name none, or tests without
+    graders, those that the targets which answer these tests name, or else the person (``--judge_target``: ``wanted``). Nobody else is
+    looked for. ``recorded``: those of the run that is graded again, which are taken for the targets' own."""
+    own = _with_own_judge(survey, choice)
+    named, known = dict[str, None](), {judge.name for judge in recorded}
+    for target in choice.targets:
+        name, certain = target.judge_target, own.get(target.name)
+        if name is not None and name not in known:
+            if certain:
+                _check_name(name, target.at("judge_target"), available, findings)
+            elif not _is_known(name, available):
+                findings.notice(target.at("judge_target").says(f"there is no target {name!r}, and no judge is needed"))
+                continue
+            if certain is not None:
+                named[name] = None
+    if wanted is not None and any(own.get(target.name) for target in choice.targets if target.judge_target is None):
         with findings.catching():
             if not available.knows(wanted):
                 findings.problems.append(f"--judge_target: {available.unknown(wanted)}")
         named[wanted] = None
+    elif wanted is not None and own and _is_known(wanted, available):
+        named[wanted] = None
     for group in survey.groups:
         for need in group.needs:
-            if need.target is not None and need.target not in {*named, *(judge.name for judge in recorded)}:
+            if need.target is not None and need.target not in {*named, *known}:
                 place = group.tests[0].place.at("assert")
                 _check_name(need.target, place, available, findings, f"grader {need.grader!r}: ")
                 named[need.target] = None
     kept = tuple(judge for judge in recorded if judge.name not in named)
     return (*kept, *_made(named, available, findings))
+
+
+def _with_own_judge(survey: Survey, choice: Choice) -> dict[str, bool]:
+    """The names of the targets whose answers their own judge may have to judge, and whether that is certain."""
+    found: dict[str, bool] = {}
+    for group in survey.groups:
+        asks = [need.certain for need in group.needs if need.target is None] + ([] if group.graded else [True])
+        for name in choice.of(group.targets) if asks else ():
+            found[name] = found.get(name, False) or any(asks)
+    return found
+
+
+def _is_known(name: str, available: TargetFile) -> bool:
+    """Whether there is a target of that name, where it does not matter much."""
+    try:
+        return available.knows(name)
+    except UserError:
+        return False
 
 
 def _check_name(name: str, place: Place, available: TargetFile, findings: Findings, before: str = "") -> None:

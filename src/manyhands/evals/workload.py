@@ -18,6 +18,7 @@ from manyhands.engine.strays import process_mark
 from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
 from manyhands.evals.checking import check_usable
 from manyhands.evals.conversation import written_graders
+from manyhands.evals.edits import Edits
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.grading import GradingSettings, TestGrader
 from manyhands.evals.items import plan_tests
@@ -52,12 +53,19 @@ class EvalsWorkload:
         self._test_files: set[str] = set()
         self._performing: Performing | None = None
         self._results: ResultsProcess | None = None
+        self.edits: tuple[Edits, ...] = ()
+        """What is different in the eval files since the run was made."""
         self.tell: Callable[[str], None] = _say_nothing
         """Shows the person a line while the run is performed."""
 
     @property
     def prepared(self) -> PreparedEval:
         return self._prepared
+
+    @property
+    def settling(self) -> int:
+        """See ``Performing``."""
+        return 0 if self._performing is None else self._performing.settling
 
     def have(self, files: tuple[EvalFile, ...]) -> None:
         """Take what was read already for planning. Its targets were looked after."""
@@ -160,7 +168,7 @@ class EvalsWorkload:
     def export(self, reader: RunReader) -> None:
         process, self._results = self._results, None
         figures = None if process is None else process.figures()
-        write_results(reader, self._prepared, self._folder, figures)
+        write_results(reader, self._prepared, self._folder, figures, self.edits)
 
     @property
     def _opened(self) -> Performing:
@@ -192,7 +200,8 @@ class EvalsWorkload:
                 file, graders = row.payload["file"], written_graders(row.payload["test"])
                 found = self._prepared.target_of(file, row.payload["target"])
                 targets[file, found.name] = found
-                for judge in self._prepared.judges_of(file, found, judge_needs(graders)):
+                needs = [need for need in judge_needs(graders) if need.certain]
+                for judge in self._prepared.judges_of(file, found, needs):
                     judges[file, judge.name] = judge
         return list(targets.values()), list(judges.values())
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manyhands.graders.exact import weighted_mean
-from manyhands.graders.protocol import PASS_LIMIT, Score, verdict_of
+from manyhands.graders.protocol import LEFT_OUT, PASS_LIMIT, Score, verdict_of
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Total:
-    """What the scores of one answer come to. ``value``: None if a grader broke, and then ``error`` names it; ``reasoning``: None if no
-    score has any."""
+    """What the scores of one answer come to. ``value``: None if a grader broke, and then ``error`` names it, or if none found anything to
+    compare; ``left_out``: those that found nothing to compare, and why; ``reasoning``: None if no score has any."""
 
     value: float | None
     verdict: str
@@ -20,6 +20,7 @@ class Total:
     misses: tuple[str, ...] = ()
     reasoning: str | None = None
     error: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
@@ -29,8 +30,9 @@ def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
 
         value = Σ(score · weight) ÷ Σ(weight)        0 if all weights are 0, or if a required grader is below its minimum
 
-    If a grader broke there is no value, whatever the others say and however little it weighs. What is below its minimum is the first of
-    the misses. Raises ValueError for no scores at all.
+    If a grader broke there is no value, whatever the others say and however little it weighs. One that found nothing to compare counts as
+    if it were not there; if there is no other, there is no value. What is below its minimum is the first of the misses. Raises ValueError
+    for no scores at all.
     """
     if not scores:
         raise ValueError("there are no scores to combine")
@@ -40,14 +42,18 @@ def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
     misses = tuple([miss for score in scores for miss in score.misses])
     reasoning = " | ".join([f"{score.name}: {score.reasoning}" for score in scores if score.reasoning]) or None
     error = "; ".join([f"{score.name}: {score.error or 'no score'}" for score in scores if broken(score)]) or None
+    left_out = tuple([f"{score.name}: {score.left_out}" for score in scores if score.left_out is not None])
     if error is not None:
-        return Total(None, "error", hits, misses, reasoning, error)
-    below = short(scores)
+        return Total(None, "error", hits, misses, reasoning, error, left_out)
+    counted = heeded(scores)
+    if not counted:
+        return Total(None, LEFT_OUT, hits, misses, reasoning, left_out=left_out)
+    below = short(counted)
     if below:
         misses = (*[f"{score.name}: {shortfall(score)}" for score in below], *misses)
-        return Total(0.0, verdict_of(0.0, pass_limit), hits, misses, reasoning)
-    value = weighted_mean([(score.value or 0.0, score.weight) for score in scores])
-    return Total(value, verdict_of(value, pass_limit), hits, misses, reasoning)
+        return Total(0.0, verdict_of(0.0, pass_limit), hits, misses, reasoning, left_out=left_out)
+    value = weighted_mean([(score.value or 0.0, score.weight) for score in counted])
+    return Total(value, verdict_of(value, pass_limit), hits, misses, reasoning, left_out=left_out)
 
 
 def _alone(score: Score, pass_limit: float) -> Total | None:
@@ -61,7 +67,12 @@ def _alone(score: Score, pass_limit: float) -> Total | None:
 
 def broken(score: Score) -> bool:
     """Whether the grader itself failed."""
-    return score.value is None or score.error is not None
+    return score.error is not None or (score.value is None and score.left_out is None)
+
+
+def heeded(scores: Sequence[Score]) -> tuple[Score, ...]:
+    """Those that found something to compare."""
+    return tuple([score for score in scores if score.left_out is None])
 
 
 def short(scores: Sequence[Score]) -> tuple[Score, ...]:

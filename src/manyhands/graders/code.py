@@ -1,15 +1,18 @@
 """``code_judge`` and ``code_grader``: a program of the person's own that judges (specification of evals, section 4.2).
 
 It gets a JSON object on standard input (``payload``) and prints one on standard output (``verdicts``); other lines may stand before it.
-What goes wrong with the program is an error of the grader, never a zero: another exit code than 0, a signal, no object, an object with
-wrong types, the time limit, a program that can't be started. A program may end without reading its input.
+What goes wrong with the program is an error of the grader, never a score: another exit code than 0, whatever it had printed by then, a
+signal, no object, an object with wrong types, the time limit, a program that can't be started. A program may end without reading its
+input.
 
-Of a ``code_grader`` (also written ``script`` or ``command``) an object counts whatever the exit code is, and it may print plain text
-instead: its exit code is then the score, 1 for 0 and 0 for others, as long as it wrote nothing to standard error.
+A ``code_grader`` (also written ``script`` or ``command``) may print plain text, or nothing, instead of an object: its exit code is then the
+score, 1 for 0 and 0 for others, as long as it wrote nothing to standard error. Text that a failed program left behind is not plain if it
+begins like JSON, or one of its lines like an object.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -38,6 +41,8 @@ GRADE = "grade"
 _TAIL = 1800
 """Characters of standard error that an error shows."""
 _LAST_LINES = 300
+_JSON_LINE = re.compile(r"\A[\ufeff\s]*\[|^[\ufeff \t]*\{", re.MULTILINE)
+"""What JSON begins with, whole or cut off."""
 _HIGHEST = 125
 """The highest exit code that is a program's own: shells use those above for programs that can't be run, and for signals."""
 
@@ -143,34 +148,30 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
     """
     if result.exit_code is None:
         raise GraderError(_with_tail(f"the program took more than {seconds:g} s and was stopped", result))
-    if result.exit_code > (_HIGHEST if plain else 0):  # a crash, whatever it had printed by then
-        raise GraderError(_with_tail(_ended(result), result))
     text = result.stdout.decode("utf-8", "replace")
+    if result.exit_code != 0:
+        if plain and result.exit_code <= _HIGHEST and not (result.stderr.strip() or _JSON_LINE.search(text)):
+            return _plain(text, passed=False)
+        raise GraderError(_with_tail(_ended(result) + _besides(text, result), result))
     value = last_object(text)
     if value is not None:
-        try:
-            return said(value, "the program")
-        except GraderError as error:
-            if result.exit_code == 0:
-                raise
-            raise GraderError(_with_tail(f"{error}; {_ended(result)}", result)) from None
-    if plain and _is_plain(text, result):
-        return _plain(text, result.exit_code == 0)
-    if result.exit_code != 0:
-        raise GraderError(_with_tail(_ended(result), result))
+        return said(value, "the program")
+    if plain and not text.lstrip().startswith(("{", "[")):
+        return _plain(text, passed=True)
     what = "nothing" if not text.strip() else f"no JSON object: {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
     if len(text) > LARGEST:
         what += f" (looked for in the last {LARGEST:,} characters)"
     raise GraderError(_with_tail(f"the program printed {what}", result))
 
 
-def _is_plain(text: str, result: ScriptResult) -> bool:
-    if text.lstrip().startswith(("{", "[")):
-        return False
-    return result.exit_code == 0 or not result.stderr.strip()
+def _besides(text: str, result: ScriptResult) -> str:
+    """What a person would miss in an error that says how a program ended."""
+    crashed = (result.exit_code or 0) > _HIGHEST
+    said_so = not crashed and not result.stderr.strip() and last_object(text) is not None
+    return ", although it had printed a score: it does not count" if said_so else ""
 
 
-def _plain(text: str, passed: bool) -> dict[str, Any]:
+def _plain(text: str, *, passed: bool) -> dict[str, Any]:
     line = [" ".join(text.split())[:500] or f"exit code {0 if passed else 1}"]
     return {"score": float(passed), "hits": line if passed else [], "misses": [] if passed else line}
 

@@ -13,7 +13,8 @@ llm_judge          what a model makes of them
 
 A member's weight is the one that ``weights`` of the aggregator gives its name, else its own. Weight, required, min_score and negate hold
 for members as for graders of a test, at every depth: if a required member is below its minimum, the composite scores 0, whatever the
-aggregator, and one that would cost something is not asked. If a member breaks, so does the composite.
+aggregator, and one that would cost something is not asked. If a member breaks, so does the composite. A member that found nothing to
+compare counts as if it were not there; if all did, so did the composite.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from pydantic import BeforeValidator
 from manyhands.core.places import Place
 from manyhands.core.settings import OptionalText, optional_number
 from manyhands.core.usage import ZERO, Usage
-from manyhands.graders.aggregate import broken, short, shortfall
+from manyhands.graders.aggregate import broken, heeded, short, shortfall
 from manyhands.graders.aggregators import AskModel, RunProgram
 from manyhands.graders.config import members_of
 from manyhands.graders.entry import Entry, SomeItems, key, read, snake
 from manyhands.graders.exact import weighted_mean
+from manyhands.graders.found import nothing_to_compare
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 from manyhands.graders.registry import Setup
 from manyhands.graders.running import grade_all
@@ -172,11 +174,16 @@ class Composite:
         failures = [f"[{score.name}] {score.error or 'no score'}" for score in scores if broken(score)]
         if failures:
             return Score(self.name, self.type, None, "error", error="; ".join(failures))
-        below = short(scores)
+        counted = heeded(scores)
+        if not counted:
+            return nothing_to_compare(self, "; ".join(f"[{score.name}] {score.left_out}" for score in scores))
+        below = short(counted)
         if below:
             texts = [f"[{score.name}] {shortfall(score)}" for score in below]
-            return _with_findings(0.0, "fail", scores, "a required member is below its minimum", extra=texts)
-        return await self.aggregator.combined(scores, candidate, grading)
+            return _with_findings(0.0, "fail", counted, "a required member is below its minimum", extra=texts)
+        found = await self.aggregator.combined(counted, candidate, grading)
+        unheeded = [f"{score.name} was left out: {score.left_out}" for score in scores if score.left_out is not None]
+        return replace(found, reasoning="; ".join((*filter(None, (found.reasoning,)), *unheeded)) or None)
 
 
 def _with_findings(

@@ -71,6 +71,7 @@ class Configured:
             score.error,
             score.usage,
             self.min_score,
+            score.left_out,
         )
 
     def _minimum(self, pass_limit: float) -> float | None:
@@ -120,7 +121,9 @@ def failed(name: str, kind: str, error: str) -> Score:
 
 
 def checked(score: Score) -> Score:
-    """The score with a value from 0 to 1, or without one and with an error."""
+    """The score with a value from 0 to 1, or without one and with an error, or with what there was nothing to compare for."""
+    if score.left_out is not None and score.error is None:
+        return score
     if score.error is not None or score.value is None:
         return replace(score, value=None, verdict="error", error=score.error or "the grader gave no score")
     if not isfinite(score.value):

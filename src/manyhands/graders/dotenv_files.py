@@ -45,8 +45,10 @@ def environment(folder: Path, surroundings: Surroundings, environ: Mapping[str, 
             values = read_dotenv(path, surroundings.shown(path))
             if each not in own:  # a folder that somebody merely stands in says nothing about which code is run
                 values = {name: value for name, value in values.items() if not _LOADS_CODE.fullmatch(name)}
+            protect_environment(
+                values
+            )  # also those that another file or the real environment overrules: programs read files, too
             found = {**values, **found}
-            protect_environment(found)
     return found
 
 

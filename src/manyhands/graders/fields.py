@@ -6,7 +6,10 @@
 
 A field counts unless expected_output does not have it (there is nothing to compare, so it is neither hit nor miss, and a note says so), or
 the answer does not have it and it is not required. A field that is null is there. With ``all_or_nothing`` the score is 1 if every field
-that counts is right, else 0. If no field counts the score is 0.
+that counts is right, else 0.
+
+Where there is nothing to compare (expected_output holds no object or list, or none of the fields; no field counts, or none that weighs
+anything) there is no score, and the grader is left out of the test's.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ from manyhands.graders.answer_json import json_in
 from manyhands.graders.dates import day_of, pattern_of
 from manyhands.graders.entry import Entry, SomeItems, key, read, snake
 from manyhands.graders.exact import exact, weighted_mean
-from manyhands.graders.found import found
+from manyhands.graders.found import found, nothing_to_compare
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
 from manyhands.graders.registry import Setup
 from manyhands.graders.values import MISSING, Steps, at, equal, steps_of
 
 MATCHES = ("exact", "numeric_tolerance", "date")
+_PATHS_SHOWN = 5
 AGGREGATIONS = ("weighted_average", "all_or_nothing")
 
 _LEADING = re.compile(
@@ -135,13 +139,31 @@ class FieldAccuracy:
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         expected = expected_json(candidate)
+        if expected is MISSING:
+            return nothing_to_compare(self, "expected_output holds no object or list to compare fields with")
+        if all(at(expected, rule.steps) is MISSING for rule in self.rules):
+            return nothing_to_compare(self, f"expected_output has none of the fields {self._paths()}")
         actual = json_in(candidate.answer)
         if actual is MISSING:
             return found(self, 0.0, misses=("the answer holds no JSON object or list",))
         return self._score([compare(rule, expected, actual) for rule in self.rules])
 
+    def _paths(self) -> str:
+        named = [rule.entry.path for rule in self.rules]
+        more = len(named) - _PATHS_SHOWN
+        return ", ".join(named[:_PATHS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
     def _score(self, fields: Sequence[Compared]) -> Score:
         counted = [field for field in fields if field.counts]
+        details = {"fields": [{"path": field.path, "result": field.result, "weight": field.weight} for field in fields]}
+        weighing = counted if self.aggregation == "all_or_nothing" else [field for field in counted if field.weight]
+        if not weighing:
+            why = (
+                "no field that is compared weighs anything"
+                if counted
+                else "the answer has none of the fields, and none is required"
+            )
+            return nothing_to_compare(self, why, details)
         hits = [field.text for field in counted if field.result == "hit"]
         misses = [field.text for field in counted if field.result == "miss"]
         value = weighted_mean([(float(field.result == "hit"), field.weight) for field in counted])
@@ -149,15 +171,11 @@ class FieldAccuracy:
             value = float(bool(hits) and not misses)
         notes = [note for field in fields for note in (field.note,) if note]
         reasoning = "; ".join((f"{len(hits)}/{len(counted)} fields matched", *notes))
-        details = {"fields": [{"path": field.path, "result": field.result, "weight": field.weight} for field in fields]}
         return found(self, value, hits, misses, reasoning=reasoning, details=details)
 
 
-def expected_json(candidate: Candidate) -> Json:
-    """The object or list that the last expected message of the assistant holds, or is as JSON text.
-
-    Raises GraderError if there is none: then nothing can be said about the answer.
-    """
+def expected_json(candidate: Candidate) -> Any:
+    """The object or list that the last expected message of the assistant holds, or is as JSON text; MISSING if there is none."""
     for message in reversed(candidate.expected_output):
         if message.get("role", "assistant") != "assistant":
             continue
@@ -165,7 +183,7 @@ def expected_json(candidate: Candidate) -> Json:
         value = json_in(content) if isinstance(content, str) else content
         if isinstance(value, (Mapping, list, tuple)):
             return value
-    raise GraderError("the test's expected_output holds no object or list to compare fields with")
+    return MISSING
 
 
 def compare(rule: FieldRule, expected: Json, actual: Json) -> Compared:

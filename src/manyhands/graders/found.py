@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from manyhands.graders.protocol import Score, verdict_of
+from manyhands.graders.protocol import LEFT_OUT, Score, verdict_of
 
 
 def found(
@@ -29,6 +29,11 @@ def found(
         reasoning,
         details=details,
     )
+
+
+def nothing_to_compare(grader: Any, why: str, details: Mapping[str, Any] | None = None) -> Score:
+    """What a grader gives that has nothing to hold the answer against: neither 0 nor 1."""
+    return Score(grader.name, grader.type, None, LEFT_OUT, details=details, left_out=why)
 
 
 def all_or_nothing(grader: Any, passed: bool, hit: str, miss: str, pass_limit: float | None = None) -> Score:

@@ -1,7 +1,8 @@
 """Graders of what an answer took: specification of evals, section 4.6.
 
-There is one total of tokens: input + output. Tokens that were served from a cache are part of the input, as model servers report them,
-and are not added again. What nobody measured is a miss that says so, and scores 0.
+The total of ``token_usage`` is input + output + cached, that of ``execution_metrics`` input + output, as the original has them: in its
+records tokens that were served from a cache are not part of the input. For models that this program asks itself they are, as endpoints
+report them, and are not added again. What nobody measured is a miss that says so, and scores 0.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ EXPLORATION = (
 )
 """Tools that look around (specification, section 4.6)."""
 
+TOTAL, BOTH = "total", "both"
+"""Sums of tokens, see ``tokens_of``."""
 Limit = Annotated[float | None, optional_number(least=0)]
 
 
@@ -61,8 +64,8 @@ class _Limits(Entry):
 class TokenEntry(_Limits):
     """Settings of ``token_usage``."""
 
-    max_total: Limit = key(None, "Tokens in all: input + output.")
-    max_input: Limit = key(None, "Tokens of input, those from a cache included.")
+    max_total: Limit = key(None, "Tokens in all: input + output + cached.")
+    max_input: Limit = key(None, "Tokens of input.")
     max_output: Limit = key(None, "Tokens of output.")
 
 
@@ -72,7 +75,7 @@ class ExecutionEntry(_Limits):
     spellings: ClassVar[Mapping[str, str]] = {"target_explore_ratio": "target_exploration_ratio"}
     max_tool_calls: Limit = key(None, "Tool calls.")
     max_llm_calls: Limit = key(None, "Calls of the model.")
-    max_tokens: Limit = key(None, "Tokens in all: input + output.")
+    max_tokens: Limit = key(None, "Tokens without those from a cache: input + output.")
     max_cost_usd: Limit = key(None, "US dollars.")
     max_duration_ms: Limit = key(None, "Milliseconds.")
     target_exploration_ratio: Annotated[float | None, optional_number(least=0, most=1)] = key(
@@ -149,7 +152,7 @@ def _checks(settings: Entry, candidate: Candidate) -> list[Check]:
         return [
             Check(f"{part} tokens", tokens_of(candidate, part), limit)
             for part, limit in (
-                ("total", settings.max_total),
+                (TOTAL, settings.max_total),
                 ("input", settings.max_input),
                 ("output", settings.max_output),
             )
@@ -162,7 +165,7 @@ def _checks(settings: Entry, candidate: Candidate) -> list[Check]:
 _MEASURES: dict[str, tuple[str, str, Callable[[Candidate], float | None]]] = {
     "max_tool_calls": ("tool calls", "", lambda candidate: tool_calls_of(candidate)),
     "max_llm_calls": ("model calls", "", lambda candidate: _traced(candidate, "llm_call_count")),
-    "max_tokens": ("total tokens", "", lambda candidate: tokens_of(candidate, "total")),
+    "max_tokens": ("input and output tokens", "", lambda candidate: tokens_of(candidate, BOTH)),
     "max_cost_usd": ("cost", " USD", lambda candidate: cost_of(candidate)),
     "max_duration_ms": ("duration", " ms", lambda candidate: duration_of(candidate)),
 }
@@ -200,11 +203,13 @@ def cost_of(candidate: Candidate) -> float | None:
 
 
 def tokens_of(candidate: Candidate, part: str) -> float | None:
-    """Tokens of ``input``, ``output``, or ``total``, which is both together; None if not known."""
+    """Tokens of ``input``, ``output``, both of them (``BOTH``), or ``TOTAL``, which is these and those from a cache; None if not known."""
     usage = candidate.token_usage or (candidate.trace or {}).get("token_usage")
     if not isinstance(usage, Mapping):
         return None
-    parts = [_number(usage.get(name)) for name in (("input", "output") if part == "total" else (part,))]
+    parts = [_number(usage.get(name)) for name in (("input", "output") if part in (TOTAL, BOTH) else (part,))]
+    if part == TOTAL and not candidate.cached_in_input:
+        parts.append(_number(usage.get("cached", 0)) or 0)
     known = [count for count in parts if count is not None]
     return sum(known) if len(known) == len(parts) else None
 

@@ -34,7 +34,8 @@ class Candidate:
 
     ``answer``: the text; ``output``: the target's messages, None where it gave none; ``trace``: its summary (behaviour specification
     of evals, section 3.4), None without one; ``duration_ms``, ``cost_usd``, ``token_usage`` (``{"input", "output", "cached"?}``):
-    None where not known. ``folder``: the eval file's folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
+    None where not known; ``cached_in_input``: whether cached tokens are part of the input, and not besides. ``folder``: the eval file's
+    folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
     User data is as the person wrote it: no key of it is ever renamed.
     """
 
@@ -57,14 +58,16 @@ class Candidate:
     guideline_files: Sequence[Path] = ()
     workspace: Path | None = None
     file_changes: str | None = None
+    cached_in_input: bool = False
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Score:
-    """What a grader found. ``value``: 0 to 1, or None if the grader itself failed, and then ``error`` says how. ``verdict``: ``pass``,
-    ``borderline``, ``fail``, or ``error``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a composite's
-    members. ``minimum``: what a required grader must reach, None if it is not required. ``min_score``: the score from which on this
-    grader's own verdict is pass, None if that is the run's pass limit."""
+    """What a grader found. ``value``: 0 to 1; or None if the grader itself failed, and then ``error`` says how, or if there was nothing
+    that it could have compared, and then ``left_out`` says what is missing, and it counts as if it were not there. ``verdict``: ``pass``,
+    ``borderline``, ``fail``, ``error``, or ``left_out``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a
+    composite's members. ``minimum``: what a required grader must reach, None if it is not required. ``min_score``: the score from which on
+    this grader's own verdict is pass, None if that is the run's pass limit."""
 
     name: str
     type: str
@@ -80,6 +83,7 @@ class Score:
     error: str | None = None
     usage: Usage = ZERO
     min_score: float | None = None
+    left_out: str | None = None
 
     @property
     def simulated(self) -> bool:
@@ -109,6 +113,8 @@ class Score:
             value["scores"] = [score.to_json() for score in self.scores]
         if self.error is not None:
             value["error"] = self.error
+        if self.left_out is not None:
+            value["left_out"] = self.left_out
         if self.simulated:
             value["simulated"] = True
         return value
@@ -168,6 +174,10 @@ class Grading:
     scripts: ScriptPool
     seconds: float = 120.0
     pass_limit: float = PASS_LIMIT
+
+
+LEFT_OUT = "left_out"
+"""The verdict of a grader that found nothing to compare."""
 
 
 class Grader(Protocol):

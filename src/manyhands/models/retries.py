@@ -22,7 +22,7 @@ class Retries:
     or less so that calls which failed together don't return together, and no more than ``longest_delay``.
 
     ``statuses``: the HTTP statuses that are tried again, and no other ones are; each such answer counts as a try. None: what an error
-    means decides (``openai_errors.classify``), and rate limits are waited out beside the tries.
+    means decides (``openai_errors.classify``), and rate limits are waited out beside the tries, unless there is but one.
     """
 
     tries: int = TRIES
@@ -46,9 +46,13 @@ class Retries:
 
     def waits_out(self, problem: Problem) -> bool:
         """Whether a problem is a rate limit that is waited out, however often it comes."""
-        return problem.rate_limited and (self.statuses is None or problem.status is None)
+        return problem.rate_limited and self.tries > 1 and (self.statuses is None or problem.status is None)
 
 
 def _is_lasting(problem: Problem) -> bool:
     no_credit = problem.cause is Cause.PAYMENT and problem.status == _TOO_MANY_REQUESTS
     return no_credit or problem.cause is Cause.CONTEXT_OVERFLOW
+
+
+ONCE = Retries(tries=1)
+"""No call is made a second time."""

@@ -21,11 +21,12 @@ from manyhands.evals.spec import EvalSpec
 
 @dataclass(frozen=True, slots=True)
 class EvalRun:
-    """A run that was performed. ``said``: the notices on the way."""
+    """A run that was performed. ``said``: the notices on the way; ``ungraded``: tests that nothing grades were allowed."""
 
     folder: Path
     result: RunResult
     said: list[str] = field(default_factory=list)
+    ungraded: bool = False
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -35,7 +36,7 @@ class EvalRun:
     @property
     def code(self) -> int:
         """What the command would have ended with."""
-        return exit_code(self.result, self.summary, "any")
+        return exit_code(self.result, self.summary, "any", ungraded=self.ungraded)
 
     def records(self) -> list[dict[str, Any]]:
         """What stands in ``results.jsonl``."""
@@ -75,4 +76,4 @@ async def perform_eval(folder: Path, name: str = "run", file: str = "suite.yaml"
         judge_again=session.judge_again,
         notice=said.append,
     )
-    return EvalRun(session.folder, result, said)
+    return EvalRun(session.folder, result, said, session.workload.prepared.options.allow_ungraded)

@@ -69,7 +69,7 @@ class TrajectoryGrader:
     ) -> dict[str, Any]:
         """The item's record with what the graders found as ``grade``. ``messages``: those that are saved.
 
-        Raises ItemError(GRADER_ERROR), with the record, if a grader broke.
+        Raises ItemError(GRADER_ERROR), with the record, if a grader broke, or if none of them had anything to compare.
         """
         checks = self._checks
         candidate = _candidate(context, payload, messages, result, record["times"], checks.folder)
@@ -84,8 +84,8 @@ class TrajectoryGrader:
             "threshold": checks.threshold,
             "scores": [score.to_json() for score in scores],
         }
-        if total.value is None:
-            error = total.error or "a grader broke"
+        if total.value is None:  # what nothing could be held against is no training data
+            error = total.error or f"no grader had anything to compare ({'; '.join(total.left_out)})"
             raise ItemError(Cause.GRADER_ERROR, error, record={**record, GRADE: {**found, "error": error}})
         return {**record, GRADE: found}
 
@@ -169,6 +169,7 @@ def _candidate(
         trace=trace_of(output, uses=uses, errors=sum(use.failed for use in result.tool_uses), **figures),
         metadata=metadata if isinstance(metadata, Mapping) else {},
         folder=folder,
+        cached_in_input=True,
         **figures,
     )
 

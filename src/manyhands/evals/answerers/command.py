@@ -34,7 +34,7 @@ class CommandAnswerer:
         prompt = test.prompt()
 
         async def effect() -> Effect:
-            question = Question(test.id, prompt, test.guidelines, test.files, trial)
+            question = Question(test.id, prompt, test.guidelines, test.all_files, trial)
             folder = Path(context.workspace)
             asked = await self._target.ask(question, folder / FILES, None if workspace is None else workspace.path)
             if self._keep_files:

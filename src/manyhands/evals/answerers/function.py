@@ -73,7 +73,7 @@ def _asked(test: Test, trial: int, config: Mapping[str, Json], workspace: TestWo
         "input": list(test.input),
         "criteria": test.criteria,
         "metadata": dict(test.metadata),
-        "files": [str(path) for path in test.files],
+        "files": [str(path) for path in test.all_files],
         "trial": trial,
         "config": dict(config),
         "workspace": None if workspace is None else str(workspace.path),
