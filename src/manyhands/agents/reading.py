@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from manyhands.agents.tool_calls import ReadCalls, read_calls
 from manyhands.agents.toolbox import Toolbox
-from manyhands.core.jsonio import Json, line
+from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
@@ -135,7 +135,7 @@ def flattened(content: Json) -> str | None:
         return "".join(flattened(part) or "" for part in content)
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return cast(str, content["text"])
-    return line(content)
+    return spaced(content)
 
 
 def brief_usage(usage: Usage) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import line, loads, pretty
+from manyhands.core.jsonio import line, loads, pretty, unbroken
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.files import written_aside
 from manyhands.engine.summary import ledger
@@ -96,7 +96,7 @@ def combine(
                     if best is not None and not best.has(*_order(text, samples)):
                         continue
                     if not without or loads(text)["metadata"]["item"] not in without:
-                        handle.buffer.write(text)  # as it is: both are UTF-8
+                        handle.buffer.write(unbroken(text))  # both are UTF-8
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UserError(
                     f"{path}: a line of it is not what was written there; remove the file, and the next resume writes it again"
