@@ -12,6 +12,7 @@ from manyhands.trajectories.entry import NO_SEED
 from manyhands.trajectories.items import ADOPTED, PromptItem, batch_file
 from manyhands.trajectories.original import normalise_entry
 from manyhands.trajectories.prepared import Prepared
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 
 def adopted_line(item: Item, record: Mapping[str, Any], prepared: Prepared) -> tuple[str, str]:
@@ -24,11 +25,15 @@ def adopted_line(item: Item, record: Mapping[str, Any], prepared: Prepared) -> t
         del entry["tool_stats"][name]
         del entry["tool_error_counts"][name]
     own = {name: entry["metadata"].get(name) for name in ("batch_num", "timestamp", "model")}
-    entry["metadata"] = {**own, **_added(item, payload, unknown, prepared)}
+    tags = entry["metadata"].get(ESCAPED_TAGS) or 0  # the line may be one of this program's, whose journal is lost
+    counted = {ESCAPED_TAGS: tags} if prepared.counts_tags else {}
+    entry["metadata"] = {**own, **_added(item, payload, unknown, counted, prepared)}
     return batch_file(payload.prompt_index, size), line(entry)
 
 
-def _added(item: Item, payload: PromptItem, unknown: tuple[str, ...], prepared: Prepared) -> dict[str, Any]:
+def _added(
+    item: Item, payload: PromptItem, unknown: tuple[str, ...], counted: Mapping[str, int], prepared: Prepared
+) -> dict[str, Any]:
     usage = Usage().to_json()
     return {
         "item": item.key,
@@ -41,5 +46,6 @@ def _added(item: Item, payload: PromptItem, unknown: tuple[str, ...], prepared: 
         "usage": {name: value for name, value in usage.items() if name != "cost"},
         "cost": 0.0,
         "unknown_tools": ", ".join(unknown),
+        **counted,
         "source": prepared.source_fields.arrange(payload.source) or None,
     }

@@ -18,6 +18,7 @@ from manyhands.core.jsonio import line
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.trajectories.sharegpt import Turn
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
 _OPENING = '{"conversations": ['
@@ -40,7 +41,7 @@ class Entry:
     ``timestamp`` and ``duration`` are in seconds; ``source`` is what ``SourceFields.arrange`` made of the row's other
     fields; ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
     them. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
-    known tool.
+    known tool. ``escaped_tags``: how many tags were escaped in the turns; None in a run whose lines do not say it.
     """
 
     prompt_index: int
@@ -62,6 +63,7 @@ class Entry:
     simulated: bool = False
     usage: Usage = field(default_factory=Usage)
     unknown_tools: Sequence[str] = ()
+    escaped_tags: int | None = None
     source: Mapping[str, Any] | None = None
     grade: Mapping[str, Any] | None = None
 
@@ -112,6 +114,7 @@ class Entry:
             "cost": float(self.usage.cost),
             # A list that is empty in one line and not in the next is two types to Arrow.
             "unknown_tools": ", ".join(self.unknown_tools),
+            **({} if self.escaped_tags is None else {ESCAPED_TAGS: self.escaped_tags}),
             **(_grade_members(self.grade) if self.grade is not None else {}),
             # Parquet can't hold an object without fields.
             "source": dict(self.source) if self.source else None,

@@ -44,6 +44,8 @@ class Prepared:
     """Rows that ask for a container image."""
     mcp: Json = None
     """The record of the MCP servers (``manyhands.agents.mcp_record``)."""
+    counts_tags: bool = True
+    """Whether lines say how many tags were escaped in them; those of older runs do not."""
 
     def to_json(self) -> dict[str, Any]:
         """The spec as it is recorded."""
@@ -61,6 +63,7 @@ class Prepared:
             "bad_count": self.bad_count,
             "images": self.images,
             "mcp": self.mcp,
+            "counts_tags": self.counts_tags,
         }
 
     @classmethod
@@ -68,7 +71,8 @@ class Prepared:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
         table = value["distribution"]
         return cls(
-            options=BatchSpec(**value["options"], data_dir=str(data_dir)),
+            # A run from before the setting goes on as it began.
+            options=BatchSpec(**{"tags_in_values": "keep", **value["options"]}, data_dir=str(data_dir)),
             distribution=Distribution(
                 table["name"], table["description"], tuple((name, percent) for name, percent in table["toolsets"])
             ),
@@ -79,6 +83,7 @@ class Prepared:
             bad_count=value["bad_count"],
             images=value["images"],
             mcp=value["mcp"],
+            counts_tags=value.get("counts_tags", False),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,12 +40,23 @@ from manyhands.trajectories.exports import write_exports
 from manyhands.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.trajectories.items import ADOPTED, Adoption, PromptItem, batch_file, plan_items
 from manyhands.trajectories.prepared import Prepared, dataset_identity
-from manyhands.trajectories.quality import LOW_SCORE, count_reasoning, discard_reason, nowhere_known
-from manyhands.trajectories.sharegpt import SystemTurns, as_trained, to_sharegpt
+from manyhands.trajectories.quality import LOW_SCORE, TAGS_IN_VALUES, count_reasoning, discard_reason, nowhere_known
+from manyhands.trajectories.sharegpt import SystemTurns, Turn, as_trained, to_sharegpt
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import KnownTools, result_record
+from manyhands.trajectories.tags import Escaping
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 MAX_TOOL_OUTPUT = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A conversation as it is saved. ``tags``: how many tags stood in its texts; ``all_tags``: and in those of the tools on offer."""
+
+    turns: list[Turn]
+    tags: int
+    all_tags: int
 
 
 class TrajectoryWorkload:
@@ -60,7 +72,8 @@ class TrajectoryWorkload:
         self._options = self._prepared.options
         self._secrets: dict[str, str] = {}
         self._known = KnownTools(self._prepared.tools)
-        self._system_turns = SystemTurns(self._options.system_template_text)
+        self._escapes_tags = self._options.tags_in_values != "keep"
+        self._system_turns = SystemTurns(self._options.system_template_text, escape_tags=self._escapes_tags)
         self._settings = AgentSettings(
             chat_settings(self._options),
             max_turns=self._options.max_turns,
@@ -142,7 +155,8 @@ class TrajectoryWorkload:
         if record.get(ADOPTED):
             return adopted_line(finished.item, record, self._prepared)
         payload, toolbox = PromptItem.of(finished.item), self._tool_offer.toolbox(record["toolsets"])
-        return self._line(finished.item, finished.attempt, payload, record, fold(steps), toolbox)
+        saved = self._saved(fold(steps), toolbox)
+        return self._line(finished.item, finished.attempt, payload, record, saved)
 
     def export(self, reader: RunReader) -> None:
         write_exports(reader, self._prepared, self._folder.name)
@@ -217,32 +231,40 @@ class TrajectoryWorkload:
         )
         if reason is not None:
             return Outcome(ItemState.DISCARDED, record, reason=reason)
+        saved = self._saved(result.messages, toolbox)
+        if saved.tags and options.tags_in_values == "discard":
+            told = f"{saved.tags} tags in its texts"
+            return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=told)
+        if tags := saved.all_tags:
+            record[ESCAPED_TAGS] = tags
         if self._grader is not None:
             record = await self._grader.graded(context, payload, kept, result, record)
             if (low := self._too_low(record)) is not None:
                 return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
-        line = self._line(context.item, context.attempt, payload, record, result.messages, toolbox)
+        line = self._line(context.item, context.attempt, payload, record, saved)
         return Outcome(ItemState.COMPLETED, record, line)
 
     def _too_low(self, record: Mapping[str, Any]) -> str | None:
         score, least = score_of(record), self._options.min_score
         return None if score is None or least is None or score >= least else f"scored {score:g}, less than {least:g}"
 
+    def _saved(self, messages: Sequence[Message], toolbox: Toolbox) -> _Saved:
+        escaping = Escaping(active=self._escapes_tags)
+        turns = to_sharegpt(
+            messages,
+            self._system_turns.text(toolbox),
+            keep_synthetic=self._options.keep_synthetic,
+            escaping=escaping,
+        )
+        return _Saved(turns, escaping.count, escaping.count + self._system_turns.tags(toolbox))
+
     def _line(
-        self,
-        item: Item,
-        attempt: int,
-        payload: PromptItem,
-        record: Mapping[str, Any],
-        messages: Sequence[Message],
-        toolbox: Toolbox,
+        self, item: Item, attempt: int, payload: PromptItem, record: Mapping[str, Any], saved: _Saved
     ) -> tuple[str, str]:
         usage = Usage.from_json(record["usage"])
         entry = Entry(
             prompt_index=payload.prompt_index,
-            conversations=to_sharegpt(
-                messages, self._system_turns.text(toolbox), keep_synthetic=self._options.keep_synthetic
-            ),
+            conversations=saved.turns,
             batch_num=payload.prompt_index // self._options.batch_size,
             timestamp=record["times"]["finished"],
             model=record["model"],
@@ -260,6 +282,7 @@ class TrajectoryWorkload:
             simulated=usage.simulated_calls > 0,
             usage=usage,
             unknown_tools=record["unknown_tools"],
+            escaped_tags=saved.all_tags if self._prepared.counts_tags else None,
             source=self._prepared.source_fields.arrange(payload.source),
             grade=record.get(GRADE),
         )
