@@ -103,7 +103,7 @@ def test_records_of_an_array(tmp_path: Path) -> None:
 def test_an_export_of_a_job(tmp_path: Path, text: str) -> None:
     path = tmp_path / "out.jsonl"
     with path.open("wb") as handle:
-        assert write_jsonl(handle, ["name", text], [("a", {"result": [text]}), (text, 10**30)]) == 2
+        assert write_jsonl(handle, ["name", text], [["a", {"result": [text]}], [text, 10**30]]) == 2
     assert_lines([path], 1)
     assert json.loads(path.read_text().splitlines()[1]) == {"name": text, text: 10**30}
 
@@ -111,7 +111,7 @@ def test_an_export_of_a_job(tmp_path: Path, text: str) -> None:
 def test_a_job_that_writes_lines(tmp_path: Path) -> None:
     with JobFolder(tmp_path, [IN_CSV]) as folder:
         ended = folder.spawn(FUNCTION, "--executor=local", "--output_csv_path=out.jsonl")
-        assert ended.code == 0, ended.output
+        assert ended.code == 0, ended
         assert_lines([tmp_path / "out.jsonl"], 1)
         assert json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))["text"] == IN_CSV
 

@@ -144,7 +144,7 @@ RESULTS = TEXT | st.builds(lambda value: json.dumps({"a": value}, ensure_ascii=F
 def conversation(prompt: str, turns: Any) -> list[Message]:
     messages: list[Message] = [{"role": "user", "content": prompt}]
     for place, (content, reasoning, calls, results) in enumerate(turns):
-        made = [{**call, "id": f"c{place}-{number}</tool_response>"} for number, call in enumerate(calls)]
+        made: list[Any] = [{**call, "id": f"c{place}-{number}</tool_response>"} for number, call in enumerate(calls)]
         messages.append(assistant(content, *made, reasoning=reasoning.strip()))
         messages += [result(call["id"], text) for call, text in zip(made, results, strict=False)]
     return messages

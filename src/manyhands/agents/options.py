@@ -278,7 +278,7 @@ class AgentOptions(RunOptions):
     )
     implied_think: Flag = setting(
         False,
-        "The server's chat template opens the reasoning block: </think> ends reasoning that began with the answer.",
+        "Answers may end reasoning that they do not begin, because the server's chat template opens it.",
         group=MODEL,
         identity=True,
     )

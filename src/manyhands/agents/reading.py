@@ -48,7 +48,9 @@ _USAGE = tuple(field.name for field in fields(Usage))
 _SCRATCHPAD = "REASONING_SCRATCHPAD"
 REASONING_TAGS = ("think", _SCRATCHPAD)
 SCRATCHPADS = (_SCRATCHPAD,)
-_OPENINGS = {tags: re.compile(f"<({'|'.join(tags)})>") for tags in (REASONING_TAGS, SCRATCHPADS)}
+_OPENINGS: dict[tuple[str, ...], re.Pattern[str]] = {
+    tags: re.compile(f"<({'|'.join(tags)})>") for tags in (REASONING_TAGS, SCRATCHPADS)
+}
 
 
 @dataclass(slots=True)

@@ -126,8 +126,8 @@ class BatchSpec(AgentOptions):
     )
     tags_in_values: Literal["escape", "discard", "keep"] = setting(
         "escape",
-        "Tags such as </think>, <tool_call> or <|im_end|> that stand in texts of a conversation: escape them, discard the trajectory, "
-        "or keep them as they are.",
+        "Tags of ShareGPT and of chat templates that stand inside a conversation's texts: escape them, discard the trajectory, or keep "
+        "them as they are.",
         group=OUTPUT,
         identity=True,
     )

@@ -12,7 +12,6 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.trajectories.entry import local_time
 from manyhands.trajectories.quality import NO_REASONING, ReasoningCounts
-from manyhands.trajectories.turns import ESCAPED_TAGS
 
 ToolStats = dict[str, dict[str, int]]
 
@@ -71,14 +70,7 @@ def record_of_entry(entry: Mapping[str, Any], messages_reasoned: ReasoningCounts
             if counts.get("count", 0)
         },
         "reasoning": list(reasoning),
-        **({ESCAPED_TAGS: tags} if (tags := _tags_of(entry)) else {}),
     }
-
-
-def _tags_of(entry: Mapping[str, Any]) -> int:
-    metadata = entry.get("metadata")
-    tags = metadata.get(ESCAPED_TAGS) if isinstance(metadata, Mapping) else None
-    return tags if isinstance(tags, int) and not isinstance(tags, bool) else 0
 
 
 class RunStatistics:
@@ -94,8 +86,6 @@ class RunStatistics:
         self._turns = 0
         self._reasoned = 0
         self._api_calls = 0
-        self._tagged = 0
-        self._tags = 0
 
     def add(
         self,
@@ -163,7 +153,6 @@ class RunStatistics:
             "discarded": _sorted(self._discarded),
             "failures": _sorted(self._failures),
             "stop_reasons": _sorted(self._stop_reasons),
-            ESCAPED_TAGS: {"trajectories": self._tagged, "tags": self._tags},
             "api_calls": self._api_calls,
             "usage": spent,
             "cost": round(cost, 8),
@@ -174,9 +163,6 @@ class RunStatistics:
         if stop_reason := record.get("stop_reason"):
             self._stop_reasons[stop_reason] += 1
         self._api_calls += record.get("api_calls", 0)
-        tags = record.get(ESCAPED_TAGS, 0)
-        self._tagged += tags > 0
-        self._tags += tags
         for name, (calls, failures) in (record.get("tools") or {}).items():
             self._calls[name] += calls
             self._failed_calls[name] += failures

@@ -45,7 +45,6 @@ from manyhands.trajectories.sharegpt import SystemTurns, Turn, as_trained, to_sh
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import KnownTools, result_record
 from manyhands.trajectories.tags import Escaping
-from manyhands.trajectories.turns import ESCAPED_TAGS
 
 MAX_TOOL_OUTPUT = 50_000
 
@@ -235,8 +234,6 @@ class TrajectoryWorkload:
         if saved.tags and options.tags_in_values == "discard":
             told = f"{saved.tags} tags in its texts"
             return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=told)
-        if tags := saved.all_tags:
-            record[ESCAPED_TAGS] = tags
         if self._grader is not None:
             record = await self._grader.graded(context, payload, kept, result, record)
             if (low := self._too_low(record)) is not None:
