@@ -39,7 +39,7 @@ LARGEST_RESPONSE = 64 * 1024 * 1024
 _TIMED_OUT = 408
 _UNBEGUN_TOLD = (
     "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
-    "opens the block, give --implied_think (on a resume with --override=implied_think)"
+    "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
 )
 _OF_BOUND = re.compile(r"max_(completion_)?tokens")
 
