@@ -203,7 +203,7 @@ def test_tags_are_escaped_and_counted(place: Place) -> None:
     assert last == "<think>\nI <\\/think> so\n</think>\nDone <\\|im_end|>"
     assert (tagged["metadata"]["escaped_tags"], plain["metadata"]["escaped_tags"]) == (6, 0)
     assert place.folder.json("statistics.json")["escaped_tags"] == {"trajectories": 1, "tags": 6}
-    assert "Tags in texts, escaped: 6 in 1 trajectories" in said
+    assert "Tags in texts, escaped: 6 (trajectories with such: 1;" in said
     read = messages_of(tagged)
     assert [read[1]["content"], read[2]["content"], read[4]["content"]] == [TOLD, "I <tool_call> it", "Done <|im_end|>"]
     assert read[2]["tool_calls"][0]["id"] == read[3]["tool_call_id"]
@@ -216,7 +216,7 @@ def test_such_lines_may_be_discarded_by_name(place: Place) -> None:
     assert [values(line)[0] for line in place.folder.lines()] == ["plain"]
     (failure,) = place.folder.lines("failures.jsonl")
     assert (failure["state"], failure["cause"]) == ("discarded", "tags_in_values")
-    assert failure["message"] == "6 tags in its texts"
+    assert failure["message"] == "tags in its texts: 6"
     assert place.folder.json("statistics.json")["discarded"] == {"tags_in_values": 1}
     assert "Samples discarded (tags in texts): 1" in said
     asked = len(place.server.requests)

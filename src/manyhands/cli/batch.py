@@ -144,8 +144,8 @@ def _print_statistics(path: Path) -> None:
     tagged = statistics[ESCAPED_TAGS]
     if tagged["tags"]:
         console.print(
-            f"Tags in texts, escaped: {tagged['tags']} in {tagged['trajectories']} trajectories "
-            "(messages_of in manyhands.trajectories.turns undoes it)",
+            f"Tags in texts, escaped: {tagged['tags']} (trajectories with such: {tagged['trajectories']}; "
+            "manyhands.trajectories.turns.messages_of undoes it)",
             markup=False,
         )
     if tagged_out := statistics["discarded"].get(TAGS_IN_VALUES):

@@ -232,7 +232,7 @@ class TrajectoryWorkload:
             return Outcome(ItemState.DISCARDED, record, reason=reason)
         saved = self._saved(result.messages, toolbox)
         if saved.tags and options.tags_in_values == "discard":
-            told = f"{saved.tags} tags in its texts"
+            told = f"tags in its texts: {saved.tags}"
             return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=told)
         if self._grader is not None:
             record = await self._grader.graded(context, payload, kept, result, record)
