@@ -17,8 +17,8 @@ TIMES = ("timestamp", "duration_seconds")
 
 def trajectories(run_folder: str) -> list[dict[str, Any]]:
     """The entries of a run, without their times."""
-    text = (Path(run_folder) / "trajectories.jsonl").read_text(encoding="utf-8")
-    entries = [json.loads(line) for line in text.splitlines()]
+    with (Path(run_folder) / "trajectories.jsonl").open(encoding="utf-8") as file:
+        entries = [json.loads(line) for line in file]
     for entry in entries:
         for name in TIMES:
             del entry["metadata"][name]

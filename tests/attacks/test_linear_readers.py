@@ -12,7 +12,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ from manyhands.models import openai_errors, reasoning, simulated
 from manyhands.testing.agent_doubles import FakeTool
 from manyhands.tools import edits, patches, results, schema, search, success, text
 from manyhands.tools.standard import standard_registry
-from manyhands.trajectories import sharegpt
+from manyhands.trajectories import sharegpt, tags, turns
 
 SIZE = 40_000
 """Characters of the shorter text."""
@@ -99,6 +99,16 @@ def _turned(said: str) -> None:
         sharegpt._gpt_value({"role": "assistant", "content": said, "reasoning": thought}, ())
 
 
+def _read_back(said: str) -> None:
+    with suppress(ValueError):
+        turns.messages_of({"conversations": [{"from": "gpt", "value": said}], "metadata": {"escaped_tags": 1}})
+
+
+def _escaped(said: str) -> None:
+    tags.unescape(tags.escape(said))
+    tags.escaped_json(said)
+
+
 def _gathered(said: str) -> None:
     reasoning.gather({"content": said, "reasoning_details": said.split("\n")})
     reasoning.gather(
@@ -140,7 +150,13 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "reasoning in content": (reasoning.split_inline, (*THINK, *SPACE, "a", "`", "<")),
     "gathered reasoning": (_gathered, (*THINK, *SPACE, "a", "b", "ab\n")),
     "distinct parts": (lambda said: reasoning.join_distinct(map(str, range(len(said) // 4))), ("a",)),
+    "reasoning begun in the prompt": (
+        lambda said: reasoning.split_inline(said, implied=True),
+        (*THINK, *SPACE, "a", "`", "<"),
+    ),
     "ShareGPT turn": (_turned, (*THINK, *SPACE, "a", "b")),
+    "ShareGPT turn read back": (_read_back, (*THINK, *SPACE, "a", "<tool_call>", "</tool_call>")),
+    "tags in values": (_escaped, (*THINK, *SPACE, "a", "<", "\\", "<|", "|", "|>", "<\\")),
     "JSON": (jsonio.loads_outside, JSON),
     "JSON of the journal": (jsonio.loads, JSON),
     "JSON with many digits": (jsonio.loads_outside, ("9", "99999", "[", "1e9", ".")),

@@ -423,6 +423,17 @@ def _base_url(folder: JobFolder) -> None:
     assert "--base_url" in refused(folder, "--base_url=localhost:80")
 
 
+@option("implied_think")
+def _implied_think(folder: JobFolder) -> None:
+    def reply(request: RecordedRequest) -> Reply:
+        said = any(message["role"] == "assistant" for message in request.body["messages"])
+        return report(request, {"ok": True}) if said else chat_response("plan</think>Hm.")
+
+    bodies = asked(folder, "--implied_think", responses=reply)
+    answers = [message for body in bodies for message in body["messages"] if message["role"] == "assistant"]
+    assert {(answer["content"], answer["reasoning_content"]) for answer in answers} == {("Hm.", "plan")}
+
+
 REQUESTED: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "max_tokens": ("321", lambda body: body["max_tokens"] == 321),
     "temperature": ("0.7", lambda body: body["temperature"] == 0.7),

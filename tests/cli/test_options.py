@@ -316,6 +316,7 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
         "override": "model",
         "top_p": "1",
         "min_score": "1",
+        "tags_in_values": "keep",
     }
     for name, option in options_of(BatchSpec).items():
         assert f"\n  {spell(name)}" in text

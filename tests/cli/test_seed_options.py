@@ -232,6 +232,15 @@ def _reasoning_effort(folder: BatchFolder) -> None:
     assert "--reasoning_effort must be one of none" in refused(folder, "--reasoning_effort=huge")
 
 
+@option("implied_think")
+def _implied_think(folder: BatchFolder) -> None:
+    responses = [chat_response("plan</think>Yes.")]
+    asked(folder, "--implied_think", responses=responses)
+    assert {line["conversations"][-1]["value"] for line in folder.lines()} == {"<think>\nplan\n</think>\nYes."}
+    asked(folder, "--run_name=without", responses=responses)
+    assert folder.lines(name="without") == []
+
+
 @option("reasoning_disabled")
 def _reasoning_disabled(folder: BatchFolder) -> None:
     words = ("--reasoning_disabled", "--reasoning_effort=high")
@@ -804,6 +813,19 @@ def _keep_unknown_tools(folder: BatchFolder) -> None:
     asked(folder, "--keep_unknown_tools", "--run_name=kept", responses=responses)
     assert {line["metadata"]["unknown_tools"] for line in folder.lines(name="kept")} == {"summon_demon"}
     assert "summon_demon" not in folder.lines(name="kept")[0]["tool_stats"]
+
+
+@option("tags_in_values")
+def _tags_in_values(folder: BatchFolder) -> None:
+    responses = [chat_response("It ends with <|im_end|>.", reasoning="Why?")]
+    for how, texts in (
+        ("escape", ["It ends with <\\|im_end|>."] * 3),
+        ("keep", ["It ends with <|im_end|>."] * 3),
+        ("discard", []),
+    ):
+        asked(folder, f"--tags_in_values={how}", f"--run_name={how}", responses=responses)
+        lines = [line["conversations"][-1]["value"] for line in folder.lines(name=how)]
+        assert lines == [f"<think>\nWhy?\n</think>\n{text}" for text in texts]
 
 
 @option("system_template")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.core.jsonio import canonical, compact_line, dumps, line, loads, without_surrogates
+from manyhands.core.jsonio import canonical, compact_line, dumps, exact_line, line, loads, spaced, without_surrogates
 
 TEXT = st.text(st.characters(exclude_categories=()))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -56,6 +56,24 @@ def test_a_compact_line_says_the_same(value: Any) -> None:
     assert found.endswith(b"\n")
     assert b"\n" not in found[:-1]
     assert loads(found) == loads(line(value))
+
+
+BREAKS = st.text(st.sampled_from("\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\n\r\\u2\xc2\u3028a\ud800"))
+
+
+@given(st.recursive(LEAVES | BREAKS, lambda inner: st.lists(inner) | st.dictionaries(BREAKS, inner), max_leaves=20))
+def test_a_line_is_one_line_wherever_a_reader_ends_lines(value: Any) -> None:
+    for text in (line(value), compact_line(value).decode(), exact_line(value).decode()):
+        assert len(text.splitlines()) == 1
+    assert loads(line(value)) == loads(spaced(value))
+    assert same(loads(exact_line(value)), value)
+
+
+@given(VALUES)
+def test_a_line_without_such_characters_is_written_as_ever(value: Any) -> None:
+    if not any(mark in spaced(value) for mark in "\u2028\u2029\x85"):
+        assert line(value) == spaced(value)
+        assert exact_line(value) == dumps(value) + b"\n"
 
 
 @given(TEXT)

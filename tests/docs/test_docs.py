@@ -136,6 +136,21 @@ def test_snippets_run_as_printed(path: Path, folder: Path) -> None:
                 assert_printed(line, output)
 
 
+def test_the_loader_of_the_readme_reads_lines_of_any_program(tmp_path: Path) -> None:
+    """Also those in which characters stand as they are that end a line for ``str.splitlines``."""
+    (loader,) = (
+        part for part in snippets(ROOT / "README.md") if "trajectories.jsonl" in part.text and part.language == "python"
+    )
+    turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "one\u2028two\u2029three\x85four"}]
+    entry = {"conversations": turns, "metadata": {"stop_reason": "answered", "usage": {"calls": 1}}}
+    (tmp_path / "data/killed").mkdir(parents=True)
+    written = json.dumps(entry, ensure_ascii=False) + "\n" + json.dumps(entry) + "\n"
+    (tmp_path / "data/killed/trajectories.jsonl").write_text(written, encoding="utf-8")
+    code, output = run([sys.executable, "-c", loader.text], tmp_path)
+    assert code == 0, output
+    assert output.count("one\u2028two\u2029three\x85four") == 2
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_excerpts_are_in_their_files(path: Path) -> None:
     for snippet in snippets(path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.models.reasoning import gather, has_reasoning, join_distinct, split_inline
+from manyhands.models.reasoning import Gathered, gather, has_reasoning, join_distinct, split_inline
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 json_values = st.recursive(
@@ -38,12 +38,31 @@ tagged = st.lists(
         ({"content": "<think>\nplan\n</think>\n\nyes"}, "plan", "yes"),
         ({"content": "<thought>plan</thought>yes"}, "plan", "yes"),
         ({"content": "<Thinking>plan</Thinking>yes"}, "plan", "yes"),
-        ({"content": "<think>plan</think>yes", "reasoning": "plan"}, "plan", "yes"),
-        ({"content": "<think>a</think>one <think>b</think>two"}, "a\n\nb", "one two"),
+        ({"content": "<think>plan</think>yes", "reasoning": "plan"}, "plan", "<think>plan</think>yes"),
+        ({"content": " <think>a</think> yes ", "reasoning_content": "b"}, "b", " <think>a</think> yes "),
+        ({"content": "a</think> yes", "thinking": "b"}, "b", "a</think> yes"),
+        ({"content": "<think>a</think>", "reasoning_details": [{"data": "x"}]}, "", "<think>a</think>"),
+        ({"content": "<think>a</think>b", "reasoning": "", "reasoning_details": []}, "a", "b"),
+        ({"content": "<think>a</think>b", "reasoning": None, "reasoning_content": " "}, "a", "b"),
+        (
+            {"content": [{"type": "thinking", "thinking": "p"}, {"text": "<think>a</think>y"}]},
+            "p",
+            "<think>a</think>y",
+        ),
+        ({"content": [{"text": "<think>a</think>"}, {"text": "y"}]}, "a", "y"),
+        ({"content": "<think>a</think>one <think>b</think>two "}, "a", "one <think>b</think>two "),
+        ({"content": " \n<think>a</think>\n\n<thought>b</thought>\n\n  yes"}, "a\n\nb", "yes"),
         ({"content": "<think></think>yes"}, "", "yes"),
-        ({"content": "plan\n</think>\nyes"}, "plan", "yes"),
+        ({"content": "plan\n</think>\nyes"}, "", "plan\n</think>\nyes"),
+        ({"content": "Close it with </think>."}, "", "Close it with </think>."),
+        ({"content": "It is\n<think>x</think>\nyes"}, "", "It is\n<think>x</think>\nyes"),
+        ({"content": "<think>a</think>b</think>c"}, "a", "b</think>c"),
+        ({"content": "<think>say </thought> here</think>yes"}, "say </thought> here", "yes"),
+        ({"content": "<think>a</thinking>yes"}, "a", "yes"),
+        ({"content": "<think>write `</think>`</think>yes"}, "write `</think>`", "yes"),
+        ({"content": "<think>run `ls`</think>\n`yes`"}, "run `ls`", "`yes`"),
         ({"content": "<think>cut off"}, "cut off", ""),
-        ({"content": "so far\n<think>cut off"}, "cut off", "so far"),
+        ({"content": "so far\n<think>cut off"}, "", "so far\n<think>cut off"),
         ({"content": "the tag <think> opens a block"}, "", "the tag <think> opens a block"),
         ({"content": "1 > <think> 2"}, "", "1 > <think> 2"),
         ({"content": "<think>a</think><think>cut off"}, "a\n\ncut off", ""),
@@ -67,6 +86,44 @@ tagged = st.lists(
 def test_each_shape(message: dict[str, Any], reasoning: str, content: str | None) -> None:
     gathered = gather(message)
     assert (gathered.reasoning, gathered.content) == (reasoning, content)
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning", "visible"),
+    [
+        ("plan\n</think>\n\nyes", "plan", "yes"),
+        ("</think>yes", "", "yes"),
+        ("plan</thought>yes", "plan", "yes"),
+        ("plan</think>It ends with </think>.", "plan", "It ends with </think>."),
+        ("plan</think><think>more</think>yes", "plan\n\nmore", "yes"),
+        ("I use <think>a</think> so</think>yes", "I use <think>a</think> so", "yes"),
+        ("The tags are <think>x</think>.", "", "The tags are <think>x</think>."),
+        ("<think>plan</think>yes</think>", "plan", "yes</think>"),
+        ("write `</think>` here", "", "write `</think>` here"),
+        ("yes", "", "yes"),
+    ],
+)
+def test_a_lone_closing_tag_counts_where_it_is_said_to(content: str, reasoning: str, visible: str) -> None:
+    gathered = gather({"content": content}, implied_think=True)
+    assert (gathered.reasoning, gathered.content, gathered.unbegun) == (reasoning, visible, False)
+    own = gather({"content": content, "reasoning_content": "own"}, implied_think=True)
+    assert (own.reasoning, own.content) == ("own", content)
+
+
+@pytest.mark.parametrize(
+    ("message", "unbegun"),
+    [
+        ({"content": "plan</think>yes"}, True),
+        ({"content": "plan\n</THOUGHT>\nyes"}, True),
+        ({"content": "plan</think>yes", "reasoning": "r"}, False),
+        ({"content": "the tags <think> and </think>"}, False),
+        ({"content": "<think>a</think>b</think>c"}, False),
+        ({"content": "write `</think>`"}, False),
+        ({"content": None}, False),
+    ],
+)
+def test_answers_that_end_reasoning_which_they_do_not_begin_are_known(message: dict[str, Any], unbegun: bool) -> None:
+    assert gather(message).unbegun is unbegun
 
 
 def test_a_longer_part_takes_the_place_of_what_it_holds() -> None:
@@ -97,16 +154,36 @@ def test_text_without_tags_is_untouched(text: str) -> None:
 @relaxed
 @given(st.lists(st.tuples(plain, plain), min_size=1, max_size=4), plain)
 def test_blocks_and_text_are_told_apart(pairs: list[tuple[str, str]], last: str) -> None:
-    content = "".join(f"{text}<think>{thought}</think>" for text, thought in pairs) + last
-    thoughts, visible = split_inline(content)
+    content = "".join(f"<think>{thought}</think>\n" for _, thought in pairs)
+    texts = "".join(f"{text}<think>{thought}</think>" for text, thought in pairs)
+    thoughts, visible = split_inline(f"{content}.{texts}{last}")
     assert thoughts == [thought.strip() for _, thought in pairs if thought.strip()]
-    assert visible == ("".join(text for text, _ in pairs) + last).strip()
+    assert visible == f".{texts}{last}"
+    assert split_inline(f".{texts}{last}") == ([], f".{texts}{last}")
 
 
 @relaxed
-@given(tagged)
-def test_no_text_is_lost_and_none_is_invented(content: str) -> None:
-    thoughts, visible = split_inline(content)
+@given(tagged, st.sampled_from(["reasoning", "reasoning_content", "thinking"]), plain.filter(str.strip), st.booleans())
+def test_content_stays_as_it_is_beside_reasoning_of_the_server_s_own(
+    content: str, field: str, own: str, implied: bool
+) -> None:
+    gathered = gather({"content": content, field: own}, implied_think=implied)
+    assert (gathered.reasoning, gathered.content) == (own.strip(), content)
+
+
+@relaxed
+@given(plain.filter(str.strip), tagged)
+def test_content_stays_as_it_is_behind_visible_text(text: str, content: str) -> None:
+    assert gather({"content": text + content}) in (
+        Gathered("", text + content),
+        Gathered("", text + content, unbegun=True),
+    )
+
+
+@relaxed
+@given(tagged, st.booleans())
+def test_no_text_is_lost_and_none_is_invented(content: str, implied: bool) -> None:
+    thoughts, visible = split_inline(content, implied=implied)
     assert content.count("text") == visible.count("text") + sum(thought.count("text") for thought in thoughts)
 
 

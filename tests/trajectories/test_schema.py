@@ -249,8 +249,10 @@ class OlderRun:
         ran = folder.batch(f"--base_url={base_url}", "--run_name=donor", *words)
         assert ran.code == 0, ran
         recorded = read_spec(folder.run("donor"))
-        for name in ("layout", "built_in", "own_systems", "own_messages"):
+        for name in ("layout", "built_in", "own_systems", "own_messages", "counts_tags"):
             del recorded[name]
+        for name in ("tags_in_values", "implied_think"):
+            del recorded["options"][name]
         recorded["options"]["run_name"] = "r"
         recorded["source_fields"] = {"fields": [["label", True], ["system", True]], "decimals": [], "others": False}
         workload = TrajectoryWorkload(recorded, folder.run())

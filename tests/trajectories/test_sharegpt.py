@@ -62,12 +62,13 @@ def test_a_tool_turn() -> None:
         (assistant("<think>plan</think>Four.", reasoning="plan"), "<think>\nplan\n</think>\nFour."),
         (
             assistant("<think>other</think>Four.", reasoning="plan"),
-            "<think>\nplan\n</think>\n<think>other</think>Four.",
+            "<think>\nplan\n</think>\n<\\think>other<\\/think>Four.",
         ),
+        (assistant("a</REASONING_SCRATCHPAD>b", reasoning="r"), "<think>\nr\n</think>\na</REASONING_SCRATCHPAD>b"),
         (assistant("", reasoning="  "), EMPTY_THINK),
         (
             assistant(None, tool_call("find", {"q": "<think>"})),
-            '<think>\n</think>\n<tool_call>\n{"name": "find", "arguments": {"q": "<think>"}}\n</tool_call>',
+            '<think>\n</think>\n<tool_call>\n{"name": "find", "arguments": {"q": "\\u003cthink>"}}\n</tool_call>',
         ),
     ],
 )

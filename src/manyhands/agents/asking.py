@@ -60,6 +60,7 @@ def chat_settings(options: AgentOptions) -> ChatSettings:
         reasoning=options.reasoning_config or reasoning_settings(options.reasoning_effort, options.reasoning_disabled),
         provider=provider or None,
         call_timeout=options.call_timeout,
+        implied_think=options.implied_think,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from manyhands.agents.trajectory import MODEL, TOOL, TOOLS
 from manyhands.core.messages import text_of
 from manyhands.engine.workload import RecordedStep
+from manyhands.models.openai_response import RAW
 
 
 def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
@@ -45,6 +46,9 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
         yield "assistant, reasoning", message["reasoning"]
     if content := text_of(message.get("content")):
         yield "assistant", content
+    raw = (step.output.get("extra") or {}).get(RAW) or {}
+    if "content" in raw:
+        yield "assistant, as sent", text_of(raw["content"])
     for call in message.get("tool_calls", []):
         yield "assistant, calls", f"{call['function']['name']}({call['function']['arguments']})"
     if following := step.output.get("next"):

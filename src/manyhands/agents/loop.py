@@ -78,7 +78,8 @@ def settings_digest(settings: ChatSettings) -> dict[str, Any]:
     return {name: value for name in _SENT if (value := getattr(settings, name)) is not None}
 
 
-_SENT = tuple(name for name in (field.name for field in fields(ChatSettings)) if name != "call_timeout")
+_NOT_SENT = ("call_timeout", "implied_think")
+_SENT = tuple(field.name for field in fields(ChatSettings) if field.name not in _NOT_SENT)
 
 
 class _Conversation:

@@ -276,6 +276,12 @@ class AgentOptions(RunOptions):
         group=MODEL,
         identity=True,
     )
+    implied_think: Flag = setting(
+        False,
+        "Answers may end reasoning that they do not begin, because the server's chat template opens it.",
+        group=MODEL,
+        identity=True,
+    )
     prefill_messages_file: OptionalPath = setting(
         None,
         "JSON file with an array of messages (role, content) that go before every conversation; they are not saved.",

@@ -6,7 +6,8 @@ program that would decide otherwise replays the old decision, and the conversati
 The recorded output of a model step is a JSON object:
 
 - ``message``: the answer as it enters the history (reasoning gathered, content as text, tool calls mended);
-- ``finish_reason``, ``extra``: as the model client gave them; ``usage``: what is not zero of it;
+- ``finish_reason``, ``extra``: as the model client gave them (what the server sent is in ``extra.raw``, where it was changed);
+  ``usage``: what is not zero of it;
 - ``next`` (absent: run the tool calls, or, without any, the answer is final): ``resend`` the same request, ``continue``
   the cut-off
   answer, or ``stop`` for the reason in ``stop``;
@@ -20,15 +21,17 @@ The recorded output of a model step is a JSON object:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from manyhands.agents.tool_calls import ReadCalls, read_calls
 from manyhands.agents.toolbox import Toolbox
-from manyhands.core.jsonio import Json, line
+from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
+from manyhands.models.openai_response import RAW
 from manyhands.models.protocol import Completion
 from manyhands.models.reasoning import blocks
 
@@ -42,8 +45,12 @@ MOST_FRUITLESS = 3
 """Turns in a row without a single tool call that could be run."""
 
 _USAGE = tuple(field.name for field in fields(Usage))
-_REASONING_TAGS = ("think", "REASONING_SCRATCHPAD")
-_OPENING = re.compile(r"<(think|REASONING_SCRATCHPAD)>")
+_SCRATCHPAD = "REASONING_SCRATCHPAD"
+REASONING_TAGS = ("think", _SCRATCHPAD)
+SCRATCHPADS = (_SCRATCHPAD,)
+_OPENINGS: dict[tuple[str, ...], re.Pattern[str]] = {
+    tags: re.compile(f"<({'|'.join(tags)})>") for tags in (REASONING_TAGS, SCRATCHPADS)
+}
 
 
 @dataclass(slots=True)
@@ -80,7 +87,7 @@ def read_answer(completion: Completion, progress: Progress, toolbox: Toolbox, us
         message.pop("tool_calls", None)
         message["content"] = message["content"] or ""
         return _stop(output, StopReason.CONTENT_FILTER)
-    if has_unclosed_reasoning(message["content"]):
+    if has_unclosed_reasoning(message["content"], _tags(message)):
         return _read_unclosed(output, progress)
     if message.get("tool_calls"):
         calls = read_calls(message["tool_calls"], toolbox, progress.api_calls + 1, used_ids)
@@ -98,33 +105,44 @@ def read_summary(completion: Completion) -> dict[str, Any]:
     message["content"] = message["content"] or ""
     message["_synthetic"] = "summary"
     output = _basics(completion, message)
-    if not visible_text(message["content"]):
+    if not visible_text(message["content"], _tags(message)):
         output["dropped"] = True
     return output
 
 
-def visible_text(content: str | None) -> str:
-    """What is left of a content outside of closed reasoning blocks, stripped."""
+def visible_text(content: str | None, tags: Sequence[str] = REASONING_TAGS) -> str:
+    """What is left of a content outside of closed reasoning blocks of these tags, stripped."""
     if not content:
         return ""
-    return _without_blocks(content).strip()
+    return _without_blocks(content, tags).strip()
 
 
-def has_unclosed_reasoning(content: str | None) -> bool:
-    """Whether a content begins a reasoning block that it never ends."""
+def has_unclosed_reasoning(content: str | None, tags: Sequence[str] = REASONING_TAGS) -> bool:
+    """Whether a content begins a reasoning block of these tags that it never ends."""
     if not content or "<" not in content:
         return False
-    rest = _without_blocks(content).lstrip()
-    return any(rest.startswith(f"<{tag}>") for tag in _REASONING_TAGS) or "<REASONING_SCRATCHPAD>" in rest
+    rest = _without_blocks(content, tags).lstrip()
+    return any(rest.startswith(f"<{tag}>") for tag in tags) or f"<{_SCRATCHPAD}>" in rest
 
 
-def _without_blocks(content: str) -> str:
+def _tags(message: Message) -> Sequence[str]:
+    """The tags that may be reasoning in a message's content: where it has its reasoning apart, ``<think>`` is text."""
+    return SCRATCHPADS if message.get("reasoning") or message.get("reasoning_details") else REASONING_TAGS
+
+
+def _without_blocks(content: str, tags: Sequence[str]) -> str:
     kept: list[str] = []
     behind = 0
-    for start, end, _ in blocks(content, _OPENING):
+    for start, end, _ in blocks(content, _OPENINGS[tuple(tags)]):
         kept.append(content[behind:start])
         behind = end
     return "".join(kept) + content[behind:]
+
+
+def as_sent(completion: Completion) -> dict[str, Any]:
+    """For a recorded output that holds less than ``extra``: what the server sent, where that was changed."""
+    raw = completion.extra.get(RAW)
+    return {"extra": {RAW: raw}} if raw else {}
 
 
 def flattened(content: Json) -> str | None:
@@ -135,7 +153,7 @@ def flattened(content: Json) -> str | None:
         return "".join(flattened(part) or "" for part in content)
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return cast(str, content["text"])
-    return line(content)
+    return spaced(content)
 
 
 def brief_usage(usage: Usage) -> dict[str, Any]:
@@ -191,7 +209,7 @@ def _read_tool_turn(output: dict[str, Any], calls: ReadCalls, progress: Progress
 
 def _read_text(output: dict[str, Any], progress: Progress) -> dict[str, Any]:
     cut_off = output["finish_reason"] == "length"
-    if not visible_text(output["message"]["content"]):
+    if not visible_text(output["message"]["content"], _tags(output["message"])):
         reason = StopReason.TRUNCATED if cut_off else StopReason.EMPTY_ANSWER
         flaw, most = ("cut_off", MOST_CUT_OFF) if cut_off else ("empty", MOST_EMPTY)
         _again(output, progress, flaw, most, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from manyhands.core.jsonio import Json, line
+from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message, ToolCall
 from manyhands.tools.protocol import ToolResult
 from manyhands.tools.results import bounded
@@ -14,7 +14,7 @@ def as_text(content: Json) -> str:
     """A result's content for the model: text as it is, everything else as JSON; nothing for None."""
     if isinstance(content, str):
         return content
-    return "" if content is None else line(content)
+    return "" if content is None else spaced(content)
 
 
 def recorded(result: ToolResult, longest: int) -> dict[str, Any]:

@@ -25,9 +25,11 @@ from manyhands.tools.toolsets import STANDARD, with_groups
 from manyhands.trajectories.best import NOT_BEST
 from manyhands.trajectories.exports import FAILURES, STATISTICS, TRAJECTORIES
 from manyhands.trajectories.prepared import tables
+from manyhands.trajectories.quality import TAGS_IN_VALUES
 from manyhands.trajectories.session import Session, open_batch
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import ORIGINAL
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 PROGRAM = "manyhands batch"
 DESCRIPTION = (
@@ -155,6 +157,16 @@ def _print_statistics(path: Path) -> None:
         console.print(f"Scores: mean {mean} of {scores['graded']} graded trajectories ({verdicts})", markup=False)
     if others := statistics.get(NOT_BEST):
         console.print(f"Left out as not the best of their rows: {others} (they are in the batch files)", markup=False)
+    tagged = statistics[ESCAPED_TAGS]
+    if tagged["tags"]:
+        console.print(
+            f"Tags in texts, escaped: {tagged['tags']} (trajectories with such: {tagged['trajectories']}; "
+            "manyhands.trajectories.turns.messages_of undoes it)",
+            markup=False,
+        )
+    if tagged_out := statistics["discarded"].get(TAGS_IN_VALUES):
+        how = "to keep them, at no further cost: --resume --tags_in_values=escape --override=tags_in_values"
+        console.print(f"Samples discarded (tags in texts): {tagged_out} ({how})", markup=False)
     if discarded := statistics["discarded_no_reasoning"]:
         how = "to keep them, at no further cost: --resume --keep_unreasoned --override=keep_unreasoned"
         console.print(f"Samples discarded (zero reasoning): {discarded} ({how})", markup=False)

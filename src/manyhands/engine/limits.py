@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from manyhands.core.clock import Clock, SystemClock
@@ -183,7 +184,8 @@ class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that performs its items.
 
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
-    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent.
+    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: is told
+    what calls remark, each once.
     """
 
     def __init__(
@@ -195,6 +197,7 @@ class SharedLimits:
         ceiling: int | None = None,
         first_pause: float = 1.0,
         mark: Mark | None = None,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._clock = clock or SystemClock()
         self.budget = budget or Budget(clock=self._clock)
@@ -206,6 +209,8 @@ class SharedLimits:
         self._permits: dict[int, tuple[AdaptiveLimiter, int, Reserve]] = {}
         self._next = 0
         self._stopped = False
+        self._notice = notice
+        self._remarked: set[str] = set()
 
     async def acquire(self, key: str, reserve: Reserve) -> int:
         """Reserve the call's worst case and wait for a place; the permit is for ``release``.
@@ -233,6 +238,9 @@ class SharedLimits:
         held = self._permits.pop(permit, None)
         if held is None:
             raise ValueError(f"permit {permit} is not held")
+        if report.remark is not None and report.remark not in self._remarked:
+            self._remarked.add(report.remark)
+            self._notice(report.remark)
         limiter, episode, reserve = held
         self.budget.settle(reserve, report.usage, unknown=report.unknown)
         if self._mark is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import StorageError
-from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.jsonio import Json, exact_line, loads
 from manyhands.engine.files import bytes_written_aside
 from manyhands.engine.reader import JournalReader
 from manyhands.evals.model import Test, Workspace, each_once
@@ -82,7 +82,7 @@ class Asking:
             named = Test.from_json(test).all_files if test.get("references") else ()
             files |= dict.fromkeys(named)
             if lines is not None:
-                lines.write(dumps(_told(test, named)) + b"\n")
+                lines.write(exact_line(_told(test, named)))
         return Asked(tuple(ids), each_once(files), frozenset(known - ids.keys()), workspace)
 
 

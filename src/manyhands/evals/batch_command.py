@@ -20,7 +20,7 @@ from manyhands.agents.command import CommandRunner
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import dumps
+from manyhands.core.jsonio import exact_line
 from manyhands.core.redaction import Redactor
 from manyhands.engine.files import make_private
 from manyhands.evals.batch_output import OutputFile
@@ -471,7 +471,7 @@ class BatchCommand:
 
 
 def _only_ids(ids: Collection[str]) -> Iterable[bytes]:
-    return (dumps({"id": test_id}) for test_id in ids)
+    return (exact_line({"id": test_id})[:-1] for test_id in ids)
 
 
 def _output_in(folder: Path) -> OutputFile:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from manyhands.core.jsonio import unbroken
 from manyhands.engine.files import bytes_written_aside
 from manyhands.evals.record_lines import MAX_RECORD
 from manyhands.evals.wide_text import NAME, wide_encoding, write_as_utf_8
@@ -120,7 +121,8 @@ def _array_unwound(stream: BinaryIO, target: Path) -> Unwound:
     with bytes_written_aside(target) as lines:
         for text in elements:
             # A line break is never part of a JSON text, but between its parts.
-            lines.write(text.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape") + b"\n")
+            one = text.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
+            lines.write(unbroken(one) + b"\n")
     if elements.followed:
         target.unlink(missing_ok=True)
         return Unwound(True)

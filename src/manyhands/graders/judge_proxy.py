@@ -23,7 +23,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from manyhands.agents.loop import settings_digest
-from manyhands.agents.reading import brief_usage, flattened
+from manyhands.agents.reading import as_sent, brief_usage, flattened
 from manyhands.agents.trajectory import MODEL
 from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError, ItemError, ManyhandsError
@@ -167,8 +167,9 @@ class JudgeProxy:
             completion = await complete(scope, judge, ChatRequest(judge.settings, messages))
             content = flattened(completion.message.get("content")) or ""
             message = {"role": "assistant", "content": content}
-            output = {"message": message, "finish_reason": completion.finish_reason}
-            return Effect({**output, "usage": brief_usage(completion.usage)}, completion.usage)
+            output: dict[str, Any] = {"message": message, "finish_reason": completion.finish_reason}
+            output |= {"usage": brief_usage(completion.usage), **as_sent(completion)}
+            return Effect(output, completion.usage)
 
         output: dict[str, Any] = await scope.step(MODEL, {**request, "count": len(messages)}, effect)
         self.usage += Usage(**output["usage"])

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from manyhands.agents.loop import settings_digest
-from manyhands.agents.reading import brief_usage, flattened, visible_text
+from manyhands.agents.reading import as_sent, brief_usage, flattened, visible_text
 from manyhands.agents.trajectory import MODEL
 from manyhands.core.digests import derive_seed
 from manyhands.core.errors import GraderError, ItemError
@@ -135,7 +135,7 @@ async def _step(
         if completion.message.get("reasoning"):
             message["reasoning"] = completion.message["reasoning"]
         output = {"message": message, "finish_reason": completion.finish_reason, "usage": brief_usage(completion.usage)}
-        return Effect(output, completion.usage)
+        return Effect(output | as_sent(completion), completion.usage)
 
     output: dict[str, Any] = await context.step(MODEL, request, effect)
     return output

@@ -25,7 +25,7 @@ from manyhands.engine.context import CallReport, Limits
 from manyhands.models.answer_body import TooLarge, answer_body
 from manyhands.models.openai_errors import Problem, classify, classify_payload, parse_rate_headers, read_json
 from manyhands.models.openai_request import Endpoint, request_body, request_headers, writes_cache
-from manyhands.models.openai_response import Unreadable, parse_completion, reported_usage, tells_usage
+from manyhands.models.openai_response import UNBEGUN, Unreadable, parse_completion, reported_usage, tells_usage
 from manyhands.models.pricing import BOUNDED_ANSWER, FREE, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.models.request_bound import input_tokens
@@ -37,6 +37,10 @@ LONGEST_RETRY_AFTER = 60.0
 """Seconds that a server error's ``Retry-After`` is honoured for at most."""
 LARGEST_RESPONSE = 64 * 1024 * 1024
 _TIMED_OUT = 408
+_UNBEGUN_TOLD = (
+    "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
+    "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
+)
 _OF_BOUND = re.compile(r"max_(completion_)?tokens")
 
 
@@ -162,14 +166,21 @@ class OpenAIChatModel:
             return self._broken(problem, payload, request)
         try:
             completion = parse_completion(
-                payload, model=request.settings.model, prices=self._prices, request_size=len(body)
+                payload,
+                model=request.settings.model,
+                prices=self._prices,
+                request_size=len(body),
+                implied_think=request.settings.implied_think,
             )
         except Unreadable as error:
             return self._broken(Problem(Cause.MODEL_ERROR, str(error), passing=True), payload, request)
         remaining, reset_after = parse_rate_headers(headers, clock.now())
         # Where the server does not say what a call used, its bill is an estimate, and the budget counts the worst.
         unknown = not tells_usage(payload)
-        report = CallReport(completion.usage, remaining=remaining, reset_after=reset_after, unknown=unknown)
+        remark = _UNBEGUN_TOLD.format(model=request.settings.model) if UNBEGUN in completion.extra else None
+        report = CallReport(
+            completion.usage, remaining=remaining, reset_after=reset_after, unknown=unknown, remark=remark
+        )
         return _Try(report, completion)
 
     def _broken(self, problem: Problem, payload: Json, request: ChatRequest) -> _Try:

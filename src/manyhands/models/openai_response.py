@@ -12,10 +12,14 @@ from manyhands.core.messages import Message, ToolCall
 from manyhands.core.usage import LARGEST_COUNT, Usage, as_cost
 from manyhands.models.pricing import FREE, PriceTable
 from manyhands.models.protocol import Completion
-from manyhands.models.reasoning import flatten, gather
+from manyhands.models.reasoning import FIELDS, Gathered, flatten, gather
 
 SIMULATED_FINGERPRINT = "manyhands-simulated"
 """The ``system_fingerprint`` of answers that the simulated model made, by which the client knows them."""
+RAW = "raw"
+"""In a completion's ``extra``: the fields of the message as the server sent them, where they were changed."""
+UNBEGUN = "unbegun_reasoning"
+"""In a completion's ``extra``: the content ends reasoning that it does not begin (see ``Gathered.unbegun``)."""
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CHARACTERS_PER_TOKEN = 4
 _MOST_CALLS = 10_000
@@ -27,17 +31,25 @@ class Unreadable(ValueError):
     """An answer that is not a chat completion; the message says why."""
 
 
-def parse_completion(payload: Json, *, model: str, prices: PriceTable, request_size: int) -> Completion:
+def parse_completion(
+    payload: Json, *, model: str, prices: PriceTable, request_size: int, implied_think: bool = False
+) -> Completion:
     """The completion in a response body.
 
-    ``request_size``: bytes of the request, from which tokens are estimated where the server reports none. Raises Unreadable.
+    ``request_size``: bytes of the request, from which tokens are estimated where the server reports none. ``implied_think``: see
+    ``gather``. Raises Unreadable.
     """
     choice = _first_choice(payload)
     sent = choice.get("message")
     if not isinstance(sent, dict):
         raise Unreadable("the answer's first choice has no message")
-    message = _message(sent)
+    gathered = gather(sent, implied_think=implied_think)
+    message = _message(sent, gathered)
     extra = _extra(payload, choice)
+    if raw := _raw(sent, message):
+        extra[RAW] = raw
+    if gathered.unbegun:
+        extra[UNBEGUN] = True
     usage = _usage(payload, model, prices, request_size, message, extra)
     return Completion(message, _finish_reason(choice, message), usage, extra)
 
@@ -51,8 +63,7 @@ def _first_choice(payload: Json) -> dict[str, Any]:
     return choices[0]
 
 
-def _message(sent: dict[str, Any]) -> Message:
-    gathered = gather(sent)
+def _message(sent: dict[str, Any], gathered: Gathered) -> Message:
     content = gathered.content
     if not content and isinstance(sent.get("refusal"), str):
         content = sent["refusal"]
@@ -66,6 +77,33 @@ def _message(sent: dict[str, Any]) -> Message:
     if isinstance(details, list) and details:
         message["reasoning_details"] = details
     return message
+
+
+def _raw(sent: Mapping[str, Any], message: Message) -> dict[str, Any]:
+    """What was sent and the message does not hold as it was."""
+    kept = {
+        "content": message.get("content"),
+        "reasoning_details": message.get("reasoning_details"),
+        **dict.fromkeys(FIELDS, message.get("reasoning")),
+    }
+    raw = {name: sent[name] for name, value in kept.items() if sent.get(name) not in (None, "", [], value)}
+    if sent.get("refusal"):
+        raw["refusal"] = sent["refusal"]
+    name = "tool_calls" if sent.get("tool_calls") else "function_call"
+    if sent.get(name) and _called(sent[name]) != _called(message.get("tool_calls")):
+        raw[name] = sent[name]
+    return raw
+
+
+def _called(calls: Json) -> list[Any]:
+    """What of tool calls must come through as it was written."""
+    if not isinstance(calls, list):
+        return [calls]
+    functions = [(call.get("id"), call.get("function")) if isinstance(call, dict) else (None, call) for call in calls]
+    return [
+        (call_id, function.get("name"), function.get("arguments")) if isinstance(function, dict) else function
+        for call_id, function in functions
+    ]
 
 
 def tool_calls(sent: Mapping[str, Any]) -> list[ToolCall]:

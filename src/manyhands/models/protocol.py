@@ -18,7 +18,8 @@ class ChatSettings:
 
     ``reasoning``: the value of the request's ``reasoning`` object, ``{"effort": "none"}`` or
     ``{"enabled": True, "effort": E}``; see ``reasoning_settings``. ``provider``: OpenRouter's routing object (``only``, ``ignore``,
-    ``order``, ``sort``). ``call_timeout``: seconds for one HTTP exchange.
+    ``order``, ``sort``). ``call_timeout``: seconds for one HTTP exchange. ``implied_think``: how answers are read (see
+    ``reasoning.gather``); it is not sent.
     """
 
     model: str
@@ -31,6 +32,7 @@ class ChatSettings:
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     call_timeout: float = 600.0
+    implied_think: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class ChatRequest:
 class Completion:
     """One answer. ``message`` is an assistant message with ``reasoning`` already gathered (and taken out of the content);
     ``finish_reason`` is ``stop``, ``tool_calls``, ``length``, ``content_filter`` or what else the server said; ``extra`` holds what the
-    journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries."""
+    journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries, and as ``raw`` what
+    the server sent where the message no longer has it as it was."""
 
     message: Message
     finish_reason: str

@@ -1,8 +1,9 @@
 """A model's reasoning, gathered from all the places where servers put it, each part once.
 
-The places: ``reasoning``, ``reasoning_content`` and ``thinking`` of the message, its ``reasoning_details`` items,
-content parts of type ``thinking`` or ``reasoning``, and ``<think>``, ``<thinking>`` or ``<thought>`` blocks written into
-the content, which are taken out of it. ``<REASONING_SCRATCHPAD>`` blocks count as reasoning and stay in the content.
+The places: ``reasoning``, ``reasoning_content`` and ``thinking`` of the message, its ``reasoning_details`` items, and
+content parts of type ``thinking`` or ``reasoning``. Only if a server sends nothing in any of them, ``<think>``, ``<thinking>`` or
+``<thought>`` blocks that open the content are taken out of it; tags anywhere else are text that the model wrote.
+``<REASONING_SCRATCHPAD>`` blocks count as reasoning and stay in the content.
 """
 
 from __future__ import annotations
@@ -14,39 +15,50 @@ from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
 
-_CLOSING_TAGS = ("</think>", "</thinking>", "</thought>")
 SCRATCHPAD = "<REASONING_SCRATCHPAD>"
 _MOST_SEARCHED = 1 << 22
 """Characters that are searched for parts of reasoning, all searches together."""
-_FIELDS = ("reasoning", "reasoning_content", "thinking")
+FIELDS = ("reasoning", "reasoning_content", "thinking")
+"""Where a message may have reasoning as text."""
 _DETAIL_FIELDS = ("summary", "content", "text")
 _REASONING_PARTS = ("thinking", "reasoning")
 # Not within backquotes: there a tag is spoken of, not used.
-_TAG = re.compile(r"(?<!`)<(/?)(?:think|thinking|thought)>", re.IGNORECASE)
+_TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """An answer taken apart. ``reasoning`` is empty if there is none; ``content`` is None if the server sent none."""
+    """An answer taken apart. ``reasoning`` is empty if there is none; ``content`` is None if the server sent none. ``unbegun``: the
+    content ends reasoning (by ``</think>``) that it never begins, and it was left as it is."""
 
     reasoning: str
     content: str | None
+    unbegun: bool = False
 
 
-def gather(message: Mapping[str, Any]) -> Gathered:
-    """Take an assistant message as a server sent it apart into reasoning and content. Never fails, whatever was sent."""
+def gather(message: Mapping[str, Any], *, implied_think: bool = False) -> Gathered:
+    """Take an assistant message as a server sent it apart into reasoning and content. Never fails, whatever was sent.
+
+    ``implied_think``: the server's template opens the reasoning block in the prompt, so that content may end one that it does not begin.
+    """
     content = message.get("content")
-    thoughts: list[str] = []
+    own: list[str] = []
+    in_parts = False
     if content is not None and not isinstance(content, str):
-        thoughts, content = _split_parts(content)
-    if content and "<" in content:
-        inline, content = split_inline(content)
-        thoughts += inline
-    parts = [flatten(message.get(name)) for name in _FIELDS if message.get(name) is not None]
+        in_parts = _has_reasoning_part(content)
+        own, content = _split_parts(content)
+    parts = [flatten(message.get(name)) for name in FIELDS if message.get(name) is not None]
     details = message.get("reasoning_details")
     if details:
         parts += _details(details)
-    return Gathered(join_distinct(parts + thoughts) if parts or thoughts else "", content)
+    parts += own
+    sent = bool(details) or in_parts or any(part.strip() for part in parts)
+    unbegun = False
+    if content and not sent and "<" in content:
+        found, rest = split_inline(content, implied=implied_think)
+        unbegun = rest is content and _is_unbegun(content)
+        parts, content = found, rest
+    return Gathered(join_distinct(parts) if parts else "", content, unbegun)
 
 
 def has_reasoning(message: Mapping[str, Any]) -> bool:
@@ -130,51 +142,74 @@ def blocks(content: str, tags: re.Pattern[str]) -> Iterator[tuple[int, int, str]
         opening = tags.search(content, place)
 
 
-def split_inline(content: str) -> tuple[list[str], str]:
-    """Take think blocks out of a text: the blocks' texts, and what is left, stripped (unchanged if there is no block).
+def split_inline(content: str, *, implied: bool = False) -> tuple[list[str], str]:
+    """Take the think blocks that open a text out of it: their texts, and what comes behind them (the very text if none opens it).
 
-    A closing tag without an opening one ends reasoning that began with the text (several chat templates put the opening
-    tag into the prompt). An opening tag at the start of a line that is never closed begins reasoning that was cut off.
+    Blank space may stand before and between them. A block that is never closed is reasoning that was cut off, to the end of the text.
+    ``implied``: a closing tag without an opening one ends reasoning that began with the text.
     """
     tags = list(_TAG.finditer(content))
     if not tags:
         return [], content
     thoughts: list[str] = []
-    visible: list[str] = []
-    position = 0  # where the text that is not yet dealt with begins
-    opened: int | None = None  # where the open block's text begins
-    for tag in tags:
-        closing = tag.group(1) == "/"
-        if opened is None and not closing:
-            visible.append(content[position : tag.start()])
-            opened = position = tag.end()
-        elif opened is not None and closing:
-            thoughts.append(content[opened : tag.start()])
-            position, opened = tag.end(), None
-        elif closing and not thoughts:
-            thoughts.append("".join(visible) + content[position : tag.start()])
-            visible, position = [], tag.end()
-    return _end(content, tags, thoughts, visible, position, opened)
+    behind = index = 0
+    lone = _lone_closing(tags) if implied and not _opens(content, 0, tags[0]) else None
+    if lone is not None:
+        thoughts.append(content[: tags[lone].start()])
+        behind, index = tags[lone].end(), lone + 1
+    last = {(tag[1], tag[2].lower()): place for place, tag in enumerate(tags)}
+    while index < len(tags) and _opens(content, behind, tags[index]):
+        closing = _closing(tags, index, last)
+        if closing is None:
+            thoughts.append(content[tags[index].end() :])
+            behind = len(content)
+            break
+        thoughts.append(content[tags[index].end() : tags[closing].start()])
+        behind, index = tags[closing].end(), closing + 1
+    if not behind:
+        return [], content
+    return [text for text in map(str.strip, thoughts) if text], content[behind:].lstrip()
 
 
-def _end(
-    content: str, tags: list[re.Match[str]], thoughts: list[str], visible: list[str], position: int, opened: int | None
-) -> tuple[list[str], str]:
-    if opened is None:
-        visible.append(content[position:])
-    elif _starts_line(content, next(tag.start() for tag in tags if tag.end() == opened)):
-        thoughts.append(content[opened:])
-    else:
-        start = next(tag.start() for tag in tags if tag.end() == opened)
-        visible.append(content[start:])
-        if not thoughts:
-            return [], content
-    return [text for text in map(str.strip, thoughts) if text], "".join(visible).strip()
+def _opens(content: str, behind: int, tag: re.Match[str]) -> bool:
+    """Whether nothing but an opening tag comes next."""
+    return not tag[1] and not content[behind : tag.start()].strip()
 
 
-def _starts_line(content: str, position: int) -> bool:
-    before = content[:position].rstrip(" \t")
-    return not before or before.endswith("\n") or before.lower().endswith(_CLOSING_TAGS)
+def _closing(tags: Sequence[re.Match[str]], index: int, last: Mapping[tuple[str, str], int]) -> int | None:
+    """Which tag closes the block that one opens: the next of its name; or if there is none, the next one of any name. ``last``: of
+    each kind of tag, the last one, so that looking for what does not come takes no time."""
+    name = tags[index][2].lower()
+    same = last.get(("/", name), -1) > index
+    if not same and max((place for (slash, _), place in last.items() if slash), default=-1) <= index:
+        return None
+    return next(
+        place
+        for place in range(index + 1, len(tags))
+        if tags[place][1] and (not same or tags[place][2].lower() == name)
+    )
+
+
+def _lone_closing(tags: Sequence[re.Match[str]]) -> int | None:
+    """The first closing tag that no opening one before it belongs to."""
+    opened = 0
+    for place, tag in enumerate(tags):
+        if not tag[1]:
+            opened += 1
+        elif not opened:
+            return place
+        else:
+            opened -= 1
+    return None
+
+
+def _is_unbegun(content: str) -> bool:
+    tags = list(_TAG.finditer(content))
+    return bool(tags) and all(tag[1] for tag in tags)
+
+
+def _has_reasoning_part(content: Json) -> bool:
+    return any(map(_is_reasoning_part, content if isinstance(content, list) else [content]))
 
 
 def _split_parts(content: Json) -> tuple[list[str], str]:

@@ -64,7 +64,13 @@ class SimulatedModel:
             model=settings.model,
             response_format=settings.response_format,
         )
-        completion = parse_completion(payload, model=settings.model, prices=_NO_PRICES, request_size=0)
+        completion = parse_completion(
+            payload,
+            model=settings.model,
+            prices=_NO_PRICES,
+            request_size=0,
+            implied_think=settings.implied_think,
+        )
         permit = await limits.acquire("simulated", Reserve(completion.usage.total_tokens))
         report = CallReport(failed=True)
         try:

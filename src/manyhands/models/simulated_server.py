@@ -15,7 +15,7 @@ from typing import Any, Self, TextIO
 from aiohttp import web
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.jsonio import Json, dumps, exact_line, loads
 from manyhands.models.draws import Draws
 from manyhands.models.simulated import simulate
 
@@ -230,7 +230,7 @@ class SimulatedServer:
     def _write_log(self, number: int, digest: bytes, fault: str | None, seed: Json) -> None:
         if self._log is not None:
             entry = {"number": number, "time": time.time(), "digest": digest.hex(), "fault": fault, "seed": seed}
-            self._log.write(dumps(entry).decode() + "\n")
+            self._log.write(exact_line(entry).decode())
             self._log.flush()
 
     async def _take_time(self, draws: Draws) -> None:

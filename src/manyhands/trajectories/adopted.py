@@ -17,6 +17,7 @@ from manyhands.trajectories.schema import FIRST_LAYOUT, fitted, schema_of
 from manyhands.trajectories.source_fields import ARROW_TIME
 from manyhands.trajectories.statistics import ADOPTED
 from manyhands.trajectories.system_templates import wording_of
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 _ORIGINAL_METADATA = ("batch_num", "timestamp", "model")
 
@@ -32,7 +33,8 @@ def adopted_line(item: Item, record: Mapping[str, Any], prepared: Prepared) -> t
             del entry["tool_error_counts"][name]
         own = {name: entry["metadata"].get(name) for name in _ORIGINAL_METADATA}
         source = prepared.source_fields.arrange(payload.source) or None
-        entry["metadata"] = {**own, **_added(item, payload, unknown), "source": source}
+        counted = {ESCAPED_TAGS: _tags(entry)} if prepared.counts_tags else {}
+        entry["metadata"] = {**own, **_added(item, payload, unknown), **counted, "source": source}
     else:
         entry = _declared(entry, found, item, payload, unknown, prepared)
     return batch_file(payload.prompt_index, size), line(entry)
@@ -55,6 +57,7 @@ def _declared(
         "timestamp": _timestamp(metadata.get("timestamp")),
         "model": metadata.get("model"),
         **_added(item, payload, unknown),
+        ESCAPED_TAGS: _tags(entry),
         "other_tool_stats": line({name: counts for name, counts in others.items() if counts["count"]}),
         "score": NO_SCORE,
         "system_template": wording_of(str(found["conversations"][0].get("value"))),
@@ -73,6 +76,11 @@ def _other_fields(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str,
     told = metadata if isinstance(metadata, dict) else {}
     more = {name: value for name, value in told.items() if name not in _ORIGINAL_METADATA}
     return {**others, **({"metadata": more} if more else {})}
+
+
+def _tags(entry: Mapping[str, Any]) -> Json:
+    """How many tags were escaped: the line may be one of this program's, whose journal is lost."""
+    return entry["metadata"].get(ESCAPED_TAGS) or 0
 
 
 def _timestamp(value: Json) -> Json:

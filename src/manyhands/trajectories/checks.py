@@ -23,7 +23,7 @@ JUDGE = "judge"
 """What the file's judge is called."""
 JUDGE_KEYS = (
     *("model", "base_url", "temperature", "top_p", "max_tokens"),
-    *("reasoning_effort", "reasoning_disabled", "call_timeout"),
+    *("reasoning_effort", "reasoning_disabled", "implied_think", "call_timeout"),
 )
 """Settings of the judge, each as the option of ``manyhands batch`` of that name."""
 

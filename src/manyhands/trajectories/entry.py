@@ -19,6 +19,7 @@ from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.trajectories.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.trajectories.sharegpt import Turn
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
 _OPENING = '{"conversations": ['
@@ -48,7 +49,8 @@ class Entry:
     ``timestamp`` and ``duration`` are in seconds; ``source``: the row's other fields (in the first layout, what ``SourceFields.arrange``
     made of them); ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
     them. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
-    tool that the layout has a column for, ``other_tool_stats`` for others that were called. ``system_prompt``: the system message
+    tool that the layout has a column for, ``other_tool_stats`` for others that were called. ``escaped_tags``: how many tags were escaped
+    in the turns; None in a run whose lines do not say it. ``system_prompt``: the system message
     that was sent; ``system_template``: the wording of the saved one; ``given``: what the row gave besides its prompt.
     """
 
@@ -71,12 +73,12 @@ class Entry:
     simulated: bool = False
     usage: Usage = field(default_factory=Usage)
     unknown_tools: Sequence[str] = ()
+    escaped_tags: int | None = None
     source: Mapping[str, Any] | None = None
     grade: Mapping[str, Any] | None = None
     layout: int = LAYOUT
     other_tool_stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     toolsets_offered: Sequence[str] = ()
-    escaped_tags: int = 0
     system_prompt: str | None = None
     system_template: str = "own"
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -136,7 +138,7 @@ class Entry:
         return {
             "other_tool_stats": line(dict(self.other_tool_stats)),
             "toolsets_offered": ", ".join(self.toolsets_offered),
-            "escaped_tags": self.escaped_tags,
+            ESCAPED_TAGS: self.escaped_tags or 0,
             **grade,
             "scores": line(grade["scores"]),
             "system_prompt": system_digest(self.system_prompt),
@@ -151,7 +153,11 @@ class Entry:
         """In runs that an earlier version made."""
         # Parquet can't hold an object without fields.
         source = dict(self.source) if self.source else None
-        return {**(_grade_members(self.grade) if self.grade is not None else {}), "source": source}
+        return {
+            **({} if self.escaped_tags is None else {ESCAPED_TAGS: self.escaped_tags}),
+            **(_grade_members(self.grade) if self.grade is not None else {}),
+            "source": source,
+        }
 
 
 NOT_GRADED: Mapping[str, Any] = {"score": NO_SCORE, "verdict": "", "scores": {}}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import line, loads, pretty
+from manyhands.core.jsonio import line, loads, pretty, unbroken
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.files import written_aside
 from manyhands.engine.summary import ledger
@@ -29,12 +29,14 @@ from manyhands.trajectories.original import batch_files
 from manyhands.trajectories.prepared import Prepared
 from manyhands.trajectories.quality import NO_REASONING
 from manyhands.trajectories.statistics import RunStatistics, ScoreStatistics
+from manyhands.trajectories.turns import ESCAPED_TAGS
 
 TRAJECTORIES = "trajectories.jsonl"
 FAILURES = "failures.jsonl"
 STATISTICS = "statistics.json"
 CHECKPOINT = "checkpoint.json"
 _INDEX = re.compile(rb'\{"prompt_index": (\d+),')
+_ESCAPED_TAGS = re.compile(rb', "%s": (\d+)' % ESCAPED_TAGS.encode())
 _PAGE = 2000
 _BLOCK = 1 << 18
 
@@ -57,9 +59,11 @@ def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
                 handle.write(line(failure(row, None if is_kept else NOT_BEST)) + "\n")
         for number, reason in prepared.bad_rows:
             handle.write(line({"line": number, "state": "skipped", "cause": "invalid_row", "message": reason}) + "\n")
+    tags = TagStatistics()
     with written_aside(folder / TRAJECTORIES) as handle:
-        combine(folder, prepared.options.samples, handle, removed.keys, best)
+        combine(folder, prepared.options.samples, handle, removed.keys, best, tags)
     found = _statistics(reader, prepared, run_name, statistics, removed)
+    found[ESCAPED_TAGS] = tags.to_json()
     if prepared.options.grade_checks is not None:
         found["scores"] = scores.to_json()
     if prepared.options.best_of:
@@ -82,8 +86,31 @@ class Removed:
             self.keys.add(row.key)
 
 
+class TagStatistics:
+    """Adds up how many tags lines say were escaped in them."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._tags = 0
+
+    def add(self, text: bytes) -> None:
+        """A line. Within texts quotation marks are escaped, so the first name that looks like the one of metadata is it."""
+        found = _ESCAPED_TAGS.search(text)
+        if found is not None and (tags := int(found[1])):
+            self._lines += 1
+            self._tags += tags
+
+    def to_json(self) -> dict[str, int]:
+        return {"trajectories": self._lines, "tags": self._tags}
+
+
 def combine(
-    folder: Path, samples: int, handle: TextIO, without: Collection[str] = (), best: BestSamples | None = None
+    folder: Path,
+    samples: int,
+    handle: TextIO,
+    without: Collection[str] = (),
+    best: BestSamples | None = None,
+    tags: TagStatistics | None = None,
 ) -> None:
     """Write the lines of all batch files in order of prompts and samples, but for those of the items ``without`` and, with ``best``, of
     samples that are not. One batch file is held in memory at a time, and of a large one only where its lines are."""
@@ -96,7 +123,9 @@ def combine(
                     if best is not None and not best.has(*_order(text, samples)):
                         continue
                     if not without or loads(text)["metadata"]["item"] not in without:
-                        handle.buffer.write(text)  # as it is: both are UTF-8
+                        handle.buffer.write(unbroken(text))  # both are UTF-8
+                        if tags is not None:
+                            tags.add(text)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise UserError(
                     f"{path}: a line of it is not what was written there; remove the file, and the next resume writes it again"

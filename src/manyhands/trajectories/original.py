@@ -16,6 +16,7 @@ from typing import Any
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.jsonio import Json, loads
+from manyhands.trajectories.turns import human_text
 
 JOURNAL = "run.db"
 SET_ASIDE = "original"
@@ -177,7 +178,7 @@ def _read_line(file: str, number: int, offset: int, line: bytes) -> Iterator[Ori
 
 def _entry(value: dict[str, Any], file: str, number: int, offset: int, length: int) -> OriginalEntry:
     if "conversations" in value:
-        return OriginalEntry(_human(value["conversations"]), value, file, number, offset, length)
+        return OriginalEntry(_stripped(human_text(value)), value, file, number, offset, length)
     return OriginalEntry(_stripped(value["prompt"]), None, file, number, offset, length, str(value["discarded"]))
 
 
@@ -203,11 +204,7 @@ def _why_unusable(value: dict[str, Any]) -> str | None:
     turns = value["conversations"]
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         return '"conversations" is not a list of turns'
-    return None if _human(turns) else "no human turn"
-
-
-def _human(turns: list[dict[str, Any]]) -> Json:
-    return _stripped(next((turn.get("value") for turn in turns if turn.get("from") == "human"), None))
+    return None if _stripped(human_text(value)) else "no human turn"
 
 
 def _stripped(prompt: Json) -> Json:

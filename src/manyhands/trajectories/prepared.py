@@ -51,6 +51,8 @@ class Prepared:
     """The built-in and declared tools of the version that made the run."""
     own_systems: int = 0
     """Rows with a system prompt of their own."""
+    counts_tags: bool = True
+    """Whether lines say how many tags were escaped in them; those of older runs do not."""
     own_messages: int = 0
     """Rows whose conversation begins with messages of theirs."""
 
@@ -80,6 +82,7 @@ class Prepared:
             "bad_count": self.bad_count,
             "images": self.images,
             "mcp": self.mcp,
+            **({"counts_tags": True} if self.counts_tags else {}),
             **({} if self.layout == FIRST_LAYOUT else self._later_members()),
         }
 
@@ -96,7 +99,8 @@ class Prepared:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
         table = value["distribution"]
         return cls(
-            options=BatchSpec(**value["options"], data_dir=str(data_dir)),
+            # A run from before the setting goes on as it began.
+            options=BatchSpec(**{"tags_in_values": "keep", **value["options"]}, data_dir=str(data_dir)),
             distribution=Distribution(
                 table["name"], table["description"], tuple((name, percent) for name, percent in table["toolsets"])
             ),
@@ -111,6 +115,7 @@ class Prepared:
             built_in=tuple(value.get("built_in", ())),
             own_systems=value.get("own_systems", 0),
             own_messages=value.get("own_messages", 0),
+            counts_tags=value.get("counts_tags", False),
         )
 
 

@@ -12,6 +12,9 @@ NO_REASONING = "no_reasoning"
 UNKNOWN_TOOL = "unknown_tool"
 """Discarded because a tool was called that does not exist anywhere in this installation."""
 
+TAGS_IN_VALUES = "tags_in_values"
+"""Discarded because tags stand in its texts, and they were not to be escaped."""
+
 LOW_SCORE = "low_score"
 """Discarded because it scored less than was asked for."""
 

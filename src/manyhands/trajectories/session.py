@@ -30,7 +30,7 @@ from manyhands.trajectories.grading import JUDGE_KEY
 from manyhands.trajectories.items import Adoption
 from manyhands.trajectories.original import is_left_by_original, set_aside
 from manyhands.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, prepare
-from manyhands.trajectories.quality import LOW_SCORE, NO_REASONING, UNKNOWN_TOOL
+from manyhands.trajectories.quality import LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.system_templates import HERMES_NAME, template_name
 from manyhands.trajectories.workload import TrajectoryWorkload
@@ -110,6 +110,8 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
         prepared = await prepare(options, recorded=None if tools_changed else recorded, made=recorded)
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
         _tell(prepared, notice)
+    counts_tags = recorded.counts_tags or options.tags_in_values != "keep"
+    prepared = replace(prepared, counts_tags=counts_tags)
     check_sandbox(options, notice, images=prepared.images)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
@@ -229,7 +231,12 @@ def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: N
 def _shape(prepared: Prepared) -> tuple[Any, ...]:
     """What all output lines depend on. If it changes, those that were written already no longer go with new ones."""
     options = prepared.options
-    wording = (options.system_template_text, options.keep_synthetic)
+    wording = (
+        options.system_template_text,
+        options.keep_synthetic,
+        options.tags_in_values == "keep",
+        prepared.counts_tags,
+    )
     return (prepared.source_fields, prepared.columns, options.batch_size, wording)
 
 
@@ -237,6 +244,7 @@ def _kept_now(before: BatchSpec, now: BatchSpec) -> tuple[str, ...]:
     kept = (
         (NO_REASONING, now.keep_unreasoned and not before.keep_unreasoned),
         (UNKNOWN_TOOL, now.keep_unknown_tools and not before.keep_unknown_tools),
+        (TAGS_IN_VALUES, before.tags_in_values == "discard" != now.tags_in_values),
         (LOW_SCORE, before.min_score is not None and (now.min_score is None or now.min_score < before.min_score)),
     )
     return tuple(reason for reason, is_kept in kept if is_kept)

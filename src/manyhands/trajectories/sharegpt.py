@@ -2,13 +2,15 @@
 
 Mended on purpose:
 
-- Reasoning that a server leaves in the content and also reports by itself is written once.
+- Reasoning that a server leaves at the beginning of the content and also reports by itself is written once.
 - A tool result takes its tool's name from the call with its id, not from the call in the same position.
 - ``<think>`` in the arguments of a call does not count as the turn's reasoning, so such a turn gets its empty think
   block too.
 - A tool result that says NaN or Infinity, which is not JSON, stays text.
 - Turns that this program wrote are left out (see ``as_trained``).
 - Image parts of a prompt become ``<image>``: a value is always text.
+- Tags inside values are escaped (see ``tags``), so that whoever looks for tags finds the turn's own and no others. For the same reason
+  only whole scratchpad blocks become think blocks.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.models.reasoning import blocks, standing_in
 from manyhands.tools.protocol import Tool
+from manyhands.trajectories.tags import Escaping
 
 Turn = dict[str, str]
 """``{"from": "system" | "human" | "gpt" | "tool", "value": text}``"""
@@ -50,6 +53,8 @@ Example:
 
 EMPTY_THINK = "<think>\n</think>\n"
 _OPENING = re.compile(r"<(think)>")
+_OPENING_BLOCK = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+_SCRATCHPADS = re.compile(r"<(REASONING_SCRATCHPAD)>")
 _BLANK = re.compile(r"\s*")
 
 
@@ -67,20 +72,31 @@ class SystemTurns:
     """The system turns of saved trajectories, each set of tools written once.
 
     ``template``: the text to use instead of this program's own; ``{tools}`` in it stands for the tools, all other
-    braces for themselves.
+    braces for themselves. ``escape_tags``: escape those in the tools' descriptions.
     """
 
-    def __init__(self, template: str | None = None) -> None:
+    def __init__(self, template: str | None = None, *, escape_tags: bool = True) -> None:
         self._template = TEMPLATE if template is None else check_template(template, "system_template")
-        self._texts: dict[str, str] = {}
+        self._escape_tags = escape_tags
+        self._texts: dict[str, tuple[str, int]] = {}
 
     def text(self, tools: Sequence[Tool] | Toolbox, own: str | None = None) -> str:
         """The system turn for these tools. ``own``: the system prompt of the row, which stands before them."""
-        box = Toolbox.of(tools)
-        text = self._texts.get(box.digest)
-        if text is None:
-            text = self._texts[box.digest] = self._template.replace(PLACEHOLDER, tools_json(box.definitions))
+        text = self._made(tools)[0]
         return f"{own}\n\n{text}" if own else text
+
+    def tags(self, tools: Sequence[Tool] | Toolbox) -> int:
+        """How many tags are escaped in it."""
+        return self._made(tools)[1]
+
+    def _made(self, tools: Sequence[Tool] | Toolbox) -> tuple[str, int]:
+        box = Toolbox.of(tools)
+        made = self._texts.get(box.digest)
+        if made is None:
+            escaping = Escaping(active=self._escape_tags)
+            text = self._template.replace(PLACEHOLDER, escaping.json(tools_json(box.definitions)))
+            made = self._texts[box.digest] = (text, escaping.count)
+        return made
 
 
 def tools_json(definitions: Sequence[Mapping[str, Any]]) -> str:
@@ -93,12 +109,15 @@ def tools_json(definitions: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(entries, ensure_ascii=False)
 
 
-def to_sharegpt(messages: Sequence[Message], system: str, *, keep_synthetic: bool = False) -> list[Turn]:
+def to_sharegpt(
+    messages: Sequence[Message], system: str, *, keep_synthetic: bool = False, escaping: Escaping | None = None
+) -> list[Turn]:
     """A conversation (from the prompt on) as turns, with ``system`` as the first.
 
     ``keep_synthetic``: keep turns that this program wrote, as the original does, where they can't be told from real
-    ones.
+    ones. ``escaping``: escapes and counts the tags in values; without it they are escaped.
     """
+    escaping = escaping or Escaping()
     kept = messages if keep_synthetic else as_trained(messages)
     turns: list[Turn] = [{"from": "system", "value": system}]
     calls: Sequence[ToolCall] = ()
@@ -109,14 +128,14 @@ def to_sharegpt(messages: Sequence[Message], system: str, *, keep_synthetic: boo
             if calls:  # a result that follows no call has nowhere to go
                 results.append(message)
             continue
-        _add_results(turns, calls, results)
+        _add_results(turns, calls, results, escaping)
         calls, results = (), []
         if role == "user":
-            turns.append({"from": "human", "value": text_of(message.get("content"))})
+            turns.append({"from": "human", "value": escaping.text(text_of(message.get("content")))})
         elif role == "assistant":
             calls = message.get("tool_calls") or ()
-            turns.append({"from": "gpt", "value": _gpt_value(message, calls)})
-    _add_results(turns, calls, results)
+            turns.append({"from": "gpt", "value": _gpt_value(message, calls, escaping)})
+    _add_results(turns, calls, results, escaping)
     return turns
 
 
@@ -152,10 +171,11 @@ def _joined(first: Message, second: Message) -> Message:
     return joined
 
 
-def _gpt_value(message: Message, calls: Sequence[ToolCall]) -> str:
+def _gpt_value(message: Message, calls: Sequence[ToolCall], escaping: Escaping | None = None) -> str:
+    escaping = escaping or Escaping()
     reasoning = message.get("reasoning") or ""
-    content = _own_content(text_of(message.get("content")), reasoning)
-    value = f"<think>\n{reasoning}\n</think>\n" if reasoning.strip() else ""
+    content = _content(text_of(message.get("content")), reasoning, escaping)
+    value = f"<think>\n{escaping.text(reasoning)}\n</think>\n" if reasoning.strip() else ""
     if not calls:
         value = (value + content).strip()
     elif content.strip():
@@ -164,11 +184,30 @@ def _gpt_value(message: Message, calls: Sequence[ToolCall]) -> str:
         value = EMPTY_THINK + value
     if not calls:
         return value
-    return (value + "".join(f"<tool_call>\n{_call_json(call)}\n</tool_call>\n" for call in calls)).rstrip()
+    written = (escaping.json(_call_json(call)) for call in calls)
+    return (value + "".join(f"<tool_call>\n{call}\n</tool_call>\n" for call in written)).rstrip()
+
+
+def _content(content: str, reasoning: str, escaping: Escaping) -> str:
+    """The content with whole scratchpad blocks as think blocks and all other tags escaped, and without a think block that opens it and
+    says what the reasoning says."""
+    if not escaping.active:
+        return _own_content(content, reasoning)
+    if "<" not in content:
+        return content
+    found = _OPENING_BLOCK.match(content)
+    if found is not None and found[1].strip() == reasoning.strip() != "":
+        content = content[found.end() :]
+    kept: list[str] = []
+    behind = 0
+    for start, end, inside in blocks(content, _SCRATCHPADS):
+        kept += (escaping.text(content[behind:start]), "<think>", escaping.text(inside), "</think>")
+        behind = end
+    return "".join(kept) + escaping.text(content[behind:])
 
 
 def _own_content(content: str, reasoning: str) -> str:
-    """The content with scratchpad tags as think tags, and without think blocks that the reasoning holds already."""
+    """The same as the original does it: scratchpad tags as think tags, and without think blocks that the reasoning holds already."""
     if "<" not in content:
         return content
     if reasoning.strip():
@@ -198,20 +237,22 @@ def _call_json(call: ToolCall) -> str:
     return json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
 
 
-def _add_results(turns: list[Turn], calls: Sequence[ToolCall], results: Sequence[Message]) -> None:
+def _add_results(turns: list[Turn], calls: Sequence[ToolCall], results: Sequence[Message], escaping: Escaping) -> None:
     if results:
         names = {call["id"]: call["function"]["name"] for call in calls}
-        turns.append({"from": "tool", "value": "\n".join(_result_block(result, names) for result in results)})
+        blocks_of = (escaping.json(_result_json(result, names)) for result in results)
+        value = "\n".join(f"<tool_response>\n{block}\n</tool_response>" for block in blocks_of)
+        turns.append({"from": "tool", "value": value})
 
 
-def _result_block(result: Message, names: Mapping[str, str]) -> str:
+def _result_json(result: Message, names: Mapping[str, str]) -> str:
     call_id = result.get("tool_call_id", "")
     content: Json = text_of(result.get("content"))
     if content.lstrip()[:1] in ("{", "["):
         content = next(_parsed(content), content)
     name = names.get(call_id) or result.get("name") or "unknown"
     answer = {"tool_call_id": call_id, "name": name, "content": content}
-    return f"<tool_response>\n{json.dumps(answer, ensure_ascii=False)}\n</tool_response>"
+    return json.dumps(answer, ensure_ascii=False)
 
 
 def _parsed(text: str) -> Iterator[Json]:

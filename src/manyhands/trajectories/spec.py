@@ -6,7 +6,7 @@ Names and defaults of those that the original batch runner has are its own (beha
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
@@ -121,6 +121,13 @@ class BatchSpec(AgentOptions):
     keep_synthetic: Flag = setting(
         False,
         "Keep turns that this program wrote (requests to continue, to sum up) in the trajectories.",
+        group=OUTPUT,
+        identity=True,
+    )
+    tags_in_values: Literal["escape", "discard", "keep"] = setting(
+        "escape",
+        "Tags of ShareGPT and of chat templates that stand inside a conversation's texts: escape them, discard the trajectory, or keep "
+        "them as they are.",
         group=OUTPUT,
         identity=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,14 +40,24 @@ from manyhands.trajectories.exports import write_exports
 from manyhands.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.trajectories.items import Adoption, PromptItem, batch_file, plan_items
 from manyhands.trajectories.prepared import Prepared, dataset_identity
-from manyhands.trajectories.quality import LOW_SCORE, count_reasoning, discard_reason, nowhere_known
+from manyhands.trajectories.quality import LOW_SCORE, TAGS_IN_VALUES, count_reasoning, discard_reason, nowhere_known
 from manyhands.trajectories.schema import FIRST_LAYOUT
 from manyhands.trajectories.sharegpt import SystemTurns, Turn, as_trained, to_sharegpt
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import ADOPTED, KnownTools, ToolStats, result_record
 from manyhands.trajectories.system_templates import template_name
+from manyhands.trajectories.tags import Escaping
 
 MAX_TOOL_OUTPUT = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A conversation as it is saved. ``tags``: how many tags stood in its texts; ``all_tags``: and in those of the tools on offer."""
+
+    turns: list[Turn]
+    tags: int
+    all_tags: int
 
 
 class TrajectoryWorkload:
@@ -63,7 +74,8 @@ class TrajectoryWorkload:
         self._secrets: dict[str, str] = {}
         self._columns = KnownTools(self._prepared.columns)
         self._others = frozenset(self._prepared.tools).difference(self._prepared.columns)
-        self._system_turns = SystemTurns(self._options.system_template_text)
+        self._escapes_tags = self._options.tags_in_values != "keep"
+        self._system_turns = SystemTurns(self._options.system_template_text, escape_tags=self._escapes_tags)
         self._settings = AgentSettings(
             chat_settings(self._options),
             max_turns=self._options.max_turns,
@@ -148,7 +160,8 @@ class TrajectoryWorkload:
         if record.get(ADOPTED):
             return adopted_line(finished.item, record, self._prepared)
         payload, toolbox = PromptItem.of(finished.item), self._tool_offer.toolbox(record["toolsets"])
-        return self._line(finished.item, finished.attempt, payload, record, fold(steps), toolbox)
+        saved = self._saved(fold(steps), payload, toolbox)
+        return self._line(finished.item, finished.attempt, payload, record, saved)
 
     def export(self, reader: RunReader) -> None:
         write_exports(reader, self._prepared, self._folder.name)
@@ -242,31 +255,39 @@ class TrajectoryWorkload:
         )
         if reason is not None:
             return Outcome(ItemState.DISCARDED, record, reason=reason)
+        saved = self._saved(result.messages, payload, toolbox)
+        if saved.tags and options.tags_in_values == "discard":
+            told = f"tags in its texts: {saved.tags}"
+            return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=told)
         if self._grader is not None:
             record = await self._grader.graded(context, payload, kept, result, record)
             if (low := self._too_low(record)) is not None:
                 return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
-        line = self._line(context.item, context.attempt, payload, record, result.messages, toolbox)
+        line = self._line(context.item, context.attempt, payload, record, saved)
         return Outcome(ItemState.COMPLETED, record, line)
 
     def _too_low(self, record: Mapping[str, Any]) -> str | None:
         score, least = score_of(record), self._options.min_score
         return None if score is None or least is None or score >= least else f"scored {score:g}, less than {least:g}"
 
+    def _saved(self, messages: Sequence[Message], payload: PromptItem, toolbox: Toolbox) -> _Saved:
+        escaping = Escaping(active=self._escapes_tags)
+        own = None if payload.system is None else escaping.text(payload.system)
+        turns = to_sharegpt(
+            messages,
+            self._system_turns.text(toolbox, own),
+            keep_synthetic=self._options.keep_synthetic,
+            escaping=escaping,
+        )
+        return _Saved(turns, escaping.count, escaping.count + self._system_turns.tags(toolbox))
+
     def _line(
-        self,
-        item: Item,
-        attempt: int,
-        payload: PromptItem,
-        record: Mapping[str, Any],
-        messages: Sequence[Message],
-        toolbox: Toolbox,
+        self, item: Item, attempt: int, payload: PromptItem, record: Mapping[str, Any], saved: _Saved
     ) -> tuple[str, str]:
         usage, prepared = Usage.from_json(record["usage"]), self._prepared
-        turns = self._turns(messages, toolbox, payload)
         entry = Entry(
             prompt_index=payload.prompt_index,
-            conversations=turns,
+            conversations=saved.turns,
             batch_num=payload.prompt_index // self._options.batch_size,
             timestamp=record["times"]["finished"],
             model=record["model"],
@@ -284,6 +305,7 @@ class TrajectoryWorkload:
             simulated=usage.simulated_calls > 0,
             usage=usage,
             unknown_tools=record["unknown_tools"],
+            escaped_tags=saved.all_tags if prepared.counts_tags else None,
             source=prepared.source_fields.arrange(payload.source)
             if prepared.layout == FIRST_LAYOUT
             else payload.source,
@@ -293,19 +315,15 @@ class TrajectoryWorkload:
             toolsets_offered=record.get("offered", ()),
             system_prompt=record.get("system_prompt"),
             system_template=template_name(self._options.system_template_text),
-            given=self._given(payload, toolbox),
+            given=self._given(payload),
         )
         return batch_file(payload.prompt_index, self._options.batch_size), entry.line()
 
-    def _turns(self, messages: Sequence[Message], toolbox: Toolbox, payload: PromptItem) -> list[Turn]:
-        system = self._system_turns.text(toolbox, payload.system)
-        return to_sharegpt(messages, system, keep_synthetic=self._options.keep_synthetic)
-
-    def _given(self, payload: PromptItem, toolbox: Toolbox) -> dict[str, Any]:
+    def _given(self, payload: PromptItem) -> dict[str, Any]:
         """What the row gave besides its prompt."""
         given: dict[str, Any] = {} if payload.system is None else {"system": payload.system}
         if payload.messages:
-            given["turns"] = len(self._turns(payload.messages, toolbox, payload)) - 1
+            given["turns"] = len(to_sharegpt(payload.messages, "", keep_synthetic=self._options.keep_synthetic)) - 1
         return given
 
     def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:

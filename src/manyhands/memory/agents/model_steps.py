@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from manyhands.agents.loop import settings_digest
-from manyhands.agents.reading import brief_usage, flattened, visible_text
+from manyhands.agents.reading import SCRATCHPADS, brief_usage, flattened, visible_text
 from manyhands.agents.trajectory import MODEL
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError
@@ -16,6 +16,7 @@ from manyhands.core.jsonio import without_surrogates
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
 from manyhands.engine.context import Context, Effect
+from manyhands.models.openai_response import RAW
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings
 
 _DROPPED_AT_ONCE = 0.1
@@ -74,14 +75,14 @@ class ModelCaller:
                     if error.cause is not Cause.CONTEXT_OVERFLOW or room < 1:
                         raise
                     left_out += max(1, min(room, int(len(messages) * _DROPPED_AT_ONCE)))
-            message: Message = {
-                "role": "assistant",
-                "content": without_surrogates(visible_text(flattened(completion.message.get("content")) or "")),
-            }
+            answered = flattened(completion.message.get("content")) or ""
+            said = without_surrogates(visible_text(answered, SCRATCHPADS))
+            message: Message = {"role": "assistant", "content": said}
             if completion.message.get("tool_calls"):
                 message["tool_calls"] = completion.message["tool_calls"]
             output = {"message": message, "usage": brief_usage(completion.usage), "left_out": left_out}
-            return Effect(output, completion.usage)
+            raw = {**({} if said == answered else {"content": answered}), **completion.extra.get(RAW, {})}
+            return Effect(output | ({"extra": {RAW: raw}} if raw else {}), completion.usage)
 
         output: dict[str, Any] = await context.step(MODEL, request, effect)
         return output["message"], Usage(**output["usage"]), output["left_out"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import dumps, loads_outside
+from manyhands.core.jsonio import exact_line, loads_outside
 from manyhands.core.redaction import KNOWN
 from manyhands.engine.files import mask_secrets
 from manyhands.engine.strays import MARK
@@ -82,7 +82,7 @@ class ProgramLine:
             raise RuntimeError("the program has not been started")
         try:
             async with asyncio.timeout(self._seconds):
-                process.stdin.write(dumps(message) + b"\n")
+                process.stdin.write(exact_line(message))
                 await process.stdin.drain()
                 line = await process.stdout.readline()
         except TimeoutError:
