@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from manyhands.core.errors import UserError
 from manyhands.memory.datasets.base import BaseDataset, CountTokens, DatasetArguments, all_or_nothing, last_of, shuffled
+from manyhands.memory.datasets.settling import settles_on
 from manyhands.memory.model import Definition, Evaluation, Wait
 from manyhands.models.draws import Draws
 
@@ -46,7 +47,8 @@ class ChapterBreakArguments(DatasetArguments):
 class ChapterBreak(BaseDataset):
     """One point if the only number in the answer is that of the true beginning.
 
-    Mended: no sentence is lost where a page is full (as published, the one that no longer fits is).
+    Mended: of several numbers it may be the one that the answer settles on ("2, not 3"), and "not 2" is not 2; no sentence is lost where
+    a page is full (as published, the one that no longer fits is).
     """
 
     id = "chapterbreak"
@@ -99,7 +101,8 @@ class ChapterBreak(BaseDataset):
 
     def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
         expected = definition.expected_responses[0]
-        right = set(re.findall(r"\d+", last_of(answers))) == {expected}
+        numbers = set(re.findall(r"\d+", last_of(answers)))
+        right = settles_on(last_of(answers), expected, numbers) if self.mended else numbers == {expected}
         return all_or_nothing(right, f"{expected} {'is' if right else 'is not'} the number in the answer")
 
 
