@@ -12,6 +12,7 @@ from manyhands.cli.console import notice, out
 from manyhands.cli.plain import printable, shown_path, table
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.terminal import json_text
+from manyhands.memory.report.facts import unscored
 from manyhands.memory.report.figures_json import report_json
 from manyhands.memory.report.gathering import Reported, gather
 from manyhands.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
@@ -72,6 +73,9 @@ def _print(agents: Sequence[Reported], path: Path) -> None:
         for each in agents
     ]
     console.print(table(headings, rows, right=("tests", "scored")), markup=False, soft_wrap=True)
+    for each in agents:
+        for line in unscored(each.figures):
+            console.print(f"{printable(each.label)}: {printable(line)}", markup=False, soft_wrap=True)
     console.print(f"Report:  {shown_path(path.absolute())}", markup=False, soft_wrap=True)
 
 

@@ -108,6 +108,16 @@ def spans(agent: Reported) -> Iterator[Fact]:
         yield Fact("longer than the target", f"{over} of {len(measured)} tests")
 
 
+def unscored(figures: AgentFigures) -> Iterator[str]:
+    """Which datasets have no score, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in figures.unscored_datasets.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        number, listed = counted(len(names), "dataset"), ", ".join(map(brief, names))
+        yield f"{number} without a score, left out of the score and of what it is of: {listed} ({brief(reason)})."
+
+
 def warnings(agent: Reported) -> Iterator[str]:
     """What must be seen beside the figures."""
     figures = agent.figures
@@ -115,10 +125,7 @@ def warnings(agent: Reported) -> Iterator[str]:
         yield f"{over} of {len(figures.tests)} tests took more tokens than the memory span of {figures.memory_span:,}."
     if figures.unscored:
         yield f"{figures.unscored} of {len(figures.tests)} tests have no score; they are in no figure but the number of tests."
-    without = sorted({test.dataset for test in figures.tests} - set(figures.datasets))
-    if without:
-        names = ", ".join(map(brief, without))
-        yield f"{counted(len(without), 'dataset')} without a scored test, left out of the score and of what it is of: {names}."
+    yield from unscored(figures)
     edited = sum("auto_score" in test.result for test in figures.tests)
     if edited:
         yield f"{edited} of {len(figures.tests)} scores were edited by hand; the original ones are at the tests."
