@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     """Write the page; the exit code."""
     options = _parser().parse_intermixed_args(argv)
     data_dir = Path(options.data_dir)
-    agents = gather(options.run, data_dir, options.agent or (), options.label or ())
+    agents = gather(options.run, data_dir, options.agent or (), options.label or (), options.judge)
     if options.json:
         print(json_text(report_json(agents), indent=2))
     if not options.json or options.output is not None:
@@ -81,7 +81,7 @@ def _print(agents: Sequence[Reported], path: Path) -> None:
 
 def _text(value: str) -> str:
     if not value.strip():
-        raise UserError("--agent and --label must not be empty")
+        raise UserError("--agent, --label and --judge must not be empty")
     return value
 
 
@@ -108,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_text,
         help="what an agent is called, in order (repeatable)",
+    )
+    result.add_argument(
+        "--judge",
+        metavar="MODEL",
+        type=_text,
+        help="report the scores that manyhands memory rescore --judge_model=MODEL gave",
     )
     result.add_argument("--no_plots", "--no-plots", action="store_true", help="leave the plots out")
     result.add_argument("--json", action="store_true", help="print the figures as JSON; a page is written only with -o")

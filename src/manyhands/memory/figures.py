@@ -7,7 +7,7 @@ are, and are of all tests that have a score.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -20,10 +20,12 @@ from manyhands.memory.configured import configured_datasets
 from manyhands.memory.dataset_registry import class_named
 from manyhands.memory.datasets.base import needs_a_judge
 from manyhands.memory.places import CONFIGURATION, DEFINITIONS, MASTER_LOG, RUNSTATS, SESSION
+from manyhands.memory.rejudging import judged_scores
 from manyhands.memory.runstats import RunStats, read_runstats
 from manyhands.memory.session import NO_JUDGE
 
 NO_SCORE = "not scored"
+NOT_JUDGED = "not scored: this judge has not been asked about it"
 _LARGEST = 1e15
 """What no number of a result reaches: it is no number then, or not that of a test."""
 
@@ -94,11 +96,16 @@ def agents_in(folder: Path) -> list[Path]:
     return found
 
 
-def figures_of(folder: Path, level: float = 0.95) -> AgentFigures:
-    """The figures of one agent. Raises UserError naming what can't be read."""
+def figures_of(folder: Path, level: float = 0.95, judge: str | None = None) -> AgentFigures:
+    """The figures of one agent. ``judge``: whose scores, given afterwards, are taken instead of those of the results. Raises UserError
+    naming what can't be read."""
     run = folder.absolute().parent.parent
     about = _about(folder)
-    tests, unscored = _counted(list(_tests(folder)), _judged_without(run, about))
+    found = list(_tests(folder))
+    if judge is not None:
+        about = {**about, "judge": judge}
+        found = _judged(found, folder.absolute().name, judged_scores(run, judge))
+    tests, unscored = _counted(found, _judged_without(run, about))
     stats = read_runstats(folder / RUNSTATS) if (folder / RUNSTATS).is_file() else None
     scores: dict[str, list[float]] = {}
     for test in tests:
@@ -133,6 +140,22 @@ def _judged_without(run: Path, about: Mapping[str, Any]) -> Callable[[str], bool
             return False
 
     return judged
+
+
+def _judged(
+    tests: Iterable[TestFigures], agent: str, scores: Mapping[tuple[str, str, str], Mapping[str, Any]]
+) -> list[TestFigures]:
+    """Results with the scores that a judge gave them afterwards."""
+    found: list[TestFigures] = []
+    for test in tests:
+        new = scores.get((agent, test.dataset, test.example))
+        score = None if new is None else new.get("score")
+        reasons = [NOT_JUDGED] if new is None else new.get("reasons") or [new.get("why") or NO_SCORE]
+        by = {} if new is None or not new.get("asked") else {"judge": new.get("judge")}
+        result = {name: value for name, value in test.result.items() if name not in ("status", "judge")}
+        result |= {"reasoning": list(reasons), **by}
+        found.append(replace(test, score=score, own=score, result=result))
+    return found
 
 
 def _counted(
