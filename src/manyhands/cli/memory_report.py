@@ -16,7 +16,7 @@ from manyhands.memory.report.facts import unscored
 from manyhands.memory.report.figures_json import report_json
 from manyhands.memory.report.gathering import Reported, gather
 from manyhands.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
-from manyhands.memory.report.words import percent
+from manyhands.memory.report.words import methods, percent
 
 _DESCRIPTION = (
     "Writes one HTML page that needs nothing else: scores with intervals, by the published formulas and by ours, how the tests were "
@@ -73,6 +73,8 @@ def _print(agents: Sequence[Reported], path: Path) -> None:
         for each in agents
     ]
     console.print(table(headings, rows, right=("tests", "scored")), markup=False, soft_wrap=True)
+    if line := methods(each.figures.accuracy.interval for each in agents):
+        console.print(line, markup=False, soft_wrap=True)
     for each in agents:
         for line in unscored(each.figures):
             console.print(f"{printable(each.label)}: {printable(line)}", markup=False, soft_wrap=True)

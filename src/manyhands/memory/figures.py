@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.statistics import Mean, mean
+from manyhands.core.statistics import LEVEL, Mean, mean
 from manyhands.core.yaml_files import read_yaml
 from manyhands.memory.configured import configured_datasets
 from manyhands.memory.dataset_registry import class_named
@@ -65,7 +65,7 @@ class PublishedFigures:
 @dataclass(frozen=True, slots=True)
 class AgentFigures:
     """An agent's results in a run. ``datasets``: of each, the mean of its scores; ``accuracy``: the mean of all scores, where tests of one
-    dataset are taken to depend on each other; ``about``: what ``session.json`` says, empty for the original's folders;
+    dataset are taken to depend on each other (see ``pooled``); ``about``: what ``session.json`` says, empty for the original's folders;
     ``unscored_datasets``: those of which a test has no score, which are in no figure, with the reason."""
 
     run: str
@@ -121,10 +121,20 @@ def figures_of(folder: Path, level: float = 0.95, judge: str | None = None) -> A
         stats,
         _published(tests, scores, stats),
         {name: mean(values, level=level) for name, values in sorted(scores.items())},
-        mean([test.score or 0.0 for test in scored], [test.dataset for test in scored], level),
+        pooled([test.score or 0.0 for test in scored], [test.dataset for test in scored], level),
         about,
         unscored,
     )
+
+
+def pooled(scores: Sequence[float], datasets: Sequence[str], level: float = LEVEL) -> Mean:
+    """The mean of scores of several datasets, whose tests are taken to depend on each other.
+
+    Where the datasets don't differ (all scores are 0, say), or there is but one, there is no sign of that, and each test counts by itself:
+    else one test with another score would make the interval narrower.
+    """
+    found = mean(scores, datasets, level)
+    return mean(scores, level=level) if found.value is not None and not found.error else found
 
 
 def _judged_without(run: Path, about: Mapping[str, Any]) -> Callable[[str], bool]:

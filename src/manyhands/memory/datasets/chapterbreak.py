@@ -30,9 +30,12 @@ _INTRODUCTION = (
 _ANNOUNCEMENT = "Next, you hear {count} ways in which the following chapter might begin. Listen to all of them without a comment. Ready?"
 _ASKED = "Which one is the true beginning of the following chapter? Reply with its number alone, a single digit."
 _HEADING = re.compile(r"^\s*(?:chapter\s+)?\d+\s*[.:]?\s*", re.IGNORECASE)
+DEFINITIONS_PLACE = "DATA_DIR/tests/RUN_NAME/definitions"
+"""What stands in the error for the folder of a run's tests, which datasets don't know."""
 _SOURCE = (
-    "it needs the file chapterbreak_ctx_8192.zst (or .json) of ChapterBreak: a release asset v1.1 of the repository "
-    "GoodAI/goodai-ltm-benchmark, sha256 1567de84…43ed"
+    "it needs the file chapterbreak_ctx_8192.zst (or .json) of ChapterBreak, a release asset v1.1 of the repository "
+    "GoodAI/goodai-ltm-benchmark (sha256 1567de84…43ed), as args: {data_location: FILE}; or, without it, tests that are made: copy the "
+    f"original's folder data/tests/RUN/definitions, with its config.yml, to {DEFINITIONS_PLACE}, where they are used as they are"
 )
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from manyhands.core.statistics import pass_rate
 from manyhands.core.wording import counted
-from manyhands.memory.figures import AgentFigures
+from manyhands.memory.figures import AgentFigures, pooled
 from manyhands.memory.report import words
 from manyhands.memory.report.conversations import brief
 from manyhands.memory.report.gathering import Reported
@@ -80,10 +80,13 @@ def our_facts(figures: AgentFigures) -> Iterator[Fact]:
     yield Fact(
         "Mean score",
         words.percent(figures.accuracy),
-        f"of {figures.accuracy.count} scored tests, with a 95 % interval; tests of a dataset are taken to depend on each other",
+        f"of {figures.accuracy.count} scored tests, with a 95 % interval: {words.method(figures.accuracy.interval)}",
     )
-    full = pass_rate([(test.score or 0) >= 1 for test in scored], [test.dataset for test in scored])
-    yield Fact("Full marks", words.percent(full), "share of the scored tests; interval likewise")
+    passed, datasets = [(test.score or 0) >= 1 for test in scored], [test.dataset for test in scored]
+    full = pass_rate(
+        passed, datasets if pooled(list(map(float, passed)), datasets).error and len(set(datasets)) > 1 else None
+    )
+    yield Fact("Full marks", words.percent(full), f"share of the scored tests; {words.method(full.interval)}")
     number = len(figures.tests)
     yield Fact("Tests", f"{number} = {len(scored)} scored + {figures.unscored} unscored", "an unscored test is no 0")
     if (stats := figures.stats) is not None:
