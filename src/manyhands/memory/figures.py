@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.statistics import LEVEL, Mean, mean
+from manyhands.core.statistics import LEVEL, Mean, mean, wilson
 from manyhands.core.yaml_files import read_yaml
 from manyhands.memory.configured import configured_datasets
 from manyhands.memory.dataset_registry import class_named
@@ -120,7 +120,7 @@ def figures_of(folder: Path, level: float = 0.95, judge: str | None = None) -> A
         tests,
         stats,
         _published(tests, scores, stats),
-        {name: mean(values, level=level) for name, values in sorted(scores.items())},
+        {name: pooled(values, [name] * len(values), level) for name, values in sorted(scores.items())},
         pooled([test.score or 0.0 for test in scored], [test.dataset for test in scored], level),
         about,
         unscored,
@@ -131,10 +131,15 @@ def pooled(scores: Sequence[float], datasets: Sequence[str], level: float = LEVE
     """The mean of scores of several datasets, whose tests are taken to depend on each other.
 
     Where the datasets don't differ (all scores are 0, say), or there is but one, there is no sign of that, and each test counts by itself:
-    else one test with another score would make the interval narrower.
+    else one test with another score would make the interval much narrower. Where few differ so much that a t interval would go from 0 to
+    1, which any scores do, it is Wilson's.
     """
     found = mean(scores, datasets, level)
-    return mean(scores, level=level) if found.value is not None and not found.error else found
+    if found.value is not None and not found.error:
+        found = mean(scores, level=level)
+    if found.value is not None and found.interval is not None and found.interval.high - found.interval.low >= 1:
+        return replace(found, interval=wilson(found.value, found.clusters, level))
+    return found
 
 
 def _judged_without(run: Path, about: Mapping[str, Any]) -> Callable[[str], bool]:
