@@ -14,8 +14,9 @@ from aiohttp import web
 
 from manyhands.core.errors import UserError
 from manyhands.memory.agents.naming import choose_agent
+from manyhands.memory.events import MESSAGES, RESPONSES, read_master_log
 from manyhands.testing.commands import run
-from manyhands.testing.memory_benchmarks import log_of, opened, performed, records_of, write_configuration
+from manyhands.testing.memory_benchmarks import opened, performed, records_of, write_configuration
 
 AGENTS = '''
 from dataclasses import dataclass, field
@@ -175,10 +176,9 @@ async def test_the_tokens_of_a_class_are_counted_by_it(folder: Path) -> None:
     about = json.loads((place / "session.json").read_bytes())
     assert (about["tokenizer"], about["tokens_are_exact"], about["agent"]) == ("Original.token_len", True, place.name)
     (record,) = records_of(own.folder).values()
-    words = sum(len(event["data"].get("message", "").split()) for event in log_of(own.folder) if "data" in event)
-    assert record["agent_tokens"] > 0
-    assert record["agent_tokens"] % 2 == 0  # "I see"
-    assert words == 0 or record["total_tokens"] <= words * 2
+    said = [event for event in read_master_log(place / "master_log.jsonl") if event.type in MESSAGES]
+    assert record["total_tokens"] == sum(len(event.message.split()) for event in said)
+    assert record["agent_tokens"] == 2 * len([event for event in said if event.type in RESPONSES])  # "I see"
 
 
 async def test_a_count_that_is_none_ends_the_session_in_one_line(folder: Path) -> None:

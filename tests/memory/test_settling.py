@@ -225,7 +225,7 @@ def test_the_rules_that_stand_in_for_a_judge(expected: str, given: str, right: b
 
 
 def test_a_judges_yes_in_other_words() -> None:
-    for said in (True, "yes", "Yes.", " YES", "true", "yes, it does"):
-        assert yes(said)
-    for said in (False, None, "no", "not yes", "yesterday", 1, ""):
-        assert not yes(said)
+    agreed: tuple[Any, ...] = (True, "yes", "Yes.", " YES", "true", "yes, it does")
+    denied: tuple[Any, ...] = (False, None, "no", "not yes", "yesterday", 1, "")
+    assert all(map(yes, agreed))
+    assert not any(map(yes, denied))

@@ -58,11 +58,11 @@ def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Noti
     choices = [choose_agent(text) for text in options.agent_name]
     for choice in choices:
         check_agent(choice, isolated=options.isolated)
+    names = _names(options, choices, Path(options.configuration).stem)
     if options.time_travel == "process":
         clock_of_process()
     keys = keys_of(options, choices, environ)
     configuration = read_configuration(Path(options.configuration))
-    names = _names(options, choices, configuration.run_name)
     tokens = counter_named(options.tokenizer)
     datasets = datasets_of(configuration, tokens)
     if options.tokenizer == "auto" and not tokens.exact:
