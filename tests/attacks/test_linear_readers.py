@@ -31,7 +31,7 @@ from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.evals import record_lines, variables
 from manyhands.graders import answer_json, dates, fields, judge_prompt, regex_size, skills, verdicts
 from manyhands.memory import rouge, tokens, tolerant_json
-from manyhands.memory.datasets import locations, mentions, restaurant_menu
+from manyhands.memory.datasets import locations, restaurant_menu, settling
 from manyhands.memory.report import conversations
 from manyhands.models import openai_errors, reasoning, simulated
 from manyhands.testing.agent_doubles import FakeTool
@@ -208,7 +208,10 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "keys of JSON Lines": (lambda said: table_jsonl._parse(1, said), JSON),
     "cells of a table": (export_csv._NUMBER.fullmatch, NUMBER),
     "simulated answer": (_simulated, ("[simulate:", "]", ",", "=", "job_id", ":", "is", "'", "Item ID: ", *SPACE)),
-    "sentences": (lambda said: mentions.settles_on(said, "cat", ["dog"]), (".", "!", " ", "a", "1", "(", "\n")),
+    "sentences": (
+        lambda said: settling.settles_on(said, "cat", ["dog"]),
+        (".", "!", " ", "a", "1", "(", "\n", "cat", "dog", " or ", "not ", ", ", "no longer "),
+    ),
     "directions": (
         lambda said: [*locations._LEG.finditer(said)],
         ("From ", "a", ", go ", "1", "km ", " to ", ".", "\n"),

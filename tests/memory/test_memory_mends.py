@@ -11,8 +11,9 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.memory.dataset_registry import create
 from manyhands.memory.datasets.jokes import ago
-from manyhands.memory.datasets.mentions import mentions, settles_on
+from manyhands.memory.datasets.mentions import mentions
 from manyhands.memory.datasets.prospective import QUOTES
+from manyhands.memory.datasets.settling import settles_on
 from manyhands.memory.datasets.spy_meeting import TOPICS
 from manyhands.memory.model import Definition, Exchange, Message
 from manyhands.memory.rule_judge import rule_judge
@@ -91,11 +92,17 @@ def bought(*items: tuple[str, int]) -> str:
         (bought(("milk", 2), ("milk", 2), ("milk", 2), ("potato", 3)), 1.6667, 0.6667),
         (bought(("milk", 1)), 0.5, 0.5),
         (bought(("milk", 2), ("potato", 3), ("soap", 1)), 0.6667, 0.6667),
-        ('[{"item": "milk", "quantity": "2"}]', 0, 0),
+        ('[{"item": "milk", "quantity": "2"}]', 0, 0.6667),
+        ('[{"item": "milk", "quantity": "two cartons"}, {"item": "potato", "quantity": 3.0}]', 0, 1),
+        ('[{"item": "milk", "quantity": "2x"}, {"item": "potato", "quantity": "a few"}]', 0, 0.8333),
+        ('[{"item": "milk", "quantity": 0}, {"item": "potato", "quantity": 0}]', 0.6667, 0),
+        ('[{"item": "milk", "quantity": null}]', 0, 0),
+        ("{}", 0, 0),
+        ("The list is empty.", 0, 0),
         ('[{"name": "milk", "quantity": 2}]', 0, 0),
         ('{"milk": 2}', 0, 0),
         ("nothing", 0, 0),
-        ("[]", 0.3333, 0.3333),
+        ("[]", 0.3333, 0),
     ],
 )
 def test_shopping_lists(answer: str, published: float, mended: float) -> None:
@@ -106,7 +113,18 @@ def test_shopping_lists(answer: str, published: float, mended: float) -> None:
 
 def test_an_empty_shopping_list_can_be_right() -> None:
     definition = about(("…", "?"), [])
-    assert score("shopping", "mended", definition, "[]") == 1
+    for empty in (
+        "[]",
+        "{}",
+        "null",
+        "Nothing.",
+        "Your shopping list is empty.",
+        "There is nothing on the list",
+        "```json\n[]\n```",
+    ):
+        assert score("shopping", "mended", definition, empty) == 1, empty
+    for other in ("", "I don't remember.", "Nothing but milk", '{"milk": 1}'):
+        assert score("shopping", "mended", definition, other) == 0, other
     assert score("shopping", "mended", definition, bought(("milk", 2))) == 0
     assert score("shopping", "published", definition, "[]") == 0
 

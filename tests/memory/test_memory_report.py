@@ -104,12 +104,16 @@ def test_a_page_about_one_agent_has_the_figures_of_its_results(data_dir: Path, t
     (agent,) = gather(["Small"], data_dir, ["perfect"])
     page = page_of([agent], tmp_path / "page.html", with_plots=True)
     figures = figures_of(data_dir / "tests" / "Small" / "results" / "PerfectAgent")
-    assert figures.unscored == 2
-    assert f"{figures.published.score:.3f} ± {figures.published.score_deviation:.3f} of 3" in page.text
+    assert figures.unscored == 4
+    assert set(figures.unscored_datasets) == {"Restaurant", "Trigger Response"}
+    assert f"{figures.published.score:.3f} ± {figures.published.score_deviation:.3f} of 2" in page.text
     assert figures.accuracy.value is not None
     assert f"{100 * figures.accuracy.value:.1f} %" in page.text
-    assert "8 = 6 scored + 2 unscored" in page.text
-    assert "left out of the score and of what it is of: Restaurant" in page.text
+    assert "8 = 4 scored + 4 unscored" in page.text
+    assert (
+        "left out of the score and of what it is of: Restaurant, Trigger Response (not scored: a model has to judge"
+        in page.text
+    )
     assert "simulated agent" in page.text
     for test in figures.tests:
         assert f"{test.dataset} - {test.example}" in page.text
@@ -427,7 +431,7 @@ def test_labels_and_json(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert report_command([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [agent["label"] for agent in found["agents"]] == ["first", "second"]
-    assert found["agents"][1]["tests"] == {"in": 8, "scored": 6, "unscored": 2}
+    assert found["agents"][1]["tests"] == {"in": 8, "scored": 4, "unscored": 4}
     assert found["differences"][0]["pairs"] == 4
     assert report_command([*words, "--no-plots", "-o", str(tmp_path)]) == 0
     (page,) = tmp_path.glob("*Comparative Report - Small.html")

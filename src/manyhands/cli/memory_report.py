@@ -12,10 +12,11 @@ from manyhands.cli.console import notice, out
 from manyhands.cli.plain import printable, shown_path, table
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.terminal import json_text
+from manyhands.memory.report.facts import unscored
 from manyhands.memory.report.figures_json import report_json
 from manyhands.memory.report.gathering import Reported, gather
 from manyhands.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
-from manyhands.memory.report.words import percent
+from manyhands.memory.report.words import methods, percent
 
 _DESCRIPTION = (
     "Writes one HTML page that needs nothing else: scores with intervals, by the published formulas and by ours, how the tests were "
@@ -28,7 +29,7 @@ def run(argv: list[str]) -> int:
     """Write the page; the exit code."""
     options = _parser().parse_intermixed_args(argv)
     data_dir = Path(options.data_dir)
-    agents = gather(options.run, data_dir, options.agent or (), options.label or ())
+    agents = gather(options.run, data_dir, options.agent or (), options.label or (), options.judge)
     if options.json:
         print(json_text(report_json(agents), indent=2))
     if not options.json or options.output is not None:
@@ -72,12 +73,17 @@ def _print(agents: Sequence[Reported], path: Path) -> None:
         for each in agents
     ]
     console.print(table(headings, rows, right=("tests", "scored")), markup=False, soft_wrap=True)
+    if line := methods(each.figures.accuracy.interval for each in agents):
+        console.print(line, markup=False, soft_wrap=True)
+    for each in agents:
+        for line in unscored(each.figures):
+            console.print(f"{printable(each.label)}: {printable(line)}", markup=False, soft_wrap=True)
     console.print(f"Report:  {shown_path(path.absolute())}", markup=False, soft_wrap=True)
 
 
 def _text(value: str) -> str:
     if not value.strip():
-        raise UserError("--agent and --label must not be empty")
+        raise UserError("--agent, --label and --judge must not be empty")
     return value
 
 
@@ -104,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_text,
         help="what an agent is called, in order (repeatable)",
+    )
+    result.add_argument(
+        "--judge",
+        metavar="MODEL",
+        type=_text,
+        help="report the scores that manyhands memory rescore --judge_model=MODEL gave",
     )
     result.add_argument("--no_plots", "--no-plots", action="store_true", help="leave the plots out")
     result.add_argument("--json", action="store_true", help="print the figures as JSON; a page is written only with -o")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections import Counter
@@ -24,11 +25,14 @@ from manyhands.core.wording import counted
 from manyhands.engine.folders import open_reader
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import Controls, RunResult, perform_run
+from manyhands.engine.workload import ItemRow
 from manyhands.memory.agents.naming import choose_agent
 from manyhands.memory.configuration import read_configuration
 from manyhands.memory.opening import Opened, open_memory
 from manyhands.memory.places import ResultPlaces
 from manyhands.memory.progress import Standing, standing
+from manyhands.memory.session import NO_JUDGE
+from manyhands.memory.session_records import true_record
 from manyhands.memory.spec import MemorySpec
 
 PROGRAM = "manyhands memory run"
@@ -188,6 +192,33 @@ def _print_head(opened: Opened) -> None:
     )
 
 
+def _record(opened: Opened, row: ItemRow) -> dict[str, Any]:
+    workload = opened.workload
+    if not row.record:
+        return {}
+    has_judge = workload.options.judge_model is not None or "past" in row.payload
+    return true_record(row.record, workload.benchmark.datasets, has_judge=has_judge)
+
+
+def _print_unscored(opened: Opened, records: Sequence[dict[str, Any]]) -> None:
+    """Which datasets are in no score, and what can be done about it."""
+    reasons: dict[str, str] = {}
+    for record in records:
+        reasons.update(record.get("unscored_datasets", {}))
+    without = [name for name, reason in sorted(reasons.items()) if reason == NO_JUDGE]
+    if without:
+        folder = shlex.quote(shown_path(opened.folder))
+        out().print(
+            f"No score, as a model has to judge: {printable(', '.join(without))} (--judge_model; for this run:  "
+            f"manyhands memory rescore {folder} --judge_model=MODEL)",
+            markup=False,
+            soft_wrap=True,
+        )
+    for name, reason in sorted(reasons.items()):
+        if reason != NO_JUDGE:
+            out().print(printable(f"No score: {name} ({reason})"), markup=False, soft_wrap=True)
+
+
 def _print_result(opened: Opened, result: RunResult) -> None:
     console = out()
     table = Table(title=Text(printable(opened.folder.name)), title_justify="left", box=None, pad_edge=False)
@@ -198,8 +229,9 @@ def _print_result(opened: Opened, result: RunResult) -> None:
         rows = [row for row in reader.items() if not row.left_input]
     finally:
         reader.close()
+    records = {row.key: _record(opened, row) for row in rows}
     for row in rows:
-        record = row.record or {}
+        record = records[row.key]
         label = " (simulated)" if record.get("simulated") else ""
         scored = f"{record['score']:.2f} of {record['max_score']}" if "score" in record else "-"
         tests = f"{len(record['tests']) - record['unscored']} of {len(record['tests'])}" if "tests" in record else "-"
@@ -211,10 +243,7 @@ def _print_result(opened: Opened, result: RunResult) -> None:
         if row.message:
             err().print(f"{row.payload['name']}: {one_line(row.message)}", markup=False, soft_wrap=True)
     judged = [row for row in rows if choose_agent(row.payload["agent"]).kind != "cost"]  # an estimate has no scores
-    unscored = sum((row.record or {}).get("unscored", 0) for row in judged)
-    if unscored:
-        why = "--judge_model names a model that judges, which some tests need"
-        console.print(f"{counted(unscored, 'test')} without a score: {why}", markup=False, soft_wrap=True)
+    _print_unscored(opened, [records[row.key] for row in judged])
     print_usage(console, result.summary)
     for row in rows:
         if row.record:

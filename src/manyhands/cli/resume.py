@@ -11,6 +11,7 @@ from manyhands.cli import jobs_run, memory_run
 from manyhands.cli.batch import perform_session
 from manyhands.cli.console import err, notice, out
 from manyhands.cli.eval_names import present_names
+from manyhands.cli.memory_judge import perform_scores
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.performing import perform
 from manyhands.cli.report import print_ending, print_ledger, print_usage
@@ -22,6 +23,7 @@ from manyhands.engine.reader import JOURNAL
 from manyhands.evals.session import open_eval
 from manyhands.evals.spec import EvalSpec
 from manyhands.memory.opening import reopen_memory
+from manyhands.memory.rejudging import reopen_scores
 from manyhands.trajectories.session import open_batch
 from manyhands.trajectories.spec import BatchSpec
 
@@ -47,7 +49,13 @@ def run(argv: list[str]) -> int:
 
 
 def _resumers() -> dict[str, Callable[[Path, list[str]], int]]:
-    return {"trajectories": _resume_batch, "csv_jobs": _resume_job, "evals": _resume_eval, "memory": _resume_memory}
+    return {
+        "trajectories": _resume_batch,
+        "csv_jobs": _resume_job,
+        "evals": _resume_eval,
+        "memory": _resume_memory,
+        "memory_scores": _resume_scores,
+    }
 
 
 def _resume_batch(folder: Path, rest: list[str]) -> int:
@@ -85,6 +93,13 @@ def _resume_memory(folder: Path, rest: list[str]) -> int:
     if [word for word in words if not word.startswith(("--data_dir=", "--data-dir="))]:
         raise UsageError(f"{folder}: continue it with other settings by manyhands memory run")
     return memory_run.perform_all([reopen_memory(folder, environ=os.environ)])
+
+
+def _resume_scores(folder: Path, rest: list[str]) -> int:
+    """With other settings, ``manyhands memory rescore`` continues it."""
+    if [word for word in rest if not word.startswith(("--data_dir", "--data-dir"))]:
+        raise UsageError(f"{folder}: continue it with other settings by manyhands memory rescore")
+    return perform_scores(reopen_scores(folder, environ=os.environ))
 
 
 def _resume_any(folder: Path, rest: list[str]) -> int:

@@ -75,7 +75,10 @@ def wilson(rate: float, count: float, level: float = LEVEL) -> Interval | None:
     z = NormalDist().inv_cdf((1 + level) / 2)
     centre, width = rate + z * z / (2 * count), z * sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
     shrink = 1 + z * z / count
-    return Interval(max(0.0, (centre - width) / shrink), min(1.0, (centre + width) / shrink), level, "wilson")
+    # At 0 and 1 an end is known, and rounding would miss it.
+    low = 0.0 if rate <= 0 else max(0.0, (centre - width) / shrink)
+    high = 1.0 if rate >= 1 else min(1.0, (centre + width) / shrink)
+    return Interval(low, high, level, "wilson")
 
 
 def pass_rate(passed: Sequence[bool], groups: Sequence[Hashable] | None = None, level: float = LEVEL) -> Mean:

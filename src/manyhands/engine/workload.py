@@ -58,6 +58,7 @@ WORKLOADS = {
     "evals": "manyhands.evals.workload:EvalsWorkload",
     "memory": "manyhands.memory.workload:MemoryWorkload",
     "memory_definitions": "manyhands.memory.generation:GenerationWorkload",
+    "memory_scores": "manyhands.memory.rejudging:ScoresWorkload",
     "steps": "manyhands.testing.steps_workload:StepsWorkload",
 }
 """The workloads of this package by name. Others come by the entry point group ``manyhands.workloads``."""

@@ -52,9 +52,12 @@ class Benchmark:
         said = [self.wording.intro_message, self.wording.filler_preamble, dict(self.wording.reset_messages)]
         return digest("tests", [*map(format_definition, self.definitions), *map(str, said)]).hex()[:32]
 
-    def scheduler(self, *, isolated: bool, max_message_size: int, past: Past = NO_PAST) -> Scheduler:
-        """A schedule for one session. ``past``: what was said in it before it was begun here."""
-        tokens = self.tokens.with_known(past.lengths) if past.lengths else self.tokens
+    def scheduler(
+        self, *, isolated: bool, max_message_size: int, past: Past = NO_PAST, tokens: TokenCounter | None = None
+    ) -> Scheduler:
+        """A schedule for one session. ``past``: what was said in it before it was begun here; ``tokens``: how its agent does."""
+        tokens = tokens or self.tokens
+        tokens = tokens.with_known(past.lengths) if past.lengths else tokens
         filler = FactFiller(self.facts, self.wording, tokens, "published" if past.events else "json")
         incompatibilities = [frozenset(group) for group in self.configuration.incompatibilities]
         settings = SchedulerSettings(

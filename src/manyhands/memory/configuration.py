@@ -31,7 +31,7 @@ UNIVERSAL = ("memory_span", "dataset_examples", "seed")
 """Arguments of every dataset that are not its own."""
 LONGEST_NAME = 100
 """Bytes of a run's name: folders are called by it and an agent's name."""
-_OLDER = {
+OLDER = {
     "filler_tokens": "memory_span",
     "filler_tokens_low": "memory_span",
     "filler_tokens_high": "memory_span",
@@ -146,10 +146,10 @@ def read_configuration(path: Path) -> Configuration:
 def _entry(entry: _Entry, universal: Mapping[str, Any], place: Place, top: Place) -> DatasetEntry:
     arguments = {**universal, **(entry.args or {})}
     where = place.at("args") if entry.args else top.at("datasets", "args")
-    older = next((name for name in arguments if name in _OLDER), None)
+    older = next((name for name in arguments if name in OLDER), None)
     if older is not None:
         raise where.at(older).error(
-            f"is of an older version of the format, which can be replayed and scored again but not run; give {_OLDER[older]}"
+            f"is of an older version of the format, which can be replayed and scored again but not run; give {OLDER[older]}"
         )
     common = _checked(_Universal, {name: arguments[name] for name in UNIVERSAL if name in arguments}, where)
     own = {name: value for name, value in arguments.items() if name not in UNIVERSAL}

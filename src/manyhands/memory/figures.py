@@ -7,26 +7,33 @@ are, and are of all tests that have a score.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.statistics import Mean, mean
+from manyhands.core.statistics import LEVEL, Mean, mean, wilson
 from manyhands.core.yaml_files import read_yaml
+from manyhands.memory.configured import configured_datasets
+from manyhands.memory.dataset_registry import class_named
+from manyhands.memory.datasets.base import needs_a_judge
 from manyhands.memory.places import CONFIGURATION, DEFINITIONS, MASTER_LOG, RUNSTATS, SESSION
+from manyhands.memory.rejudging import judged_scores
 from manyhands.memory.runstats import RunStats, read_runstats
+from manyhands.memory.session import NO_JUDGE
 
+NO_SCORE = "not scored"
+NOT_JUDGED = "not scored: this judge has not been asked about it"
 _LARGEST = 1e15
 """What no number of a result reaches: it is no number then, or not that of a test."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestFigures:
-    """The result of a test. ``score``: from 0 to 1, None for a test without one; ``tokens``, ``characters``: from its first message to its
-    evaluation; ``result``: the whole file."""
+    """The result of a test. ``score``: from 0 to 1, None for a test of a dataset that has none; ``own``: what the test itself got, None if
+    nothing; ``tokens``, ``characters``: from its first message to its evaluation; ``result``: the whole file."""
 
     __test__ = False  # it is no test of pytest's
 
@@ -36,6 +43,7 @@ class TestFigures:
     tokens: int
     characters: int
     needles: int
+    own: float | None = None
     result: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
 
@@ -57,7 +65,8 @@ class PublishedFigures:
 @dataclass(frozen=True, slots=True)
 class AgentFigures:
     """An agent's results in a run. ``datasets``: of each, the mean of its scores; ``accuracy``: the mean of all scores, where tests of one
-    dataset are taken to depend on each other; ``about``: what ``session.json`` says, empty for the original's folders."""
+    dataset are taken to depend on each other (see ``pooled``); ``about``: what ``session.json`` says, empty for the original's folders;
+    ``unscored_datasets``: those of which a test has no score, which are in no figure, with the reason."""
 
     run: str
     agent: str
@@ -69,6 +78,7 @@ class AgentFigures:
     datasets: Mapping[str, Mean]
     accuracy: Mean
     about: Mapping[str, Any]
+    unscored_datasets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unscored(self) -> int:
@@ -86,10 +96,16 @@ def agents_in(folder: Path) -> list[Path]:
     return found
 
 
-def figures_of(folder: Path, level: float = 0.95) -> AgentFigures:
-    """The figures of one agent. Raises UserError naming what can't be read."""
+def figures_of(folder: Path, level: float = 0.95, judge: str | None = None) -> AgentFigures:
+    """The figures of one agent. ``judge``: whose scores, given afterwards, are taken instead of those of the results. Raises UserError
+    naming what can't be read."""
     run = folder.absolute().parent.parent
-    tests = tuple(_tests(folder))
+    about = _about(folder)
+    found = list(_tests(folder))
+    if judge is not None:
+        about = {**about, "judge": judge}
+        found = _judged(found, folder.absolute().name, judged_scores(run, judge))
+    tests, unscored = _counted(found, _judged_without(run, about))
     stats = read_runstats(folder / RUNSTATS) if (folder / RUNSTATS).is_file() else None
     scores: dict[str, list[float]] = {}
     for test in tests:
@@ -104,10 +120,74 @@ def figures_of(folder: Path, level: float = 0.95) -> AgentFigures:
         tests,
         stats,
         _published(tests, scores, stats),
-        {name: mean(values, level=level) for name, values in sorted(scores.items())},
-        mean([test.score or 0.0 for test in scored], [test.dataset for test in scored], level),
-        _about(folder),
+        {name: pooled(values, [name] * len(values), level) for name, values in sorted(scores.items())},
+        pooled([test.score or 0.0 for test in scored], [test.dataset for test in scored], level),
+        about,
+        unscored,
     )
+
+
+def pooled(scores: Sequence[float], datasets: Sequence[str], level: float = LEVEL) -> Mean:
+    """The mean of scores of several datasets, whose tests are taken to depend on each other.
+
+    Where the datasets don't differ (all scores are 0, say), or there is but one, there is no sign of that, and each test counts by itself:
+    else one test with another score would make the interval much narrower. Where few differ so much that a t interval would go from 0 to
+    1, which any scores do, it is Wilson's.
+    """
+    found = mean(scores, datasets, level)
+    if found.value is not None and not found.error:
+        found = mean(scores, level=level)
+    if found.value is not None and found.interval is not None and found.interval.high - found.interval.low >= 1:
+        return replace(found, interval=wilson(found.value, found.clusters, level))
+    return found
+
+
+def _judged_without(run: Path, about: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Whether a dataset, by name, needs a judge where a session of ours had none."""
+    if not about or about.get("judge") is not None:
+        return lambda name: False
+    configured = configured_datasets(run)
+
+    def judged(name: str) -> bool:
+        try:
+            return needs_a_judge(configured[name][0] if name in configured else class_named(name))
+        except UserError:
+            return False
+
+    return judged
+
+
+def _judged(
+    tests: Iterable[TestFigures], agent: str, scores: Mapping[tuple[str, str, str], Mapping[str, Any]]
+) -> list[TestFigures]:
+    """Results with the scores that a judge gave them afterwards."""
+    found: list[TestFigures] = []
+    for test in tests:
+        new = scores.get((agent, test.dataset, test.example))
+        score = None if new is None else new.get("score")
+        reasons = [NOT_JUDGED] if new is None else new.get("reasons") or [new.get("why") or NO_SCORE]
+        by = {} if new is None or not new.get("asked") else {"judge": new.get("judge")}
+        result = {name: value for name, value in test.result.items() if name not in ("status", "judge")}
+        result |= {"reasoning": list(reasons), **by}
+        found.append(replace(test, score=score, own=score, result=result))
+    return found
+
+
+def _counted(
+    tests: Sequence[TestFigures], judged_without: Callable[[str], bool]
+) -> tuple[tuple[TestFigures, ...], dict[str, str]]:
+    """The tests as they count, and why datasets don't: a mean of those tests that happen to have a score would be none of the dataset."""
+    reasons: dict[str, str] = {}
+    without = {name: judged_without(name) for name in {test.dataset for test in tests}}
+    for test in tests:
+        ours = "status" in test.result and "judge" not in test.result
+        if test.own is None:
+            said = test.result.get("reasoning")
+            reasons.setdefault(test.dataset, str(said[0]) if isinstance(said, list) and said else NO_SCORE)
+        elif ours and without[test.dataset]:
+            reasons.setdefault(test.dataset, NO_JUDGE)
+    counted = tuple(replace(test, score=None) if test.dataset in reasons else test for test in tests)
+    return counted, dict(sorted(reasons.items()))
 
 
 def _published(
@@ -147,6 +227,7 @@ def _test(dataset: str, path: Path) -> TestFigures:
         int(_number(found.get("tokens", 0), path, "tokens")),
         int(_number(found.get("characters", 0), path, "characters")),
         int(_number(found.get("needles", 0), path, "needles")),
+        share,
         found,
     )
 

@@ -23,6 +23,7 @@ from manyhands.core.version import VERSION
 from manyhands.core.yaml_files import read_yaml
 from manyhands.engine.folders import is_made
 from manyhands.engine.run import create_run
+from manyhands.memory.agents.making import session_name
 from manyhands.memory.agents.naming import choose_agent
 from manyhands.memory.benchmark import load_benchmark
 from manyhands.memory.configuration import read_configuration
@@ -80,10 +81,11 @@ def import_run(
     keep_configuration(definitions, text)
     _check(past, spec, definitions)
     choice = choose_agent(spec.agent_name[0])
-    name = choice.name(spec.max_prompt_size)
+    name = session_name(choice, spec.max_prompt_size, folder.name)
     _take_results(results, ResultPlaces.of(folder, name).folder, notice)
     start = datetime.fromtimestamp(session.log[0].timestamp, UTC).isoformat()
     held = {"agent": choice.id, "name": name, "limit": spec.max_prompt_size, "round": 0, "start_time": start}
+    held |= {"asks_class": True} if choice.kind == "python" else {}
     held |= {"local": True} if spec.local else {}
     recorded = {"options": spec.recorded(), "sessions": [{**held, "past": past.to_json()}]}
     workload = MemoryWorkload(recorded, folder)

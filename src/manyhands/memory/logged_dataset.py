@@ -41,6 +41,7 @@ class LoggedDataset:
     of a dynamic test although it is sent under its id."""
 
     scoring = "published"
+    is_judged = False
     description = "does what the log shows"
 
     def __init__(

@@ -19,11 +19,12 @@ from manyhands.engine.files import written_aside
 from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.run import create_run
 from manyhands.engine.store import LOCK, RunLock
-from manyhands.memory.agents.making import check_agent
+from manyhands.memory.agents.making import check_agent, session_name
 from manyhands.memory.agents.naming import WITH_MODELS, AgentChoice, choose_agent
 from manyhands.memory.benchmark import datasets_of, generated_alone
 from manyhands.memory.configuration import Configuration, read_configuration
 from manyhands.memory.datasets.base import BaseDataset
+from manyhands.memory.datasets.chapterbreak import DEFINITIONS_PLACE
 from manyhands.memory.definition_files import read_definitions, write_definitions
 from manyhands.memory.keys import keys_of
 from manyhands.memory.model import Definition
@@ -56,7 +57,8 @@ def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Noti
     check_prices(options)
     choices = [choose_agent(text) for text in options.agent_name]
     for choice in choices:
-        check_agent(choice)
+        check_agent(choice, isolated=options.isolated)
+    names = _names(options, choices, Path(options.configuration).stem)
     if options.time_travel == "process":
         clock_of_process()
     keys = keys_of(options, choices, environ)
@@ -82,7 +84,7 @@ def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Noti
             check_same_tests(definitions, configuration, notice)
         else:
             write_tests(definitions, configuration, tests)
-    opened = _opened(options, folder, choices, notice, ask)
+    opened = _opened(options, folder, choices, names, notice, ask)
     opened.workload.set_secrets(keys)
     return opened
 
@@ -101,7 +103,14 @@ def reopen_memory(folder: Path, *, environ: Mapping[str, str]) -> Opened:
     return Opened(folder, workload, spec_changed=workload.spec != spec)
 
 
-def _opened(options: MemorySpec, folder: Path, choices: list[AgentChoice], notice: Notice, ask: Ask) -> Opened:
+def _opened(
+    options: MemorySpec,
+    folder: Path,
+    choices: list[AgentChoice],
+    names: Mapping[str, str],
+    notice: Notice,
+    ask: Ask,
+) -> Opened:
     recorded: dict[str, Any] | None = None
     if is_made(folder):
         with closing(open_reader(folder)) as reader:
@@ -109,7 +118,7 @@ def _opened(options: MemorySpec, folder: Path, choices: list[AgentChoice], notic
                 raise RunError(f"{folder}: a run of another kind ({reader.meta('workload')})")
             recorded = reader.meta("spec")
         options = resume_spec(MemorySpec(**recorded["options"], data_dir=options.data_dir), options)
-    now = [_session(options, choice, folder, recorded, notice, ask) for choice in choices]
+    now = [_session(options, choice, names[choice.id], folder, recorded, notice, ask) for choice in choices]
     named = [(each["name"], each["round"]) for each in now]
     others = [
         {**each, "performed": False}
@@ -143,6 +152,7 @@ def _tell_of_budget(options: MemorySpec, choices: Sequence[AgentChoice], notice:
 def _session(
     options: MemorySpec,
     choice: AgentChoice,
+    name: str,
     folder: Path,
     recorded: Mapping[str, Any] | None,
     notice: Notice,
@@ -150,7 +160,7 @@ def _session(
 ) -> dict[str, Any]:
     """What is recorded of a session: the one that is there, or another round for the same agent."""
     limit = options.max_prompt_size
-    name = choice.name(limit)
+    name = _kept_name(choice, limit, name, recorded)
     before = sorted(
         (each for each in (recorded or {}).get("sessions", ()) if each["name"] == name), key=lambda each: each["round"]
     )
@@ -171,17 +181,32 @@ def _session(
             raise RunError(f"{folder}: the session {name} was begun without --local; give --restart to begin it anew")
         return {name: value for name, value in held.items() if name != "performed"}
     made = {"agent": choice.id, "name": name, "limit": limit, "round": number, "start_time": options.start_time}
+    made |= {"asks_class": True} if choice.kind == "python" else {}
     return {**made, "local": True} if options.local else made
+
+
+def _kept_name(choice: AgentChoice, limit: int | None, name: str, recorded: Mapping[str, Any] | None) -> str:
+    """The name of an agent's session, which stays as it was if there is one: earlier versions called classes otherwise."""
+    for each in (recorded or {}).get("sessions", ()):
+        if (each["agent"], each["limit"]) == (choice.id, limit):
+            return str(each["name"])
+    return name
 
 
 def _check_contradictions(options: MemorySpec) -> None:
     for one, other in (("reuse", "regenerate"), ("resume", "restart")):
         if getattr(options, one) and getattr(options, other):
             raise UserError(f"give --{one} or --{other}, not both")
-    names = [choose_agent(text).name(options.max_prompt_size) for text in options.agent_name]
-    twice = next((name for name in names if names.count(name) > 1), None)
+
+
+def _names(options: MemorySpec, choices: Sequence[AgentChoice], run_name: str) -> dict[str, str]:
+    """What results call the agents, by what was typed. Raises UserError."""
+    names = {choice.id: session_name(choice, options.max_prompt_size, run_name) for choice in choices}
+    listed = list(names.values())
+    twice = next((name for name in listed if listed.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"--agent_name: two agents would have the same folder of results, {twice!r}")
+    return names
 
 
 def _to_make_anew(options: MemorySpec, folder: Path, ask: Ask) -> bool:
@@ -225,7 +250,11 @@ def _generated(
     configuration: Configuration, datasets: Mapping[str, BaseDataset], options: MemorySpec
 ) -> list[Definition]:
     """All tests, in memory. Raises UserError, also if a model has to write some."""
-    tests = generated_alone(configuration, datasets)
+    try:
+        tests = generated_alone(configuration, datasets)
+    except UserError as error:
+        place = run_folder(Path(options.data_dir), configuration.run_name) / DEFINITIONS
+        raise UserError(str(error).replace(DEFINITIONS_PLACE, str(place))) from None
     if tests is None:
         raise UserError(
             f"{options.configuration}: some tests have to be generated by a model; make them with manyhands memory generate"

@@ -4,6 +4,7 @@
 
     DATA/tests/RUN/                      the run: its journal (run.db), and
         definitions/config.yml, DATASET/EXAMPLE.def.json
+        scores/JUDGE/run.db, scores.json    scores that another judge gave afterwards
         results/AGENT/master_log.jsonl, runstats.json, DATASET/EXAMPLE_0.json
     DATA/persistence/RUN - AGENT/        what an agent itself keeps
 """
@@ -23,6 +24,8 @@ DEFINITIONS = "definitions"
 RESULTS = "results"
 CONFIGURATION = "config.yml"
 """The copy of the configuration, in the folder of definitions."""
+SCORES = "scores"
+"""The folder, in a run's, of the scores that judges gave afterwards."""
 MASTER_LOG = "master_log.jsonl"
 RUNSTATS = "runstats.json"
 SESSION = "session.json"

@@ -14,13 +14,17 @@ from typing import Any
 from manyhands.memory.datasets.generated import CONTENT
 from manyhands.memory.datasets.judge import ANSWERS, data_of
 from manyhands.memory.datasets.locations import DIRECTIONS, legs_in
-from manyhands.memory.datasets.mentions import mentions
 from manyhands.memory.datasets.restaurant import NOTICED, ORDER, RECALLS, ROLE
 from manyhands.memory.datasets.restaurant_menu import menu_in
+from manyhands.memory.datasets.settling import denies, says
 from manyhands.memory.datasets.trigger_response import SENTENCE, holds
 from manyhands.memory.model import Ask, Json
-from manyhands.memory.rouge import stems
+from manyhands.memory.rouge import stem, stems
 
+_TURNS = re.compile(r"\b(?:not|no|never|or|now|before|was|were|nor|from|after)\b|n['’]t", re.IGNORECASE)
+"""Words by which an expected answer itself says no, or tells apart what was and what is."""
+_NOW = re.compile(r"\b(?:now|currently|these days)\b")
+_PAST = re.compile(r"\b(?:was|were|used to|before|formerly|previously|earlier)\b")
 _COMMON = frozenset(stems("a an the in of to with by over is are was were they it what which"))
 
 
@@ -38,8 +42,32 @@ def _checklist(case: Mapping[str, Any]) -> list[str]:
     expected, given = str(case["expected_answer"]), set(stems(str(case["answer_given"])))
     words = [word for word in stems(expected) if word not in _COMMON]
     numbers = re.findall(r"\d+", expected)
-    found = bool(words) and all(word in given for word in words)
+    found = (
+        bool(words) and all(word in given for word in words) and not _takes_back(str(case["answer_given"]), expected)
+    )
     return [_word(found), _word(bool(numbers)), _word(all(number in given for number in numbers) and bool(numbers))]
+
+
+def _takes_back(answer: str, expected: str) -> bool:
+    """Whether an answer that has the expected words denies one of them, offers something else beside it, or says it of the past and
+    something else of now."""
+    if _TURNS.search(expected) or answer.strip() == expected.strip():
+        return False
+    named = [word for word in re.findall(r"\w+", expected.lower()) if stem(word) not in _COMMON]
+    said = [word for word in re.findall(r"\w+", answer.lower()) if stem(word) in {stem(each) for each in named}]
+    if any(denies(answer, word) for word in said):
+        return True
+    either = "|".join(map(re.escape, sorted(set(said)))) or "(?!)"
+    if re.search(
+        rf"\b(?:{either})\b\W{{0,3}}\bor\b|\bor\b(?:\W{{1,3}}\w+){{0,3}}?\W{{1,3}}(?:{either})\b", answer.lower()
+    ):
+        return True
+    before_now = _NOW.split(answer.lower(), maxsplit=1)
+    return (
+        len(before_now) == 2
+        and not any(says(before_now[1], word) for word in said)
+        and bool(_PAST.search(before_now[0]))
+    )
 
 
 def _word(value: bool) -> str:
@@ -52,12 +80,12 @@ def _directions(data: Json) -> Json:
 
 
 def _role(data: Json) -> Json:
-    return {"follows_role": any(mentions(data["guest"], item) for item in menu_in(data["waiter"]).items)}
+    return {"follows_role": any(says(data["guest"], item) for item in menu_in(data["waiter"]).items)}
 
 
 def _order(data: Json) -> Json:
     menu = menu_in(data["menu"])
-    named = [(number, item) for number, item in enumerate(menu.items, start=1) if mentions(data["guest"], item)]
+    named = [(number, item) for number, item in enumerate(menu.items, start=1) if says(data["guest"], item)]
     order = [
         {"is_drink": item in menu.drinks, "item": item, "menu_nr": number, "menu_ref": item, "off_menu": False}
         for number, item in named
@@ -67,11 +95,11 @@ def _order(data: Json) -> Json:
 
 def _noticed(data: Json) -> Json:
     missing = [dish for dish in data["ordered"] if dish not in data["served"]]
-    return {"noticed": any(mentions(data["guest"], dish) for dish in missing)}
+    return {"noticed": any(says(data["guest"], dish) for dish in missing)}
 
 
 def _recalls(data: Json) -> Json:
-    return {"recalls": mentions(data["guest"], data["drink"])}
+    return {"recalls": says(data["guest"], data["drink"])}
 
 
 def _sentence(data: Json) -> Json:

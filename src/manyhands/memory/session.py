@@ -28,7 +28,7 @@ RESUMED = "resumed"
 """The kind of a step that says where a session went on."""
 WAITED = "waited"
 """The kind of a step in which time really passed."""
-NO_JUDGE = "not scored: a model has to judge this, and none is configured (judge_model)"
+NO_JUDGE = "not scored: a model has to judge answers of this dataset, and none is configured (judge_model)"
 ESTIMATE = "not scored: the agent only estimates what one would cost"
 TimeTravel = Literal["virtual", "process", "real"]
 
@@ -206,6 +206,9 @@ class Session:
         if self.is_estimate:
             return Evaluation(0.0, 1.0, (ESTIMATE,))
         dataset = self.scheduler.runs[action.test_id].test.dataset
+        if self.judge is None and getattr(dataset, "is_judged", False):
+            self.unscored.setdefault(action.test_id, NO_JUDGE)
+            return Evaluation(0.0, 1.0, (NO_JUDGE,))
         scoring: Generator[Ask, str, Evaluation] = dataset.evaluate(action.exchange)
         try:
             ask = next(scoring)

@@ -40,6 +40,7 @@ from manyhands.memory.session import Session
 from manyhands.memory.session_files import SessionFiles
 from manyhands.memory.session_records import session_record
 from manyhands.memory.spec import MemorySpec
+from manyhands.memory.tokens import TokenCounter
 from manyhands.memory.virtual_process import clock_of_process
 from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import load_price_table
@@ -51,7 +52,7 @@ TRIES = 5
 
 class MemoryWorkload:
     """Sessions become scores. ``spec``: ``{"options": …, "sessions": [{"agent", "name", "limit", "round",
-    "start_time", "local"}, …]}``; sessions with ``"performed": false`` were begun earlier and are left alone."""
+    "start_time", "local", "asks_class"}, …]}``; sessions with ``"performed": false`` were begun earlier and are left alone."""
 
     name = "memory"
     plans_in_parts = True
@@ -137,11 +138,14 @@ class MemoryWorkload:
         agent = self._agent(context, start, sessions)
         # An agent may have a limit of its own.
         size = agent.max_message_size
-        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, past=past)
+        tokens: TokenCounter | None = getattr(agent, "tokens", None)
+        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, past=past, tokens=tokens)
         is_estimate = isinstance(agent, CostEstimator)
         judge = None if is_estimate else self._judge()
         places = ResultPlaces.of(self._folder, payload["name"])
-        files = SessionFiles(places, self._about(agent, judge), is_replaying=lambda: context.replaying)
+        files = SessionFiles(
+            places, self._about(agent, judge, tokens or benchmark.tokens), is_replaying=lambda: context.replaying
+        )
         session = Session(
             scheduler,
             agent,
@@ -202,6 +206,9 @@ class MemoryWorkload:
             seconds=options.message_timeout,
             started_at=start,
             clock=clock_of_process() if options.time_travel == "process" else None,
+            name=payload["name"],
+            isolated=options.isolated,
+            asks_class=payload.get("asks_class", False),
             caller=self._caller,
             embedder=lambda: EndpointEmbedder(
                 options.embedding_base_url or options.base_url,
@@ -231,14 +238,14 @@ class MemoryWorkload:
             return RuleJudge()
         return ModelJudge(self._caller(options.judge_model, options.judge_base_url, JUDGE_KEY))
 
-    def _about(self, agent: MemoryAgent, judge: ModelJudge | RuleJudge | None) -> dict[str, Any]:
+    def _about(self, agent: MemoryAgent, judge: ModelJudge | RuleJudge | None, tokens: TokenCounter) -> dict[str, Any]:
         options = self._options
         return {
             "agent": agent.name,
             "simulated": agent.simulated,
             "judge": None if judge is None else judge.name,
-            "tokenizer": self.benchmark.tokens.name,
-            "tokens_are_exact": self.benchmark.tokens.exact,
+            "tokenizer": tokens.name,
+            "tokens_are_exact": tokens.exact,
             "scoring": self.benchmark.configuration.scoring,
             "isolated": options.isolated,
             "run": self._folder.name,

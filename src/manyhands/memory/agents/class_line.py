@@ -18,6 +18,7 @@ from typing import Any
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.engine.files import written_aside
+from manyhands.memory.agents.outside import REFUSED
 
 KEPT = "messages.json"
 """The file in the agent's folder that says how many messages its saved state includes."""
@@ -49,7 +50,18 @@ class ClassLine:
             case "exchange":
                 await self._observe(message)
             case "reset":
-                await self._optional("reset")
+                return await self._reset()
+        return {}
+
+    async def _reset(self) -> Mapping[str, Any]:
+        if not callable(getattr(self._agent, "reset", None)):
+            return {REFUSED: "it has no method reset"}
+        try:
+            await self._called(self._agent.reset)
+        except ItemError as error:
+            if isinstance(error.__cause__, NotImplementedError):
+                return {REFUSED: "its reset raised NotImplementedError"}
+            raise
         return {}
 
     async def close(self) -> None:

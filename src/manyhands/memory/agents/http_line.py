@@ -13,6 +13,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import loads_outside
 from manyhands.core.redaction import KNOWN
+from manyhands.memory.agents.outside import REFUSED
 from manyhands.models.answer_body import answer_body
 
 TIME_HEADER = "X-Manyhands-Time"
@@ -22,11 +23,12 @@ KEY_VARIABLE = "MANYHANDS_AGENT_KEY"
 MAX_ANSWER = 16 << 20
 """Bytes of an answer at most."""
 _NOT_OFFERED = (404, 405, 501)
+_NOT_UNDERSTOOD = (*_NOT_OFFERED, 400, 422)
 
 
 class HttpLine:
-    """See ``outside.Line``. A server that does not know ``load``, ``exchange``, ``forward_time`` or ``reset`` (404, 405, 501) is taken to
-    go by what it remembers. ``seconds``: for one answer; ``key``: sent as a bearer token."""
+    """See ``outside.Line``. A server that does not know ``load``, ``exchange`` or ``forward_time`` (404, 405, 501) is taken to go by what
+    it remembers; one that does not know ``reset`` can't forget. ``seconds``: for one answer; ``key``: sent as a bearer token."""
 
     def __init__(self, url: str, *, seconds: float, key: str | None = None) -> None:
         self._url = url
@@ -45,6 +47,8 @@ class HttpLine:
             async with self._session.post(
                 self._url, json=dict(message), headers=headers, allow_redirects=False
             ) as response:
+                if response.status in _NOT_UNDERSTOOD and message["type"] == "reset":
+                    return {REFUSED: f"{self._url} answered {response.status}"}
                 if response.status in _NOT_OFFERED and message["type"] != "message":
                     return {"number": message["number"]} if message["type"] == "load" else {}
                 if response.status >= 300:  # no redirect is followed: it may lead the key, and what is said, elsewhere
@@ -58,6 +62,8 @@ class HttpLine:
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} can't be talked to: {error}") from error
         if not isinstance(found, dict):
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} answered with no JSON object")
+        if found.get("error") and message["type"] == "reset":
+            return {REFUSED: f"{self._url} says: {KNOWN.text(str(found['error']))[:300]}"}
         if found.get("error"):
             raise ItemError(
                 Cause.TARGET_ERROR, f"the agent at {self._url} says: {KNOWN.text(str(found['error']))[:500]}"

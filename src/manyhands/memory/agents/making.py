@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import signature
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -22,12 +21,14 @@ from manyhands.memory.agents.http_line import KEY_VARIABLE, HttpLine
 from manyhands.memory.agents.human import HumanLine
 from manyhands.memory.agents.model_steps import ModelCaller
 from manyhands.memory.agents.naming import AgentChoice
-from manyhands.memory.agents.outside import OutsideAgent, OwnClock
+from manyhands.memory.agents.outside import Line, OutsideAgent, OwnClock
+from manyhands.memory.agents.own_class import OwnClass
 from manyhands.memory.agents.program_line import ProgramLine, command_words
 from manyhands.memory.agents.protocol import MemoryAgent
 from manyhands.memory.agents.retrieval import EmbeddingIndex, RetrievalAgent, TextIndex
 from manyhands.memory.agents.scratchpad import ScratchpadAgent
 from manyhands.memory.agents.window import TokenLength
+from manyhands.memory.tokens import TokenCounter
 
 NEEDED_LIMIT = 32_000
 """Tokens of context of agents that need a limit where none is given."""
@@ -37,7 +38,9 @@ NEEDED_LIMIT = 32_000
 class Surroundings:
     """What agents of a session are made with. ``folder``: the agent's own, for what it keeps; ``session``: names the session;
     ``mark``: what marks the run's processes; ``caller``: makes what asks a model; ``embedder`` likewise; ``limit``, ``reserve``: tokens
-    of the context, and of these for the reply; ``seconds``: for one reply; ``started_at``: virtual time; ``clock``: see ``outside``."""
+    of the context, and of these for the reply; ``seconds``: for one reply; ``started_at``: virtual time; ``clock``: see ``outside``;
+    ``name``: what results call the agent; ``isolated``: whether it must forget between tests; ``asks_class``: whether a class's own
+    ``token_len`` and ``max_message_size`` count, by which sessions of earlier versions did not go."""
 
     session: str
     folder: Path
@@ -51,11 +54,14 @@ class Surroundings:
     clock: OwnClock | None
     caller: Callable[[str], ModelCaller]
     embedder: Callable[[], EndpointEmbedder]
+    name: str | None = None
+    isolated: bool = False
+    asks_class: bool = True
 
 
 def make_agent(choice: AgentChoice, around: Surroundings) -> MemoryAgent:
     """Raises UserError for one that can't be used."""
-    name, size = choice.name(around.limit), around.max_message_size
+    name, size = around.name or choice.name(around.limit), around.max_message_size
     limit = around.limit or NEEDED_LIMIT
     match choice.kind:
         case "chat" | "timestamps":
@@ -107,31 +113,61 @@ def make_agent(choice: AgentChoice, around: Surroundings) -> MemoryAgent:
                 errors=around.folder / "stderr.txt",
                 started_at=around.started_at,
             )
-            return OutsideAgent(name, line, session=around.session, max_message_size=size, clock=around.clock)
+            return _outside(name, line, around, size)
         case "http":
             server = HttpLine(choice.target, seconds=around.seconds, key=os.environ.get(KEY_VARIABLE))
-            return OutsideAgent(name, server, session=around.session, max_message_size=size, clock=around.clock)
+            return _outside(name, server, around, size)
         case "python":
-            made = class_of(choice.target)
-            known = ClassLine(_maker(made, around), folder=around.folder, seconds=around.seconds)
-            own = getattr(made, "max_message_size", None)
-            return OutsideAgent(
-                name,
-                known,
-                session=around.session,
-                max_message_size=own if isinstance(own, int) else size,
-                clock=around.clock,
-            )
+            return _of_class(name, choice, around)
         case "human":
             return OutsideAgent(name, HumanLine(), session=around.session, max_message_size=1 << 30)
         case _:
             raise UserError(f"--agent_name: {choice.id} can't be made here")
 
 
-def check_agent(choice: AgentChoice) -> None:
-    """Raises UserError for an agent that is not there."""
+def _outside(
+    name: str, line: Line, around: Surroundings, size: int, tokens: TokenCounter | None = None
+) -> OutsideAgent:
+    return OutsideAgent(
+        name,
+        line,
+        session=around.session,
+        max_message_size=size,
+        clock=around.clock,
+        isolated=around.isolated,
+        tokens=tokens,
+    )
+
+
+def _of_class(name: str, choice: AgentChoice, around: Surroundings) -> OutsideAgent:
+    made = class_of(choice.target)
+    own = OwnClass(made, choice)
+    make = own.maker(
+        {
+            "run_name": around.session,
+            "save_path": around.folder,
+            "max_prompt_size": around.limit,
+            "max_message_size": around.max_message_size,
+        }
+    )
+    line = ClassLine(make, folder=around.folder, seconds=around.seconds)
+    if not around.asks_class:
+        size = getattr(made, "max_message_size", None)
+        return _outside(name, line, around, size if isinstance(size, int) else around.max_message_size)
+    return _outside(name, line, around, own.message_size(make) or around.max_message_size, own.counter(make))
+
+
+def session_name(choice: AgentChoice, limit: int | None, run_name: str) -> str:
+    """What results call an agent, also one whose class says so. Raises UserError for a class that can't be made."""
+    if choice.kind != "python":
+        return choice.name(limit)
+    return OwnClass(class_of(choice.target), choice).name(limit, run_name)
+
+
+def check_agent(choice: AgentChoice, *, isolated: bool = False) -> None:
+    """Raises UserError for an agent that is not there. ``isolated``: whether it has to forget between tests."""
     if choice.kind == "python":
-        class_of(choice.target)
+        OwnClass(class_of(choice.target), choice).check(isolated=isolated)
     if choice.kind == "command":
         program = command_words(choice.target)[0]
         if which(program) is None:
@@ -163,26 +199,3 @@ def class_of(target: str) -> Callable[..., Any]:
         raise UserError(f"--agent_name: {where} has no class {name}")
     made: Callable[..., Any] = found
     return made
-
-
-def _maker(made: Callable[..., Any], around: Surroundings) -> Callable[[], Any]:
-    """Makes the object, giving it those of the usual arguments that it takes."""
-    offered: Mapping[str, Any] = {
-        "run_name": around.session,
-        "save_path": around.folder,
-        "max_prompt_size": around.limit,
-        "max_message_size": around.max_message_size,
-    }
-
-    def make() -> Any:
-        try:
-            wanted = signature(made).parameters
-        except (TypeError, ValueError):
-            wanted = {}  # type: ignore[assignment]
-        agent = made(**{name: value for name, value in offered.items() if name in wanted})
-        for name in ("run_name", "save_path"):
-            if not hasattr(agent, name):
-                setattr(agent, name, offered[name])
-        return agent
-
-    return make

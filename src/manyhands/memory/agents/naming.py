@@ -8,7 +8,7 @@
 ``scratchpad(MODEL)``           a model that keeps notes
 ``command:WORDS``               a program: JSON lines on its standard input and output
 ``http://…``, ``https://…``     a server: JSON objects posted to the address
-``python:MODULE:CLASS``         a Python class
+``python:MODULE:CLASS``         a Python class, with arguments for it if it takes some: ``python:MODULE:CLASS(size=4096)``
 ``cost(IN,OUT)``                an estimate: US dollars for 1,000 tokens in and out
 ``human``                       whoever sits at the terminal
 ``perfect``, ``forgetful``      one that remembers everything, and one that remembers nothing
@@ -17,9 +17,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from manyhands.core.digests import digest
@@ -43,6 +45,7 @@ Kind = Literal[
 WITH_MODELS: tuple[Kind, ...] = ("chat", "timestamps", "retrieval", "embeddings", "scratchpad")
 """Kinds that ask a model."""
 _CALLED = re.compile(r"(retrieval|embeddings|scratchpad)\((.+)\)")
+_CLASS = re.compile(r"([^:]+:[^\W\d]\w*)\s*(\(.*\))?", re.DOTALL)
 _COST = re.compile(r"cost\(\s*([0-9.eE+-]+)\s*,\s*([0-9.eE+-]+)\s*\)")
 _ELSEWHERE = re.compile(r"(gemini|memgpt|length_bias|ltm_agent_[0-9]+(\(.*\))?)")
 _ALIASES = {
@@ -61,20 +64,27 @@ _LONGEST = 80
 @dataclass(frozen=True, slots=True)
 class AgentChoice:
     """An agent that was chosen. ``id``: as it was typed; ``target``: the model, command, address or class; ``prices``: US dollars for
-    1,000 tokens in and out, of an estimate."""
+    1,000 tokens in and out, of an estimate; ``arguments``: of a class."""
 
     id: str
     kind: Kind
     target: str = ""
     prices: tuple[float, float] = (0.0, 0.0)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
         """The model that is asked."""
         return _ALIASES.get(self.target, self.target)
 
+    @property
+    def class_name(self) -> str:
+        """The name of a Python class."""
+        return self.target.rpartition(":")[2]
+
     def name(self, limit: int | None) -> str:
-        """What results call it, and their folder: its kind, what it is, and the tokens of context that it is given."""
+        """What results call it, and their folder: its kind, what it is, and the tokens of context that it is given. (A class may have
+        a name of its own, see ``own_class``.)"""
         what, size = folder_name(self.target), limit or 0
         match self.kind:
             case "chat":
@@ -92,7 +102,7 @@ class AgentChoice:
             case "command" | "http":
                 return f"{self.kind.capitalize()}Agent - {what}"
             case "python":
-                return folder_name(self.target.rpartition(":")[2])
+                return folder_name(self.class_name)
 
 
 def choose_agent(text: str) -> AgentChoice:
@@ -119,6 +129,8 @@ def choose_agent(text: str) -> AgentChoice:
         plain: dict[str, Kind] = {"human": "human", "perfect": "perfect", "forgetful": "forgetful"}
         return AgentChoice(text, plain[text])
     for prefix, kind in _PREFIXES:
+        if text.startswith(prefix) and kind == "python":
+            return _class(text, text.removeprefix(prefix).strip())
         if text.startswith(prefix):
             return AgentChoice(text, kind, _target(text, prefix, kind))
     return AgentChoice(text, "chat", text)
@@ -143,9 +155,30 @@ def _target(text: str, prefix: str, kind: Kind) -> str:
             raise UserError(
                 f"--agent_name: {without_user_info(text)} is no address of an agent (names and passwords do not belong in it)"
             )
-    if kind == "python" and (target.count(":") != 1 or not target.rpartition(":")[2].isidentifier()):
-        raise UserError(f"--agent_name: {text} must be python:MODULE:CLASS, or python:FILE.py:CLASS")
     return target
+
+
+def _class(text: str, target: str) -> AgentChoice:
+    found = _CLASS.fullmatch(target)
+    if found is None:
+        raise UserError(
+            f"--agent_name: {text} must be python:MODULE:CLASS, or python:FILE.py:CLASS, with arguments as in CLASS(size=4096)"
+        )
+    return AgentChoice(text, "python", found[1], arguments=_arguments(text, found[2] or "()"))
+
+
+def _arguments(text: str, written: str) -> dict[str, Any]:
+    """The named arguments of a call. Raises UserError."""
+    try:
+        call = ast.parse(f"f{written}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(each.arg is None for each in call.keywords):
+            raise ValueError("each needs its name")
+        return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        problem = getattr(error, "msg", None) or str(error)
+        raise UserError(
+            f"--agent_name: {text}: the arguments must be names with plain values, as in CLASS(size=4096, model='x'): {problem[:100]}"
+        ) from None
 
 
 def _price(text: str) -> float:

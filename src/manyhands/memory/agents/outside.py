@@ -18,7 +18,10 @@ from manyhands.core.jsonio import without_surrogates
 from manyhands.core.usage import LARGEST_COUNT, Reserve, Usage, as_cost
 from manyhands.engine.context import CallReport, Context, Effect
 from manyhands.memory.agents.protocol import DEFAULT_MESSAGE_SIZE, Answer, Incoming
+from manyhands.memory.tokens import TokenCounter
 
+REFUSED = "refused"
+"""What a line answers to ``reset`` where the agent can't: why."""
 EXCHANGE = "exchange"
 """The kind of a step in which an agent from outside was sent a message."""
 
@@ -65,9 +68,14 @@ class OutsideAgent:
         session: str,
         max_message_size: int = DEFAULT_MESSAGE_SIZE,
         clock: OwnClock | None = None,
+        isolated: bool = False,
+        tokens: TokenCounter | None = None,
     ) -> None:
-        """``clock``: what this process's clock shows to the agent; None for what it is."""
+        """``clock``: what this process's clock shows to the agent; None for what it is. ``isolated``: it must be able to forget, and is
+        asked to before anything is said; ``tokens``: how it counts tokens itself."""
         self.name = name
+        self.tokens = tokens
+        self._is_isolated = isolated
         self._clock: OwnClock = clock or (lambda now: nullcontext())
         self.max_message_size = max_message_size
         self._line = line
@@ -119,7 +127,7 @@ class OutsideAgent:
 
         async def effect() -> Effect:
             await self._ready()
-            await self._sent({"type": kind}, now)
+            await self._tell(kind, now)
             return Effect({})
 
         recorded = context.replaying
@@ -137,6 +145,8 @@ class OutsideAgent:
         self._open = True
         past, self._past = self._past, []
         if not past:
+            if self._is_isolated:
+                await self._tell("reset", self._now)  # whether it can is known before anything is paid
             return
         last = max((each.number for each in past), default=0)
         kept = (await self._sent({"type": "load", "number": last}, past[-1].now)).get("number")
@@ -150,11 +160,31 @@ class OutsideAgent:
             told = {"type": "exchange", "number": past.number, "text": past.text, "reply": past.reply}
             await self._sent(told, past.now)
         else:
-            await self._sent({"type": past.kind}, past.now)
+            await self._tell(past.kind, past.now)
+
+    async def _tell(self, kind: str, now: float) -> None:
+        """Raises ItemError, which is not tried again, if the agent can't do what its tests rest on."""
+        found = await self._sent({"type": kind}, now)
+        if kind == "reset" and (problem := _not_reset(found)):
+            raise ItemError(
+                Cause.INVALID_INPUT,
+                f"--isolated: the agent {self.name} can't forget one test before the next: {problem}",
+            )
 
     async def _sent(self, message: Mapping[str, Any], now: float) -> Mapping[str, Any]:
         with self._clock(now):
             return await self._line.send({**message, "session": self._session, "now": now})
+
+
+def _not_reset(found: Mapping[str, Any]) -> str:
+    """Why an answer to ``reset`` does not say that the agent has forgotten; empty if it does."""
+    if found.get(REFUSED):
+        return f"asked to reset, {found[REFUSED]}"
+    if found.get("text"):
+        return "it answered reset as if that were a message"
+    if any(found.get(name) is False for name in ("reset", "ok")):
+        return "it answered reset with false"
+    return ""
 
 
 def _text(found: Mapping[str, Any]) -> str:

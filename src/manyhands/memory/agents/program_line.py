@@ -17,6 +17,7 @@ from manyhands.core.jsonio import exact_line, loads_outside
 from manyhands.core.redaction import KNOWN
 from manyhands.engine.files import mask_secrets
 from manyhands.engine.strays import MARK
+from manyhands.memory.agents.outside import REFUSED
 from manyhands.sandboxes.guard import Guard
 from manyhands.sandboxes.tags import Tags, tagged_words
 
@@ -99,6 +100,8 @@ class ProgramLine:
             raise self._broken(f"answered with a line that is not JSON: {shown(line)}") from None
         if not isinstance(found, dict):
             raise self._broken(f"answered with no JSON object: {shown(line)}")
+        if found.get("error") and message["type"] == "reset":
+            return {REFUSED: f"the program says: {KNOWN.text(str(found['error']))[:300]}"}
         if found.get("error"):
             raise self._broken(f"says: {KNOWN.text(str(found['error']))[:500]}")
         return found

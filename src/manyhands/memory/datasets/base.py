@@ -69,6 +69,7 @@ class BaseDataset:
     takes a model, ``evaluate``. The keys of its ``Arguments`` are those that a configuration may set.
 
     ``reset_message``: what is said after a test so that it does not spoil the next; None: as the benchmark's wording has it.
+    ``needs_judge``: whether a model is asked about any of its answers; None: if the class has an ``evaluate`` or ``play`` of its own.
     """
 
     id: ClassVar[str]
@@ -77,6 +78,7 @@ class BaseDataset:
     default_question: ClassVar[str] = ""
     Arguments: ClassVar[type[DatasetArguments]] = DatasetArguments
     callback_based: ClassVar[bool] = False
+    needs_judge: ClassVar[bool | None] = None
 
     def __init__(
         self,
@@ -97,6 +99,12 @@ class BaseDataset:
     @property
     def mended(self) -> bool:
         return self.scoring == "mended"
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether scoring takes a model that judges. Without one none of its tests has a score: those that a rule can decide are not like
+        the others, and would say too much or too little of all."""
+        return needs_a_judge(type(self))
 
     # --- Making tests
 
@@ -174,6 +182,13 @@ class BaseDataset:
         """What such an agent adds to its next reply, whatever it replies to, because a test that is not over demands it; else nothing.
         ``conversation``: everything before the message that is replied to."""
         return ""
+
+
+def needs_a_judge(kind: type[BaseDataset]) -> bool:
+    """As ``BaseDataset.is_judged``, of a class."""
+    if kind.needs_judge is not None:
+        return kind.needs_judge
+    return kind.evaluate is not BaseDataset.evaluate or kind.play is not BaseDataset.play
 
 
 def check_definition(definition: Definition, memory_span: int, count_tokens: CountTokens) -> None:

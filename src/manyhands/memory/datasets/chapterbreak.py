@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from manyhands.core.errors import UserError
 from manyhands.memory.datasets.base import BaseDataset, CountTokens, DatasetArguments, all_or_nothing, last_of, shuffled
+from manyhands.memory.datasets.settling import settles_on
 from manyhands.memory.model import Definition, Evaluation, Wait
 from manyhands.models.draws import Draws
 
@@ -29,9 +30,12 @@ _INTRODUCTION = (
 _ANNOUNCEMENT = "Next, you hear {count} ways in which the following chapter might begin. Listen to all of them without a comment. Ready?"
 _ASKED = "Which one is the true beginning of the following chapter? Reply with its number alone, a single digit."
 _HEADING = re.compile(r"^\s*(?:chapter\s+)?\d+\s*[.:]?\s*", re.IGNORECASE)
+DEFINITIONS_PLACE = "DATA_DIR/tests/RUN_NAME/definitions"
+"""What stands in the error for the folder of a run's tests, which datasets don't know."""
 _SOURCE = (
-    "it needs the file chapterbreak_ctx_8192.zst (or .json) of ChapterBreak: a release asset v1.1 of the repository "
-    "GoodAI/goodai-ltm-benchmark, sha256 1567de84…43ed"
+    "it needs the file chapterbreak_ctx_8192.zst (or .json) of ChapterBreak, a release asset v1.1 of the repository "
+    "GoodAI/goodai-ltm-benchmark (sha256 1567de84…43ed), as args: {data_location: FILE}; or, without it, tests that are made: copy the "
+    f"original's folder data/tests/RUN/definitions, with its config.yml, to {DEFINITIONS_PLACE}, where they are used as they are"
 )
 
 
@@ -46,7 +50,8 @@ class ChapterBreakArguments(DatasetArguments):
 class ChapterBreak(BaseDataset):
     """One point if the only number in the answer is that of the true beginning.
 
-    Mended: no sentence is lost where a page is full (as published, the one that no longer fits is).
+    Mended: of several numbers it may be the one that the answer settles on ("2, not 3"), and "not 2" is not 2; no sentence is lost where
+    a page is full (as published, the one that no longer fits is).
     """
 
     id = "chapterbreak"
@@ -99,7 +104,8 @@ class ChapterBreak(BaseDataset):
 
     def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
         expected = definition.expected_responses[0]
-        right = set(re.findall(r"\d+", last_of(answers))) == {expected}
+        numbers = set(re.findall(r"\d+", last_of(answers)))
+        right = settles_on(last_of(answers), expected, numbers) if self.mended else numbers == {expected}
         return all_or_nothing(right, f"{expected} {'is' if right else 'is not'} the number in the answer")
 
 

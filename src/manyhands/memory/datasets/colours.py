@@ -8,7 +8,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from manyhands.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, last_of
-from manyhands.memory.datasets.mentions import mentions, settles_on
+from manyhands.memory.datasets.mentions import mentions
+from manyhands.memory.datasets.settling import settles_on
 from manyhands.memory.model import Definition, Evaluation
 from manyhands.models.draws import Draws
 
@@ -33,8 +34,8 @@ class ColourArguments(DatasetArguments):
 class Colours(BaseDataset):
     """The last of several favourite colours is asked for. One point if the answer holds it.
 
-    Mended: it must be a whole word (as published, "shared" holds "red"), in a sentence that names no other colour that was told (as
-    published, an answer that lists them all gets full marks).
+    Mended: it must be a whole word (as published, "shared" holds "red"), and the one that the answer settles on (``settling``; as
+    published, an answer that lists them all gets full marks): another colour may be in it as one that is no longer right.
     """
 
     id = "colours"

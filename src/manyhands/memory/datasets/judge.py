@@ -7,12 +7,15 @@ decided is marked so in the reasons.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from manyhands.memory.datasets.quantities import quantity_in
 from manyhands.memory.model import Ask, Evaluation, Json, Scoring
 from manyhands.memory.tolerant_json import NotJson, tolerant_json
 
+_SAID_YES = re.compile(r"\W*(?:yes|true|y)\b", re.IGNORECASE)
 BY_MODEL = "(judged by a model)"
 ANSWERS = "judge answers"
 """The purpose of asking the general judge."""
@@ -67,7 +70,7 @@ def object_in(reply: str) -> Mapping[str, Any] | None:
 
 def yes(value: Any) -> bool:
     """Whether a model said yes."""
-    return value is True or (isinstance(value, str) and value.strip().lower() in ("yes", "true", "y"))
+    return value is True or (isinstance(value, str) and _SAID_YES.match(value) is not None)
 
 
 def flag_in(reply: str, name: str) -> bool:
@@ -86,9 +89,9 @@ def _checklists(reply: str) -> dict[int, list[Any]] | None:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         return None
     return {
-        entry["question_nr"]: entry["checklist"]
+        number: entry["checklist"]
         for entry in entries
-        if isinstance(entry.get("question_nr"), int) and isinstance(entry.get("checklist"), list)
+        if (number := quantity_in(entry.get("question_nr"))) is not None and isinstance(entry.get("checklist"), list)
     }
 
 

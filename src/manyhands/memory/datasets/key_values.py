@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
 
 from manyhands.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, last_of
+from manyhands.memory.datasets.settling import settles_on
 from manyhands.memory.model import Definition, Evaluation, Json
 from manyhands.models.draws import Draws
 
 _GROUPS = (8, 4, 4, 4, 12)
+_IDENTIFIER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_VALUE = re.compile(rf'"({_IDENTIFIER.pattern})"(?!\s*:)')
 _TOLD = "Remember the values of these keys; some values are themselves objects with a key and a value.\n\n{pairs}"
 _ASKED = "Which value have I given you for {path}? Reply with the value alone."
 
@@ -27,7 +31,8 @@ class KeyValueArguments(DatasetArguments):
 class KeyValuePairs(BaseDataset):
     """One point if the answer holds the value.
 
-    Mended: the pairs come from the seed (as published, from nowhere); a script of one question needs no waits.
+    Mended: the pairs come from the seed (as published, from nowhere); a script of one question needs no waits; an answer that settles
+    on no one of the values that were told gets nothing (as published, one that lists them all gets full marks).
     """
 
     id = "kv"
@@ -54,8 +59,16 @@ class KeyValuePairs(BaseDataset):
         return self.scripted(number, (told,), (self.question or asked,), [values[chosen]])
 
     def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
-        right = definition.expected_responses[0] in last_of(answers)
+        value, answer = definition.expected_responses[0], last_of(answers)
+        right = settles_on(answer, value, _others(definition, value, answer)) if self.mended else value in answer
         return all_or_nothing(right, f"the answer {'holds' if right else 'does not hold'} the value")
+
+
+def _others(definition: Definition, value: str, answer: str) -> list[str]:
+    """The other values that were told and that the answer names; keys it may name."""
+    said = set(_IDENTIFIER.findall(answer.lower()))
+    told = (found for line in definition.script[:-1] for found in _VALUE.findall(line.lower()))
+    return sorted({each for each in told if each in said and each != value.lower()})
 
 
 def _identifier(draws: Draws) -> str:

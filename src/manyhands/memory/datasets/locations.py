@@ -11,6 +11,7 @@ from pydantic import Field
 
 from manyhands.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, last_of, some_of
 from manyhands.memory.datasets.judge import BY_MODEL, ask_with_data, judged
+from manyhands.memory.datasets.quantities import quantity_in
 from manyhands.memory.model import Definition, Exchange, Scoring
 from manyhands.memory.tolerant_json import NotJson, tolerant_json
 from manyhands.models.draws import Draws
@@ -112,7 +113,8 @@ class LocationsDirections(Locations):
     way from the first to the last. Which places they pass is not checked. A leg with an unknown place or direction, or whose
     distance is no whole number above 0, gives nothing.
 
-    Mended: places are recognised in capitals or not and with or without an article (as published, only directions are).
+    Mended: places are recognised in capitals or not and with or without an article (as published, only directions are); a distance may be
+    a text, as "2 km".
     """
 
     id = "locations_directions"
@@ -176,6 +178,8 @@ def _leg(value: Any, places: Sequence[str], mended: bool) -> Leg:
     if not isinstance(value, dict):
         raise NotJson("not a list of objects")
     distance = value.get("kilometers")
+    if mended and not isinstance(distance, int):
+        distance = quantity_in(distance)
     if not isinstance(distance, int) or isinstance(distance, bool) or distance <= 0:
         raise ValueError(f"{distance!r} is no distance in whole kilometres")
     direction = str(value.get("direction")).strip().title()

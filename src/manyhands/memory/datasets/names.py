@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from manyhands.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, last_of, some_of
-from manyhands.memory.datasets.mentions import settles_on
+from manyhands.memory.datasets.settling import settles_on
 from manyhands.memory.datasets.word_lists import FIRST_NAMES
 from manyhands.memory.model import Definition, Evaluation
 from manyhands.memory.tolerant_json import NotJson, tolerant_json
@@ -33,7 +33,8 @@ class NameArguments(DatasetArguments):
 class Names(BaseDataset):
     """The last of several names is asked for. One point if the answer holds it.
 
-    Mended: it must be a whole word ("Ann" is not in "Annette"), in a sentence that names none of the earlier ones.
+    Mended: it must be a whole word ("Ann" is not in "Annette"), and the one that the answer settles on (``settling``): an earlier name
+    may be in it as one that is no longer right.
     """
 
     id = "names"
@@ -97,6 +98,10 @@ def _texts(value: Any) -> list[str]:
 
 
 def _told_before(definition: Definition) -> list[str]:
-    """The names of the lists above that a script tells and then takes back."""
-    told = {word.strip(".") for line in definition.script[:-1] for word in line.split()}
-    return sorted(told & set(FIRST_NAMES))
+    """The names that a script tells and then takes back: those of our lists, and what is written like one."""
+    told: set[str] = set()
+    for line in definition.script[:-1]:
+        words = [word.strip(".,;:!?\"'“”") for word in line.split()]
+        told.update(word for word in words if word in FIRST_NAMES)
+        told.update(word for word in words[1:] if word.istitle() and len(word) > 1)
+    return sorted(told)

@@ -35,6 +35,7 @@ _ASKED = (
     "Go on answering whatever I write, it will be about other things; but add the quotation from {author} to the end of your reply number "
     "{place}, and to no other. Your reply to this message is number 1."
 )
+_MARKS = {ord(mark): " " for mark in "“”„«»‘’—–…"}
 _ASCII = str.maketrans("", "", string.punctuation)
 
 
@@ -43,14 +44,15 @@ class ProspectiveMemory(BaseDataset):
     don't matter.
 
     Mended: the first reply may repeat the quotation to confirm it (as published, that gives nothing); the provisional score is 0 (as
-    published, 1); what counts begins with this test's own instruction (as published, with the first message of the same text, which may be
-    of an earlier test).
+    published, 1); the quotation's words are whole ones, however lines break; what counts begins with this test's own instruction (as
+    published, with the first message of the same text, which may be of an earlier test).
     """
 
     id = "prospective_memory"
     default_name = "Prospective Memory"
     about = "Demands that a quotation be added to a later reply, and goes on with other things."
     callback_based: ClassVar[bool] = True
+    needs_judge: ClassVar[bool | None] = False
 
     def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
         yield from ()
@@ -71,12 +73,17 @@ class ProspectiveMemory(BaseDataset):
         replies = replies_to(definition.script[-1], conversation)
         if len(replies) < place:
             return Verdict(Evaluation(float(not self.mended), 1.0, ("it is not yet time for the quotation",)), False)
-        said = [_plain(quote) in _plain(reply) for reply in replies]
+        said = [self._holds(reply, quote) for reply in replies]
         elsewhere = said[1 if self.mended else 0 : place - 1] + said[place:]
         if any(elsewhere):
             return Verdict(all_or_nothing(False, "the quotation is in another reply"), True)
         reason = f"the quotation {'is' if said[place - 1] else 'is not'} in reply number {place}"
         return Verdict(all_or_nothing(said[place - 1], reason), True)
+
+    def _holds(self, reply: str, quote: str) -> bool:
+        if not self.mended:
+            return _plain(quote) in _plain(reply)
+        return f" {' '.join(_plain(quote).split())} " in f" {' '.join(_plain(reply).translate(_MARKS).split())} "
 
     def evaluate(self, exchange: Exchange) -> Scoring:
         """What the callback found is the score; without it there is nothing to score by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,6 +19,7 @@ _INTRODUCTION = (
     "put somewhere knows where it is, and nobody looks into any. At the end I have a question about it. All right?"
 )
 _ON_TV = "(On TV) "
+_ARTICLE = re.compile(r"(?:(?:in|into|inside|at) )?(?:(?:the|a|an) )?")
 MISTAKEN = 60
 """Percent of the questions that are about somebody's error, where a story has one; of the others some are so by chance."""
 _FORM = 'Answer with a JSON object that holds one word, and nothing else: {"answer": "word"}'
@@ -33,8 +35,8 @@ class SallyAnneArguments(DatasetArguments):
 class SallyAnne(BaseDataset):
     """Where something is, or is believed to be, is asked for as JSON. One point if the ``answer`` is the expected word, in capitals or not.
 
-    Mended: an answer that is no text gets nothing (as published, that crashes); an article before the word does not matter. The stories are
-    made here, so ``data_location``, where the original's file is, is accepted and not used.
+    Mended: an answer that is no text gets nothing (as published, that crashes); an article or "in" before the word does not matter. The
+    stories are made here, so ``data_location``, where the original's file is, is accepted and not used.
     """
 
     id = "sallyanne"
@@ -59,7 +61,7 @@ class SallyAnne(BaseDataset):
             return all_or_nothing(False, f"the answer is no such object: {error}")
         word = said.lower()
         if self.mended:
-            word = word.strip().removeprefix("the ").strip(" .")
+            word = _ARTICLE.sub("", word.strip(" .!\"'\n"), count=1)
         return all_or_nothing(word == expected.lower(), f"the answer is {word!r}, expected was {expected!r}")
 
     def right_answer(self, definition: Definition, number: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from manyhands.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, between, last_of
+from manyhands.memory.datasets.quantities import quantity_in
 from manyhands.memory.model import Definition, Evaluation
 from manyhands.memory.rouge import stems
 from manyhands.memory.tolerant_json import NotJson, tolerant_json
@@ -30,6 +32,14 @@ _REMOVE = (
 )
 
 Wanted = list[tuple[str, int]]
+Given = list[tuple[str, int | None]]
+"""What an answer names, and how many of it; None for a quantity that can't be read."""
+_NOTHING = re.compile(
+    r"\W*(?:(?:(?:the|your|my) )?(?:shopping )?list is (?:now |currently )?empty|empty(?: list)?|(?:there is |you need to buy )?nothing"
+    r"(?: (?:is )?(?:left|to buy|on (?:the|your|it|my)(?: shopping)?(?: list)?))*|none|no items?|null)\W*",
+    re.IGNORECASE,
+)
+"""An empty list in words."""
 
 
 class ShoppingArguments(DatasetArguments):
@@ -44,7 +54,8 @@ class Shopping(BaseDataset):
 
     Mended: items are the same if all their words are, in the singular or plural (as published, "coconut milk" is milk); each is counted
     once, what comes again is unexpected (as published, it counts again, to more than full marks); an empty list can be right (as
-    published, that divides by zero).
+    published, that divides by zero), also one in words, and gets nothing if it is not (as published, a third for naming nothing else);
+    a quantity may be a text, as "two cartons" (as published, such an answer is no list), and what is there 0 times is not there.
     """
 
     id = "shopping"
@@ -63,7 +74,7 @@ class Shopping(BaseDataset):
 
     def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
         try:
-            given = _items(tolerant_json(last_of(answers)))
+            given = _items(_value(last_of(answers), self.mended), self.mended)
         except NotJson as error:
             return all_or_nothing(False, f"the answer is no list of items with quantities: {error}")
         expected: Wanted = [(item, count) for item, count in definition.expected_responses]
@@ -88,22 +99,33 @@ def _change(cart: dict[str, int], draws: Draws) -> str:
     return draws.pick(_ADD).format(more=more, number=number, item=item)
 
 
-def _items(value: Any) -> Wanted:
+def _value(answer: str, mended: bool) -> Any:
+    """What an answer holds. An empty list may be said in words, or be an object that holds nothing."""
+    if mended and _NOTHING.fullmatch(answer[:200].strip()):
+        return []
+    value = tolerant_json(answer)
+    return [] if mended and (value is None or value == {}) else value
+
+
+def _items(value: Any, mended: bool) -> Given:
     if not isinstance(value, list):
         raise NotJson("not a list")
-    return [_item(each) for each in value]
+    items = [_item(each, mended) for each in value]
+    return [each for each in items if not mended or each[1] is None or each[1] > 0]
 
 
-def _item(value: Any) -> tuple[str, int]:
+def _item(value: Any, mended: bool) -> tuple[str, int | None]:
     if not isinstance(value, dict):
         raise NotJson("not all are objects")
     item, quantity = value.get("item"), value.get("quantity")
+    if mended and isinstance(item, str) and (isinstance(quantity, str | float) and quantity != ""):
+        return item.lower(), quantity_in(quantity)
     if not isinstance(item, str) or not isinstance(quantity, int) or isinstance(quantity, bool):
         raise NotJson("not all have a text as item and a whole number as quantity")
     return item.lower(), quantity
 
 
-def _scored(expected: Wanted, given: Wanted, mended: bool) -> Evaluation:
+def _scored(expected: Wanted, given: Given, mended: bool) -> Evaluation:
     found, right, left = 0, 0, list(expected)
     reasons: list[str] = []
     unexpected: list[str] = []
@@ -118,12 +140,15 @@ def _scored(expected: Wanted, given: Wanted, mended: bool) -> Evaluation:
         if match[1] == quantity:
             right += 1
         else:
-            reasons.append(f"{quantity} {match[0]} instead of {match[1]}")
+            said = "an unreadable number of" if quantity is None else quantity
+            reasons.append(f"{said} {match[0]} instead of {match[1]}")
     reasons += [f"{item} is missing" for item, _ in left] + [f"{item} was not expected" for item in unexpected]
     if not expected and not mended:
         return all_or_nothing(False, "the list should be empty, which the published rules can't score")
     if not expected:
         return all_or_nothing(not unexpected, "; ".join(reasons) or "the list is empty, as it should be")
+    if mended and not given:
+        return all_or_nothing(False, "; ".join(reasons))
     share = (found / len(expected) + right / len(expected) + (not unexpected)) / 3
     return Evaluation(share, 1.0, tuple(reasons) or ("all items and quantities are right",))
 

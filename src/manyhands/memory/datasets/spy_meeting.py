@@ -16,7 +16,7 @@ from manyhands.memory.datasets.base import (
     shuffled,
     some_of,
 )
-from manyhands.memory.datasets.mentions import mentions
+from manyhands.memory.datasets.settling import says
 from manyhands.memory.datasets.word_lists import FIRST_NAMES, LAST_NAMES
 from manyhands.memory.model import Definition, Evaluation
 from manyhands.models.draws import Draws
@@ -77,8 +77,9 @@ class SpyMeeting(BaseDataset):
     """A third of a point for each message that was understood: a word of its list is in the answer as a whole word. A third is taken off if
     a word of another code is.
 
-    Mended: the capitals don't matter, a plural counts as well, and only words of codes that were not sent are counted against an answer (as
-    published, all known words but those that the definition lists; lists have grown since, so right words counted as wrong).
+    Mended: the capitals don't matter, a plural counts as well, what is denied ("not at midnight") is not said, and only words of codes that
+    were not sent are counted against an answer (as published, all known words but those that the definition lists; lists have grown since,
+    so right words counted as wrong).
     """
 
     id = "spy_meeting"
@@ -132,7 +133,7 @@ class SpyMeeting(BaseDataset):
 
     def _found(self, words: Collection[str], answer: str) -> str | None:
         if self.mended:
-            return next((word for word in words if mentions(answer, word) or mentions(answer, f"{word}s")), None)
+            return next((word for word in words if says(answer, word) or says(answer, f"{word}s")), None)
         return next((word for word in words if re.search(rf"\b{re.escape(word)}\b", answer)), None)
 
     def _other_words(self, expected: Sequence[Sequence[str]]) -> list[str]:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from manyhands.core.statistics import pass_rate
 from manyhands.core.wording import counted
-from manyhands.memory.figures import AgentFigures
+from manyhands.memory.figures import AgentFigures, pooled
 from manyhands.memory.report import words
 from manyhands.memory.report.conversations import brief
 from manyhands.memory.report.gathering import Reported
@@ -80,10 +80,13 @@ def our_facts(figures: AgentFigures) -> Iterator[Fact]:
     yield Fact(
         "Mean score",
         words.percent(figures.accuracy),
-        f"of {figures.accuracy.count} scored tests, with a 95 % interval; tests of a dataset are taken to depend on each other",
+        f"of {figures.accuracy.count} scored tests, with a 95 % interval: {words.method(figures.accuracy.interval)}",
     )
-    full = pass_rate([(test.score or 0) >= 1 for test in scored], [test.dataset for test in scored])
-    yield Fact("Full marks", words.percent(full), "share of the scored tests; interval likewise")
+    passed, datasets = [(test.score or 0) >= 1 for test in scored], [test.dataset for test in scored]
+    full = pass_rate(
+        passed, datasets if pooled(list(map(float, passed)), datasets).error and len(set(datasets)) > 1 else None
+    )
+    yield Fact("Full marks", words.percent(full), f"share of the scored tests; {words.method(full.interval)}")
     number = len(figures.tests)
     yield Fact("Tests", f"{number} = {len(scored)} scored + {figures.unscored} unscored", "an unscored test is no 0")
     if (stats := figures.stats) is not None:
@@ -108,6 +111,16 @@ def spans(agent: Reported) -> Iterator[Fact]:
         yield Fact("longer than the target", f"{over} of {len(measured)} tests")
 
 
+def unscored(figures: AgentFigures) -> Iterator[str]:
+    """Which datasets have no score, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in figures.unscored_datasets.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        number, listed = counted(len(names), "dataset"), ", ".join(map(brief, names))
+        yield f"{number} without a score, left out of the score and of what it is of: {listed} ({brief(reason)})."
+
+
 def warnings(agent: Reported) -> Iterator[str]:
     """What must be seen beside the figures."""
     figures = agent.figures
@@ -115,10 +128,7 @@ def warnings(agent: Reported) -> Iterator[str]:
         yield f"{over} of {len(figures.tests)} tests took more tokens than the memory span of {figures.memory_span:,}."
     if figures.unscored:
         yield f"{figures.unscored} of {len(figures.tests)} tests have no score; they are in no figure but the number of tests."
-    without = sorted({test.dataset for test in figures.tests} - set(figures.datasets))
-    if without:
-        names = ", ".join(map(brief, without))
-        yield f"{counted(len(without), 'dataset')} without a scored test, left out of the score and of what it is of: {names}."
+    yield from unscored(figures)
     edited = sum("auto_score" in test.result for test in figures.tests)
     if edited:
         yield f"{edited} of {len(figures.tests)} scores were edited by hand; the original ones are at the tests."

@@ -31,6 +31,7 @@ def _agent(agent: Reported) -> dict[str, Any]:
         "mean_score": _mean(figures.accuracy),
         "tests": {"in": len(figures.tests), "scored": figures.accuracy.count, "unscored": figures.unscored},
         "datasets": {name: _mean(found) for name, found in figures.datasets.items()},
+        "unscored_datasets": dict(figures.unscored_datasets),
         "session": None if figures.stats is None else _without_state(figures.stats.content()),
         "timeline": None if timeline is None else asdict(timeline),
         "results": [

@@ -79,10 +79,14 @@ def _is_wanted(name: str, agents: Sequence[str]) -> bool:
 
 
 def gather(
-    names: Sequence[str], data_dir: Path, agents: Sequence[str] = (), labels: Sequence[str] = ()
+    names: Sequence[str],
+    data_dir: Path,
+    agents: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    judge: str | None = None,
 ) -> list[Reported]:
     """All agents that a report is about, each once. ``labels``: what they are called, in order; else their names, with the run where
-    there are several. Raises UserError that names what is missing or wrong."""
+    there are several; ``judge``: whose scores, given afterwards, are reported. Raises UserError that names what is missing or wrong."""
     folders = list(dict.fromkeys(each.absolute() for name in names for each in folders_of(name, data_dir, agents)))
     if not folders:
         raise UserError(f"--agent {', '.join(agents)}: no agent of {', '.join(names)} is named so")
@@ -93,11 +97,11 @@ def gather(
     given = labels or [f"{each.name} · {each.parent.parent.name}" if several else each.name for each in folders]
     if len(set(given)) < len(given):
         raise UserError("--label: two agents would be called the same")
-    return [_reported(folder, label) for folder, label in zip(folders, given, strict=True)]
+    return [_reported(folder, label, judge) for folder, label in zip(folders, given, strict=True)]
 
 
-def _reported(folder: Path, label: str) -> Reported:
-    figures = figures_of(folder)
+def _reported(folder: Path, label: str, judge: str | None) -> Reported:
+    figures = figures_of(folder, judge=judge)
     tests = tuple(replace(test, result=_kept(test.result)) for test in figures.tests)
     counter = counter_named("estimate" if figures.about.get("tokenizer") == "estimate" else "auto")
     log = folder / MASTER_LOG

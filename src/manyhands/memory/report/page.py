@@ -91,7 +91,7 @@ def _environment() -> Environment:
     return made
 
 
-_FILTERS = ("share", "estimate", "percent", "difference", "p_value", "whole")
+_FILTERS = ("share", "estimate", "percent", "difference", "methods", "p_value", "whole")
 
 
 def _title(views: Sequence[AgentView]) -> str:
@@ -139,6 +139,7 @@ def _comparison(views: Sequence[AgentView], plots: ModuleType | None) -> Mapping
     return {
         "datasets": sorted({dataset.name for view in views for dataset in view.datasets}),
         "scores": {view.key: {dataset.name: dataset for dataset in view.datasets} for view in views},
+        "intervals": [dataset.score.interval for view in views for dataset in view.datasets],
         "published": _side_by_side(views),
         "pairings": found,
         "missing": any(pair.first_only or pair.second_only for pair in found),

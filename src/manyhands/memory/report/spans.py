@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from manyhands.core.statistics import Mean, mean
+from manyhands.core.statistics import Mean
+from manyhands.memory.figures import pooled
 
 RATIO = 2
 """How many times its least distance the distances of a group are at most."""
@@ -38,4 +39,4 @@ def span_groups(tests: Sequence[tuple[int, float, str]]) -> list[SpanGroup]:
 
 
 def _group(tests: Sequence[tuple[int, float, str]]) -> SpanGroup:
-    return SpanGroup(tests[0][0], tests[-1][0], mean([test[1] for test in tests], [test[2] for test in tests]))
+    return SpanGroup(tests[0][0], tests[-1][0], pooled([test[1] for test in tests], [test[2] for test in tests]))

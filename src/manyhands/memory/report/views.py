@@ -151,5 +151,7 @@ def _notes(agent: Reported, test: TestFigures) -> Iterator[str]:
     span = agent.figures.memory_span
     if span is not None and test.tokens > span:
         yield "longer than the memory span"
+    if test.score is None and test.own is not None:
+        yield f"by itself it got {words.share(test.own)}, which counts in no figure, as its dataset has no score"
     if "auto_score" in test.result:
         yield f"the score was edited by hand; before it was {brief(test.result['auto_score'])}"

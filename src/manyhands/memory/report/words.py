@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from manyhands.core.statistics import Interval, Mean, Paired
@@ -17,6 +18,26 @@ def share(value: float | None) -> str:
 def interval(found: Interval | None, scale: float = 1, places: int = 3) -> str:
     """An interval in brackets; nothing if there is none."""
     return "" if found is None else f"[{scale * found.low:.{places}f} … {scale * found.high:.{places}f}]"
+
+
+METHODS = {
+    "wilson": "Wilson's score interval",
+    "wilson, clustered": "Wilson's score interval, for as many independent tests as say as much (tests of a dataset depend on each other)",
+    "t": "Student's t interval",
+    "t, clustered": "Student's t interval with the standard error of clusters (tests of a dataset depend on each other)",
+}
+"""What methods of intervals are called in full."""
+
+
+def method(found: Interval | None) -> str:
+    """By which formula an interval was found."""
+    return "no interval" if found is None else METHODS.get(found.method, found.method)
+
+
+def methods(found: Iterable[Interval | None]) -> str:
+    """By which formulas several intervals were found, in a sentence; empty if there are none."""
+    named = dict.fromkeys(method(each) for each in found if each is not None)
+    return f"Intervals of 95 %: {'; '.join(named)}." if named else ""
 
 
 def estimate(found: Mean) -> str:

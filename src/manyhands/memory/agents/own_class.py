@@ -1,0 +1,151 @@
+"""A person's class as an agent: what it takes, what it is called, and how it counts tokens (behaviour specification, section 6).
+
+Classes written for the original's agents have a ``name``, which tells one agent from another, and a ``token_len``; both are often
+properties or methods that need an object.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import ItemError, UserError
+from manyhands.core.failures import Cause
+from manyhands.memory.agents.naming import AgentChoice, folder_name
+from manyhands.memory.tokens import TokenCounter
+
+_MOST_COUNTED = 1 << 14
+"""Texts whose length is kept: most are counted several times."""
+
+
+class OwnClass:
+    """``made``: the class; ``choice``: how it was chosen, with arguments for it."""
+
+    def __init__(self, made: Callable[..., Any], choice: AgentChoice) -> None:
+        self._made = made
+        self._choice = choice
+        try:
+            self._takes: Mapping[str, inspect.Parameter] = inspect.signature(made).parameters
+        except (TypeError, ValueError):
+            self._takes = {}
+
+    def check(self, *, isolated: bool) -> None:
+        """Raises UserError for arguments that the class doesn't take, and for one that can't forget where it has to."""
+        given = {**dict.fromkeys(name for name in OFFERED if name in self._takes), **self._choice.arguments}
+        try:
+            if self._takes:
+                inspect.signature(self._made).bind(**given)
+        except TypeError as error:
+            own = ", ".join(self._takes) or "nothing"
+            raise UserError(
+                f"--agent_name: {self._choice.id}: {error}; {self._choice.class_name} takes {own}"
+            ) from None
+        if isolated and isinstance(self._made, type) and not callable(getattr(self._made, "reset", None)):
+            raise UserError(
+                f"--isolated: {self._choice.class_name} has no method reset, so that it can't forget one test before the next"
+            )
+
+    def maker(self, offered: Mapping[str, Any]) -> Callable[[], Any]:
+        """Makes the object, once, giving it those of the usual arguments that it takes, and those that were chosen."""
+        found: list[Any] = []
+
+        def make() -> Any:
+            if not found:
+                Path(offered["save_path"]).mkdir(parents=True, exist_ok=True)
+                usual = {name: value for name, value in offered.items() if name in self._takes}
+                agent = self._made(**{**usual, **self._choice.arguments})
+                for name in ("run_name", "save_path"):
+                    if not hasattr(agent, name):
+                        setattr(agent, name, offered[name])
+                found.append(agent)
+            return found[0]
+
+        return make
+
+    def name(self, limit: int | None, run_name: str) -> str:
+        """What results call it: its own name or the class's, with what it was made with if that does not say it. Raises UserError if it
+        can't be made."""
+        name = self._own_name(limit, run_name) or self._choice.class_name
+        said = []
+        if limit is not None and "max_prompt_size" in self._takes and "max_prompt_size" not in self._choice.arguments:
+            said += [] if _holds(name, limit) else [str(limit)]
+        said += [f"{key}={value}" for key, value in self._choice.arguments.items() if not _holds(name, value)]
+        return folder_name(" - ".join([name, *said]))
+
+    def _own_name(self, limit: int | None, run_name: str) -> str | None:
+        if not self._sets("name"):
+            value = getattr(self._made, "name", None)
+            return value.strip() if isinstance(value, str) and value.strip() else None
+        with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
+            offered = {
+                "run_name": run_name,
+                "save_path": Path(folder),
+                "max_prompt_size": limit,
+                "max_message_size": 4096,
+            }
+            try:
+                value = getattr(self.maker(offered)(), "name", None)
+            except Exception as error:
+                raise UserError(
+                    f"--agent_name: {self._choice.id} can't be made: {type(error).__name__}: {error}"
+                ) from error
+        return value.strip() if isinstance(value, str) and value.strip() else None
+
+    def _sets(self, name: str) -> bool:
+        """Whether it takes an object to know an attribute."""
+        if not isinstance(self._made, type):
+            return False
+        if not isinstance(inspect.getattr_static(self._made, name, ""), str):
+            return True
+        for kind in self._made.__mro__[:-1]:
+            methods = (kind.__dict__.get(each) for each in ("__init__", "__post_init__"))
+            if any(name in method.__code__.co_names for method in methods if inspect.isfunction(method)):
+                return True
+            if name in inspect.get_annotations(kind):
+                return True
+        return False
+
+    def message_size(self, make: Callable[[], Any]) -> int | None:
+        """Tokens of the longest message that it takes, None if it doesn't say. Raises ItemError if it can't be made."""
+        value = getattr(self._made, "max_message_size", None)
+        if value is not None and not isinstance(value, int):
+            value = getattr(_called(make), "max_message_size", None)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    def counter(self, make: Callable[[], Any]) -> TokenCounter | None:
+        """How it counts tokens, None if it doesn't. Its counts must be the same whenever it is asked."""
+        if not callable(getattr(self._made, "token_len", None)):
+            return None
+
+        @lru_cache(maxsize=_MOST_COUNTED)
+        def count(text: str) -> int:
+            found = _called(lambda: make().token_len(text))
+            if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+                raise ItemError(
+                    Cause.INVALID_INPUT, f"the agent's token_len gave {found!r:.60}, which is no number of tokens"
+                )
+            return found
+
+        return TokenCounter(f"{self._choice.class_name}.token_len", count)
+
+
+OFFERED = ("run_name", "save_path", "max_prompt_size", "max_message_size")
+"""The usual arguments, which a class gets if it takes them."""
+
+
+def _called(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except ItemError:
+        raise
+    except Exception as error:
+        raise ItemError(Cause.TARGET_ERROR, f"the agent raised {type(error).__name__}: {error}") from error
+
+
+def _holds(name: str, value: Any) -> bool:
+    return re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", name) is not None
