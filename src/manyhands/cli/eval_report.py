@@ -233,12 +233,14 @@ def _print_files(console: Console, folder: Path, options: EvalSpec) -> None:
 
 def _print_ending(console: Console, errors: Console, result: RunResult, figures: Figures) -> None:
     commands = (line for command in figures["commands"] for line in said(command))
-    for note in (*commands, *hook_problems(result.folder), *result.notes):
+    for note in (*commands, *hook_problems(result.folder)):
         errors.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
     elif result.stopped is not None and not result.done:
         errors.print(f"manyhands: stopped: {result.stopped}", markup=False, soft_wrap=True)
+    elif result.nothing_kept is not None:
+        errors.print(f"manyhands: error: {result.nothing_kept}", markup=False, soft_wrap=True)
     for text in _next_steps(result, figures):
         console.print(text, markup=False, soft_wrap=True)
 

@@ -43,6 +43,11 @@ class MemoryView:
                 live.update(view_of(self._look()), refresh=True)
                 await asyncio.sleep(SECONDS)
 
+    def tell(self, line: str) -> None:
+        """Say what a run waits for, above the table if there is one."""
+        if not self._quiet:
+            self._console.print(line, markup=False, soft_wrap=True)
+
     async def _lines(self) -> None:
         """Where there is no terminal: a line for each session now and then."""
         with suppress(asyncio.CancelledError):

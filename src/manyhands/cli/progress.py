@@ -11,11 +11,13 @@ from rich.progress import Progress as Bar
 
 from manyhands.cli.console import err
 from manyhands.core.outcomes import ItemState
-from manyhands.core.terminal import printable
+from manyhands.core.terminal import one_line, printable
 from manyhands.engine.run import Progress
 
 LINE_SECONDS = 15.0
 """Seconds between lines where there is no terminal."""
+LONGEST_WAIT = 120
+"""Characters beside the bar that say what is waited for."""
 
 
 class ProgressView:
@@ -59,6 +61,11 @@ class ProgressView:
         """Bring the view up to date."""
         self.show_figures(progress.items, progress.finished, details(progress, self._failed))
 
+    def tell(self, line: str) -> None:
+        """Say what the run waits for. On a terminal, the bar says so."""
+        if self._bar is None and not self._quiet:
+            self._console.print(f"{self._label}: {line}", markup=False, soft_wrap=True)
+
     def show_figures(self, items: int, finished: int, beside: str) -> None:
         """The like, from the number of items, how many of them have ended, and what is said beside the bar."""
         if self._bar is not None:
@@ -76,7 +83,8 @@ class ProgressView:
 
 
 def details(progress: Progress, failed: str = ItemState.FAILED) -> str:
-    """The figures beside the bar: in flight, what went wrong, speed, cost."""
+    """The figures beside the bar: in flight, what went wrong, speed, cost, what is waited for."""
+    now = time.time()
     parts = [f"{progress.in_flight} in flight"]
     for state, word in ((ItemState.DISCARDED, str(ItemState.DISCARDED)), (ItemState.FAILED, failed)):
         if count := sum(n for (name, _), n in progress.counts.items() if name == state):
@@ -91,4 +99,5 @@ def details(progress: Progress, failed: str = ItemState.FAILED) -> str:
         parts.append(f"${usage.cost:.4f}")
     if usage.simulated_calls:
         parts.append("simulated model")
+    parts += [one_line(wait.text(now), LONGEST_WAIT) for wait in progress.waits[:1]]
     return ", ".join(parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from manyhands.core.clock import Clock, SystemClock
@@ -18,6 +19,8 @@ from manyhands.core.usage import ZERO, Reserve
 from manyhands.engine.budget import Budget as Budget
 from manyhands.engine.budget import give_up
 from manyhands.engine.context import CallReport
+from manyhands.engine.refusals import Refusals
+from manyhands.engine.waits import Trouble, Wait
 
 FIRST_LIMIT = 64
 """Calls in flight that a key starts with."""
@@ -183,7 +186,8 @@ class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that performs its items.
 
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
-    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent.
+    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: told
+    of refusals (see ``Refusals``).
     """
 
     def __init__(
@@ -195,15 +199,18 @@ class SharedLimits:
         ceiling: int | None = None,
         first_pause: float = 1.0,
         mark: Mark | None = None,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._clock = clock or SystemClock()
+        self.refusals = Refusals(notice)
+        self._troubles: dict[str, Trouble] = {}
         self.budget = budget or Budget(clock=self._clock)
         self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
         self._initial = initial if ceiling is None else min(initial, ceiling)
         self._ceiling = ceiling
         self._first_pause = first_pause
         self._limiters: dict[str, AdaptiveLimiter] = {}
-        self._permits: dict[int, tuple[AdaptiveLimiter, int, Reserve]] = {}
+        self._permits: dict[int, tuple[str, int, Reserve]] = {}
         self._next = 0
         self._stopped = False
 
@@ -225,7 +232,7 @@ class SharedLimits:
             self.budget.settle(held, ZERO)
             raise
         self._next += 1
-        self._permits[self._next] = (limiter, episode, held)
+        self._permits[self._next] = (key, episode, held)
         return self._next
 
     def release(self, permit: int, report: CallReport) -> None:
@@ -233,11 +240,40 @@ class SharedLimits:
         held = self._permits.pop(permit, None)
         if held is None:
             raise ValueError(f"permit {permit} is not held")
-        limiter, episode, reserve = held
+        key, episode, reserve = held
         self.budget.settle(reserve, report.usage, unknown=report.unknown)
         if self._mark is not None:
             self._mark.settled(self.budget)
-        limiter.release(episode, report)
+        self._limiters[key].release(episode, report)
+        self._learn(key, reserve.model or key, report)
+
+    def waits(self) -> list[Wait]:
+        """What calls wait for now."""
+        now = self._clock.now()
+        found = [
+            trouble.wait(now, self._limiters[key].held_for, self._limiters[key].waiting)
+            for key, trouble in self._troubles.items()
+        ]
+        return [wait for wait in (*found, self.budget.wait(now)) if wait is not None]
+
+    def _learn(self, key: str, asked: str, report: CallReport) -> None:
+        """What a call says about its endpoint."""
+        if not report.failed and not report.rate_limited:
+            self.refusals.answered(asked)
+            if key in self._troubles:
+                self._troubles[key].answered()
+        elif report.refused:
+            self.refusals.refused(asked, report.said or asked)
+        used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after
+        if not (report.rate_limited or report.again_in is not None or used_up):
+            return
+        trouble, now = self._troubles.setdefault(key, Trouble()), self._clock.now()
+        if not used_up:
+            trouble.failed(now, report.said or "the call failed", report.again_in)
+        if report.rate_limited:
+            trouble.held(now, trouble.why)
+        elif used_up:
+            trouble.held(now, f"{key.partition('#')[0]}: what it allows in a while is used up, as it says itself")
 
     def stop(self) -> None:
         """No further call may be made: whoever waits for one, or asks later, gets Interrupted."""

@@ -186,7 +186,8 @@ class RunReader(Protocol):
 class Workload(Protocol):
     """One kind of work. One instance lives in the owner process and one in each worker process.
 
-    A workload is made from its spec: a JSON object without secrets, recorded with the run.
+    A workload is made from its spec: a JSON object without secrets, recorded with the run. It may have ``remedies``: for the reasons why
+    it discards items, what a person can do about that, as a sentence that names the setting.
     """
 
     name: str

@@ -15,6 +15,13 @@ UNKNOWN_TOOL = "unknown_tool"
 LOW_SCORE = "low_score"
 """Discarded because it scored less than was asked for."""
 
+REMEDIES = {
+    NO_REASONING: "--keep_unreasoned keeps trajectories without any reasoning",
+    UNKNOWN_TOOL: "--keep_unknown_tools keeps those that call tools which do not exist",
+    LOW_SCORE: "a lower --min_score keeps more",
+}
+"""What keeps trajectories that would be discarded."""
+
 
 class ReasoningCounts(NamedTuple):
     """Assistant turns, and how many of them have reasoning."""

@@ -39,7 +39,7 @@ from manyhands.trajectories.exports import write_exports
 from manyhands.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.trajectories.items import ADOPTED, Adoption, PromptItem, batch_file, plan_items
 from manyhands.trajectories.prepared import Prepared, dataset_identity
-from manyhands.trajectories.quality import LOW_SCORE, count_reasoning, discard_reason, nowhere_known
+from manyhands.trajectories.quality import LOW_SCORE, REMEDIES, count_reasoning, discard_reason, nowhere_known
 from manyhands.trajectories.sharegpt import SystemTurns, as_trained, to_sharegpt
 from manyhands.trajectories.spec import BatchSpec
 from manyhands.trajectories.statistics import KnownTools, result_record
@@ -74,6 +74,11 @@ class TrajectoryWorkload:
         self._grader: TrajectoryGrader | None = None
         self._run_id = ""
         self.adoption = Adoption()
+
+    @property
+    def remedies(self) -> Mapping[str, str]:
+        """What keeps trajectories of each kind that is discarded."""
+        return REMEDIES
 
     @property
     def prepared(self) -> Prepared:
