@@ -50,7 +50,7 @@ Figures = Mapping[str, Any]
 
 
 def exit_code(result: RunResult, figures: Figures, fail_on: str) -> int:
-    """0: all that was wanted; 1: tests below the limit, or the results could not be written; 2: something can't be used as it is; 3: tests
+    """0: all that was wanted; 1: tests below the limit, all tests left out, or the results could not be written; 2: something can't be used as it is; 3: tests
     without a score because of errors, or not run, or a command for all tests that failed; 130: interrupted. ``fail_on``: see the
     setting."""
     if result.interrupted and not result.done:
@@ -63,6 +63,8 @@ def exit_code(result: RunResult, figures: Figures, fail_on: str) -> int:
     failed = any(command["failure"] is not None for command in figures["commands"])
     if fail_on in ("any", "error") and (failed or any(tests[name] for name in _SEVERE)):
         return 3
+    if result.nothing_kept is not None and fail_on != "never":
+        return 1
     return 1 if fail_on in ("any", "failed") and tests["failed"] else 0
 
 

@@ -20,6 +20,8 @@ _MEANING = {
     "running": "in work now",
     "pending": "not begun, or waiting for another try",
 }
+LONGEST_WAIT = 120
+"""Characters beside the figures that say what is waited for."""
 
 
 def exit_code(status: JobStatus) -> int:
@@ -31,6 +33,8 @@ def print_status(status: JobStatus) -> None:
     """The whole of it: state, ledger, bill, output."""
     print(f"{status.name}: {status.state} (job {status.job_id})")
     print_ledger(status)
+    if status.waiting:
+        print(f"Now {one_line(status.waiting)}")
     if status.last_error:
         print(f"Last error: {one_line(status.last_error)}")
     print(f"Output: {shown_path(Path(status.output_csv_path))}")
@@ -69,6 +73,8 @@ def details(status: JobStatus) -> str:
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
     if status.eta_seconds:
         parts.append(f"{duration(status.eta_seconds)} left")
+    if status.waiting:
+        parts.append(one_line(status.waiting, LONGEST_WAIT))
     return ", ".join(parts)
 
 

@@ -72,6 +72,7 @@ class Engine:
         self._clock = clock
         self._execution = execution
         self._limits = limits
+        limits.on_refused = self.check_limits
         self._on_outcome = on_outcome
         self._notice = notice
         self._remarks: list[str] = []

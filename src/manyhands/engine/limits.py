@@ -203,6 +203,8 @@ class SharedLimits:
     ) -> None:
         self._clock = clock or SystemClock()
         self.refusals = Refusals(notice)
+        self.on_refused: Callable[[], None] = lambda: None
+        """Is called at every refusal."""
         self._troubles: dict[str, Trouble] = {}
         self.budget = budget or Budget(clock=self._clock)
         self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
@@ -264,6 +266,7 @@ class SharedLimits:
                 self._troubles[key].answered()
         elif report.refused:
             self.refusals.refused(asked, report.said or asked)
+            self.on_refused()
         used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after
         if not (report.rate_limited or report.again_in is not None or used_up):
             return

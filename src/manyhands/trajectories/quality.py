@@ -16,9 +16,9 @@ LOW_SCORE = "low_score"
 """Discarded because it scored less than was asked for."""
 
 REMEDIES = {
-    NO_REASONING: "--keep_unreasoned keeps trajectories without any reasoning",
-    UNKNOWN_TOOL: "--keep_unknown_tools keeps those that call tools which do not exist",
-    LOW_SCORE: "a lower --min_score keeps more",
+    NO_REASONING: "--keep_unreasoned keeps them (on a resume with --override=keep_unreasoned, at no further cost)",
+    UNKNOWN_TOOL: "--keep_unknown_tools keeps them (on a resume with --override=keep_unknown_tools, at no further cost)",
+    LOW_SCORE: "a lower --min_score keeps more of them (on a resume with --override=min_score, at no further cost)",
 }
 """What keeps trajectories that would be discarded."""
 
