@@ -50,9 +50,9 @@ Figures = Mapping[str, Any]
 
 
 def exit_code(result: RunResult, figures: Figures, fail_on: str) -> int:
-    """0: all that was wanted; 1: tests below the limit, all tests left out, or the results could not be written; 2: something can't be used as it is; 3: tests
-    without a score because of errors, or not run, or a command for all tests that failed; 130: interrupted. ``fail_on``: see the
-    setting."""
+    """0: all that was wanted; 1: tests below the limit, all tests left out, or the results could not be written; 2: something can't be used
+    as it is; 3: tests without a score because of errors, or not run, or a command for all tests that failed; 130: interrupted.
+    ``fail_on``: see the setting."""
     if result.interrupted and not result.done:
         return 130
     if isinstance(result.error, UserError):

@@ -40,8 +40,8 @@ _ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job in figures. ``state``: this program's word, ``original_status``: the one that the original feature would say. Every row is in
-    exactly one of the six counts. Times are seconds since 1970 UTC; ``eta_seconds`` is None where nobody can tell. ``waiting``: what keeps the
-    runner from going on, and until when; ``notes``: what it has told besides."""
+    exactly one of the six counts. Times are seconds since 1970 UTC; ``eta_seconds`` is None where nobody can tell. ``waiting``: what keeps
+    the runner from going on, and until when; ``notes``: what it has told besides."""
 
     job_id: str
     name: str

@@ -72,12 +72,12 @@ class Engine:
         self._clock = clock
         self._execution = execution
         self._limits = limits
-        limits.on_refused = self.check_limits
+        limits.on_refused, limits.refusals.notice = self.check_limits, self._tell
         self._on_outcome = on_outcome
         self._notice = notice
         self._remarks: list[str] = []
         completed = any(state == ItemState.COMPLETED for state, _ in store.reader.counts())
-        self._discards = DiscardWatch(remedies or {}, notice, completed=completed)
+        self._discards = DiscardWatch(remedies or {}, self._tell, completed=completed)
         self._refused: deque[tuple[Claimed, Performed]] = deque()
         """Performances that an endpoint refused, as it has all since its last answer: whether their items have failed is seen when it
         answers something, or when nothing else is left to do."""
@@ -162,7 +162,14 @@ class Engine:
         if text in self._remarks or len(self._remarks) > REMARKS:
             return
         self._remarks.append(text)
-        self._notice(text if len(self._remarks) <= REMARKS else "… and more of that kind")
+        self._tell(text if len(self._remarks) <= REMARKS else "… and more of that kind")
+
+    def _tell(self, text: str) -> None:
+        """Pass something on to the person; a caller's callback that breaks stops the run, whoever had something to say."""
+        try:
+            self._notice(text)
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and no call or item is to blame
+            self.fail(error)
 
     async def _slot(self) -> None:
         try:

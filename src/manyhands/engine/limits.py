@@ -186,8 +186,7 @@ class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that performs its items.
 
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
-    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: told
-    of refusals (see ``Refusals``).
+    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent.
     """
 
     def __init__(
@@ -199,10 +198,9 @@ class SharedLimits:
         ceiling: int | None = None,
         first_pause: float = 1.0,
         mark: Mark | None = None,
-        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self.refusals = Refusals(notice)
+        self.refusals = Refusals()
         self.on_refused: Callable[[], None] = lambda: None
         """Is called at every refusal."""
         self._troubles: dict[str, Trouble] = {}

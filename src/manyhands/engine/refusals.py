@@ -23,8 +23,8 @@ class Refusals:
     been no answer.
     """
 
-    def __init__(self, notice: Callable[[str], None]) -> None:
-        self._notice = notice
+    def __init__(self) -> None:
+        self.notice: Callable[[str], None] = lambda text: None
         self._streaks: dict[str, Counter[str]] = {}
         self._answered: set[str] = set()
         self._told: set[str] = set()
@@ -45,7 +45,7 @@ class Refusals:
         streak[same] += 1
         if asked not in self._answered and same not in self._told and len(self._told) < MOST_SENTENCES:
             self._told.add(same)
-            self._notice(f"refused: {said}")
+            self.notice(f"refused: {said}")
         if streak[same] >= MOST and self.reason is None:
             self.reason = (
                 f"{said} ({MOST} refusals of that kind and no answer in between, so that all others would be refused, too; "

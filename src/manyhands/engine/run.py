@@ -364,7 +364,7 @@ class _Session:
             clock=self._clock,
         )
         self._tell_assumed(budget)
-        return SharedLimits(self._clock, budget=budget, mark=mark, notice=self._notice)
+        return SharedLimits(self._clock, budget=budget, mark=mark)
 
     def _tell_assumed(self, budget: Budget) -> None:
         cost, tokens = budget.assumed.cost, budget.assumed.total_tokens

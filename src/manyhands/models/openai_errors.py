@@ -130,7 +130,9 @@ def error_text(payload: Json, body: bytes) -> str:
     text = _explanation(payload)
     if not text and payload is None:
         words = _words_of_page(body)
-        text = f"a web page ({words})" if words else KNOWN.cut(body[:_LONGEST_READ], end=True).decode("utf-8", "replace")
+        text = (
+            f"a web page ({words})" if words else KNOWN.cut(body[:_LONGEST_READ], end=True).decode("utf-8", "replace")
+        )
     line = " ".join(KNOWN.text(text).split())
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
 
