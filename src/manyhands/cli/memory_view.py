@@ -69,7 +69,7 @@ def view_of(standings: Iterable[Standing]) -> Table:
             _score(each),
             f"{each.tokens:,}",
             _moment(each.now),
-            each.speaking or "(filler)",
+            _real_wait(each) or each.speaking or "(filler)",
             ", ".join(map(_waiting, each.waiting[:_WAITING_SHOWN])) + _more(len(each.waiting) - _WAITING_SHOWN),
         )
         table.add_row(*(Text(printable(cell)) for cell in cells))
@@ -84,8 +84,14 @@ def line_of(each: Standing) -> str:
         f"{each.tokens:,} tokens",
         f"virtual time {_moment(each.now)}",
         f"{len(each.waiting)} tests wait",
+        *filter(None, [_real_wait(each)]),
     ]
     return f"{printable(each.agent)}: {', '.join(parts)}"
+
+
+def _real_wait(each: Standing) -> str:
+    """Until when real time has to pass, if it has."""
+    return "" if each.real_until is None else f"waiting until {_moment(each.real_until)}: time passes really"
 
 
 def _score(each: Standing) -> str:

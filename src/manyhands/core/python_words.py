@@ -23,26 +23,8 @@ _AFTER_VALUE = ".,:…"
 """What ends a clause rather than a value."""
 _BY_WORD = frozenset(("sandbox", "model", "executor", "distribution"))
 """Settings whose values are single words, which may stand behind the option without ``=``."""
-_NO_VALUES = frozenset(
-    (
-        "and",
-        "as",
-        "can",
-        "can't",
-        "counts",
-        "for",
-        "goes",
-        "has",
-        "in",
-        "is",
-        "keeps",
-        "must",
-        "needs",
-        "names",
-        "on",
-        "or",
-    )
-    + ("says", "sets", "takes", "that", "to", "was", "which", "with")
+_NO_VALUE = re.compile(
+    r"and|as|can|counts|for|goes|has|in|is|keeps|must|needs|names|on|or|says|sets|takes|that|to|was|which|with"
 )
 """Words that go on with the sentence."""
 
@@ -96,7 +78,7 @@ class PythonWords:
             return False
         if kind in (int, float):
             return bool(_NUMBER.fullmatch(word) or _PLACEHOLDER.fullmatch(word))
-        return bool(_PLACEHOLDER.fullmatch(word)) or (name in _BY_WORD and word not in _NO_VALUES)
+        return bool(_PLACEHOLDER.fullmatch(word)) or (name in _BY_WORD and not _NO_VALUE.fullmatch(word))
 
     def _shown(self, name: str, value: str | None) -> str:
         """A value behind a parameter's name, with the sign of equality."""

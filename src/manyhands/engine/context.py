@@ -50,8 +50,8 @@ class CallReport:
     """How a limited call went. ``usage`` settles the reserve; ``rate_limited`` (429, 529) cuts the concurrency of the key
     and holds all its calls for ``retry_after`` seconds (None: a growing pause of the limiter's own choosing);
     ``remaining`` and ``reset_after`` (seconds) are the server's ``x-ratelimit-*`` figures where it sends them. ``unknown``: the call was
-    made, and what it used can't be told, or only ``usage`` of it; its whole reserve counts as used. Of a call that failed, ``said``: why, in
-    one line; ``refused``: it would be refused again, whatever else is asked; ``again_in``: seconds after which its maker makes it again."""
+    made, and what it used can't be told, or only ``usage`` of it; its whole reserve counts as used. Of a call that failed, ``said``: why,
+    in one line; ``refused``: it would be refused again, whatever else is asked; ``again_in``: seconds until it is made again."""
 
     usage: Usage = ZERO
     rate_limited: bool = False

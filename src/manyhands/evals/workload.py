@@ -180,7 +180,7 @@ class EvalsWorkload:
         targets, judges = await asyncio.to_thread(self._left_to_ask)
         if self._prepared.options.regrade is not None:
             targets = []
-        await check_usable(targets, judges, Path(self._prepared.here), os.environ)
+        await check_usable(targets, judges, Path(self._prepared.here), os.environ, self._say)
 
     def _left_to_ask(self) -> tuple[list[Target], list[Target]]:
         """The targets that have tests before them, and the judges of these tests."""
