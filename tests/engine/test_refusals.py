@@ -67,6 +67,18 @@ async def test_a_few_items_that_are_all_refused_fail(tmp_path: Path) -> None:
     assert (result.exit_code, result.stopped, result.ledger["failed"]) == (1, None, MOST - 1)
 
 
+async def test_where_failures_are_counted_each_counts_at_once(tmp_path: Path) -> None:
+    failed: list[str] = []
+
+    def stops(item: object, outcome: Outcome) -> str | None:
+        failed.append(str(outcome.message))
+        return "two have failed" if len(failed) == 2 else None
+
+    program = asking(lambda context: "no such model")
+    result = await performed(tmp_path / "r", program, 50, concurrency=1, stops=stops, counts_failures=True)
+    assert (result.stopped, result.ledger["failed"], result.ledger["pending"]) == ("two have failed", 2, 48)
+
+
 async def test_a_refusal_among_answers_fails_its_item(tmp_path: Path) -> None:
     def some(context: Context) -> str | None:
         return "unreadable image" if int(context.item.key) % 2 else None

@@ -295,7 +295,7 @@ class Engine:
     def _is_refusal(self, performed: Performed) -> bool:
         """Whether an endpoint that has refused everything since its last answer is why a performance failed."""
         failure = performed.failure
-        if failure is None or FAILURES[failure.cause].stops_run:
+        if failure is None or FAILURES[failure.cause].stops_run or self._execution.counts_failures:
             return False
         return self._limits.refusals.explains(failure.message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,9 +168,12 @@ async def check_usable(
     here: Path,
     environ: Mapping[str, str],
     notice: Callable[[str], None] = lambda text: None,
+    *,
+    patience: float = LEAST_SECONDS,
 ) -> None:
     """Look at ``targets`` that will be questioned and ``judges`` that will be asked, and ask those that say how whether they can do their
-    work, once each. ``here``: the folder where the evaluation was given; ``notice`` is told of those that take long to say so.
+    work, once each. ``here``: the folder where the evaluation was given; ``notice`` is told of those that
+    take more than ``patience`` seconds to say so.
 
     Raises UserError with a line for everything that is wrong.
     """
@@ -190,18 +193,24 @@ async def check_usable(
             found = check.environ_of(target)
             extra = additions(target.folder, Surroundings.of(here), environ)
             asked = Health(health, runner, eval_file=target.eval_file, environ=found, additions=extra)
-            problem = await _awaited(asked, health.seconds, target.name, notice)
+            problem = await _told(asked.problem(), health.seconds, target.name, notice, patience)
             if problem is not None:
                 findings.problem(target.at("healthcheck"), f"target {target.name!r} can't be used: {problem}")
     if findings.problems:
         raise UserError("\n".join(findings.problems))
 
 
-async def _awaited(asked: Health, seconds: float, name: str, notice: Callable[[str], None]) -> str | None:
+async def _told(
+    asked: Coroutine[None, None, str | None],
+    seconds: float,
+    name: str,
+    notice: Callable[[str], None],
+    patience: float,
+) -> str | None:
     """What a target says of itself. ``seconds``: what it may take for that."""
     clock = SystemClock()
-    began, answer = clock.now(), asyncio.ensure_future(asked.problem())
-    done, _ = await asyncio.wait([answer], timeout=LEAST_SECONDS)
+    began, answer = clock.now(), asyncio.ensure_future(asked)
+    done, _ = await asyncio.wait([answer], timeout=patience)
     if not done:
         wait = Wait(f"the healthcheck of target {name!r} has not ended", began, began + seconds, 1, "target")
         notice(wait.text(clock.now()))

@@ -85,6 +85,7 @@ class EvalsWorkload:
             on_divergence=options.on_divergence,
             tries=lambda item, failure: self._opened.control.tries(item, failure),
             stops=lambda item, outcome: self._opened.control.stops(item, outcome),
+            counts_failures=any(file.fail_on_error for file in self._prepared.files),
             **self._waiting(),
         )
 
