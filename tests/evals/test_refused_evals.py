@@ -36,7 +36,9 @@ def write(folder: Path, server: ScriptedServer, grader: dict[str, Any], tests: i
     suite = {
         "targets": targets,
         "assert": [grader],
-        "tests": [{"id": f"t{number}", "input": f"question {number}", "criteria": "be fine"} for number in range(tests)],
+        "tests": [
+            {"id": f"t{number}", "input": f"question {number}", "criteria": "be fine"} for number in range(tests)
+        ],
     }
     (folder / "suite.yaml").write_text(json.dumps(suite))
 

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,13 +31,14 @@ async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail |
     away, the runner goes on.
     """
     stopping = _Stopping(desk, job)
-    told = _Told()
     with ProgressView(desk.status(job).name, quiet=quiet) as view, stopping.on_signals():
+        told = Told(view.tell)
 
         async def show(status: JobStatus) -> None:
             left = status.pending_items + status.running_items
-            view.show_figures(status.total_items, status.total_items - left, details(status))
-            told.show(status, view)
+            ended = status.total_items - left
+            view.show_figures(status.total_items, ended, details(status), status.waiting or "")
+            told.show(status)
             if log is not None:
                 log.show()
 
@@ -47,16 +48,17 @@ async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail |
     return INTERRUPTED if stopping.asked and not status.ended else exit_code(status)
 
 
-class _Told:
-    """What a runner has told besides figures, each once."""
+class Told:
+    """Tells what a runner says besides figures: its notes, each once, and to ``tell`` what it waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._notes: set[str] = set()
         self._until = ""
         self._at = float("-inf")
 
-    def show(self, status: JobStatus, view: ProgressView) -> None:
-        """Show what is new."""
+    def show(self, status: JobStatus) -> None:
+        """Tell what is new."""
         for note in status.notes:
             if note not in self._notes:
                 self._notes.add(note)
@@ -65,7 +67,7 @@ class _Told:
         now = time.monotonic()
         if status.waiting and until != self._until and now - self._at >= LINE_SECONDS:
             self._until, self._at = until, now
-            view.tell(one_line(status.waiting))
+            self._tell(one_line(status.waiting))
 
 
 class _Stopping:

@@ -63,6 +63,8 @@ def status_line(status: JobStatus) -> str:
     usage = status.usage
     parts = [status.state, f"{status.total_items - pending:,} of {status.total_items:,} ended", details(status)]
     parts.append(f"{usage.total_tokens:,} tokens, ${usage.cost:.4f}")
+    if status.waiting:
+        parts.append(one_line(status.waiting, LONGEST_WAIT))
     return f"{status.name}: {', '.join(parts)}"
 
 
@@ -73,8 +75,6 @@ def details(status: JobStatus) -> str:
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
     if status.eta_seconds:
         parts.append(f"{duration(status.eta_seconds)} left")
-    if status.waiting:
-        parts.append(one_line(status.waiting, LONGEST_WAIT))
     return ", ".join(parts)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from manyhands.cli.console import err
 from manyhands.core.outcomes import ItemState
@@ -16,8 +19,17 @@ from manyhands.engine.run import Progress
 
 LINE_SECONDS = 15.0
 """Seconds between lines where there is no terminal."""
-LONGEST_WAIT = 120
-"""Characters beside the bar that say what is waited for."""
+
+
+class _Bar(Bar):
+    """A bar with a line below it, which is cut at the edge of the terminal."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(f"  {self.below}", no_wrap=True, overflow="ellipsis")
 
 
 class ProgressView:
@@ -28,13 +40,13 @@ class ProgressView:
         self._failed = failed
         self._quiet = quiet
         self._console = err()
-        self._bar: Bar | None = None
+        self._bar: _Bar | None = None
         self._printed_at = time.monotonic()
         self._last_finished = -1
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._quiet:
-            self._bar = Bar(
+            self._bar = _Bar(
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
@@ -59,16 +71,18 @@ class ProgressView:
 
     def show(self, progress: Progress) -> None:
         """Bring the view up to date."""
-        self.show_figures(progress.items, progress.finished, details(progress, self._failed))
+        waiting = next((wait.text(time.time()) for wait in progress.waits), "")
+        self.show_figures(progress.items, progress.finished, details(progress, self._failed), waiting)
 
     def tell(self, line: str) -> None:
         """Say what the run waits for. On a terminal, the bar says so."""
         if self._bar is None and not self._quiet:
             self._console.print(f"{self._label}: {line}", markup=False, soft_wrap=True)
 
-    def show_figures(self, items: int, finished: int, beside: str) -> None:
-        """The like, from the number of items, how many of them have ended, and what is said beside the bar."""
+    def show_figures(self, items: int, finished: int, beside: str, waiting: str = "") -> None:
+        """The like, from the number of items, how many of them have ended, what is said beside the bar, and what is waited for."""
         if self._bar is not None:
+            self._bar.below = one_line(waiting)
             self._bar.update(self._bar.task_ids[0], total=items, completed=finished, details=beside)
         elif not self._quiet:
             self._line(items, finished, beside)
@@ -83,8 +97,7 @@ class ProgressView:
 
 
 def details(progress: Progress, failed: str = ItemState.FAILED) -> str:
-    """The figures beside the bar: in flight, what went wrong, speed, cost, what is waited for."""
-    now = time.time()
+    """The figures beside the bar: in flight, what went wrong, speed, cost."""
     parts = [f"{progress.in_flight} in flight"]
     for state, word in ((ItemState.DISCARDED, str(ItemState.DISCARDED)), (ItemState.FAILED, failed)):
         if count := sum(n for (name, _), n in progress.counts.items() if name == state):
@@ -99,5 +112,4 @@ def details(progress: Progress, failed: str = ItemState.FAILED) -> str:
         parts.append(f"${usage.cost:.4f}")
     if usage.simulated_calls:
         parts.append("simulated model")
-    parts += [one_line(wait.text(now), LONGEST_WAIT) for wait in progress.waits[:1]]
     return ", ".join(parts)

@@ -28,9 +28,10 @@ class Execution:
     before anything is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be
     performed in all before such a failure ends it, where the workload has rules of its own (None: as the failure table and
     ``max_attempts`` say).
-    ``stops``: told of every end of an item; if it gives a reason, the run stops for it. ``counts_failures``: it does so for failures, so that
-    each is told at once, also where an endpoint refuses everything (else these stay open until that is known). ``holds``: whether an item that could be performed
-    waits for others; it takes no slot then, and is looked at again once ``freed``, which is asked after every end, gives its number.
+    ``stops``: told of every end of an item; if it gives a reason, the run stops for it. ``counts_failures``: it does so for failures, so
+    that each is told at once, also where an endpoint refuses everything (else these stay open until that is known). ``holds``: whether an
+    item that could be performed waits for others; it takes no slot then, and is looked at again once ``freed``, which is asked after
+    every end, gives its number.
     """
 
     executor: str = "processes"
