@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 
@@ -13,7 +18,7 @@ import pytest
 from manyhands import BatchRunner, Callbacks, MissingDataset, RunError, StorageError, UserError
 from manyhands.engine.refusals import MOST
 from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread
-from manyhands.testing.commands import Command, environment
+from manyhands.testing.commands import PROGRAM, Command, environment
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 
 UNKNOWN_MODEL = ScriptedResponse(
@@ -149,6 +154,30 @@ def test_a_long_wait_is_told_while_it_lasts(folder: BatchFolder) -> None:
     assert "HTTP 429: Rate limit reached" in line
     assert line.endswith(("1 call waits", "2 calls wait"))
     assert "(300 s)" in line or "(29" in line
+
+
+def test_a_long_wait_is_below_the_bar(folder: BatchFolder) -> None:
+    limited = ScriptedResponse({"error": {"message": "Rate limit reached"}}, 429, {"Retry-After": "300"})
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
+    with ServerThread([limited]) as server:
+        words = ["batch", f"--base_url={server.base_url}", "--dataset_file=d.jsonl", "--batch_size=2", "--run_name=r"]
+        words += ["--distribution=terminal_only", "--sandbox=local", "--executor=local"]
+        process = subprocess.Popen(
+            [*PROGRAM, *words], cwd=folder.path, env=environment(), stderr=theirs, stdout=subprocess.DEVNULL
+        )
+        os.close(theirs)
+        try:
+            shown = b""
+            while b"HTTP 429: Rate" not in shown:
+                shown += os.read(ours, 1 << 16)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+    line = shown.decode(errors="replace").rpartition("waiting until")[2]
+    assert " s): http://127.0.0.1:" in line
+    assert b"0/40" in shown  # the bar has kept its room
 
 
 # --- From Python
