@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -82,9 +83,27 @@ def test_a_bad_key_is_told_once_it_is_known(folder: BatchFolder, status: int) ->
     with ServerThread([ScriptedResponse({"error": {"message": "Incorrect API key provided"}}, status)]) as server:
         ended = batch(folder, server)
     assert ended.code == 1
-    assert "note: refused: " in ended.err
-    assert f"HTTP {status}: Incorrect API key provided" in ended.err.split("note: refused: ")[1].splitlines()[0]
+    assert f"manyhands: stopped: {server.base_url}: HTTP {status}: Incorrect API key provided" in ended.err
     assert "40 items are left" in ended.out
+
+
+def test_a_bad_key_is_told_while_others_are_still_asked(folder: BatchFolder) -> None:
+    gone = threading.Event()
+
+    async def reply(request: RecordedRequest) -> Reply:
+        if "question 0" in str(request.body["messages"]):
+            return ScriptedResponse({"error": {"message": "Incorrect API key provided"}}, 401)
+        while not gone.is_set():
+            await asyncio.sleep(0.02)
+        return REASONED
+
+    with ServerThread(reply) as server:
+        words = [f"--base_url={server.base_url}", "--dataset_file=d.jsonl", "--batch_size=2", "--run_name=r"]
+        words += ["--distribution=terminal_only", "--sandbox=local", "--executor=local"]
+        with Command("batch", *words, folder=folder.path) as command:
+            assert command.wait_until(lambda: "note: refused: " in command.said)
+            gone.set()
+            assert command.wait().code == 1
 
 
 def test_a_page_with_status_200_is_no_answer(folder: BatchFolder) -> None:

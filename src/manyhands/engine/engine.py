@@ -72,7 +72,9 @@ class Engine:
         self._clock = clock
         self._execution = execution
         self._limits = limits
-        limits.on_refused, limits.refusals.notice = self.check_limits, self._tell
+        self._refusals_told: list[str] = []
+        """What is to be told of refusals at the next look."""
+        limits.on_refused, limits.refusals.notice = self.check_limits, self._refusals_told.append
         self._on_outcome = on_outcome
         self._notice = notice
         self._remarks: list[str] = []
@@ -114,6 +116,7 @@ class Engine:
         if self._slots:
             await asyncio.gather(*self._slots, return_exceptions=True)
         await self._put_back_refused()
+        self.tell_refusals(but=self.ending.stopped)  # which is what the session ends with
         if self._unsettled:
             self._all_settled = asyncio.get_running_loop().create_future()
             await self._all_settled
@@ -137,6 +140,13 @@ class Engine:
         reason = self._limits.budget.reason or self._limits.refusals.reason
         if reason is not None:
             self.stop(reason)
+
+    def tell_refusals(self, *, but: str | None = None) -> None:
+        """Tell what was refused since the last look. ``but``: a refusal that is told in another way."""
+        told, self._refusals_told[:] = list(self._refusals_told), []
+        for said in told:
+            if said != but:
+                self._tell(f"refused: {said}")
 
     def waits(self) -> tuple[Wait, ...]:
         """What keeps the run from going on, of all that takes so long that a person should know."""

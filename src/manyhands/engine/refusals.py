@@ -45,7 +45,7 @@ class Refusals:
         streak[same] += 1
         if asked not in self._answered and same not in self._told and len(self._told) < MOST_SENTENCES:
             self._told.add(same)
-            self.notice(f"refused: {said}")
+            self.notice(said)
         if streak[same] >= MOST and self.reason is None:
             self.reason = (
                 f"{said} ({MOST} refusals of that kind and no answer in between, so that all others would be refused, too; "

@@ -416,6 +416,7 @@ class _Session:
                     on_progress(progress())
                 await asyncio.sleep(0.5)
                 engine.check_limits()
+                engine.tell_refusals()
                 for line in lines.news(engine.waits(), self._clock.now()):
                     self._notice.keep(line)
                     on_wait(line)
