@@ -20,20 +20,42 @@ from manyhands.core.version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
+    from manyhands.core.errors import ManyhandsError, RunError, StorageError, ToolError, UserError
     from manyhands.engine.run import Controls, Progress, RunResult
     from manyhands.tools.registry import tool
-    from manyhands.trajectories.batch_runner import BatchRunner, Callbacks
+    from manyhands.trajectories.batch_runner import BatchRunner, Callbacks, InvalidBatch, MissingDataset
 
 _WHERE = {
     "BatchRunner": "manyhands.trajectories.batch_runner",
     "Callbacks": "manyhands.trajectories.batch_runner",
     "Controls": "manyhands.engine.run",
+    "InvalidBatch": "manyhands.trajectories.batch_runner",
+    "ManyhandsError": "manyhands.core.errors",
+    "MissingDataset": "manyhands.trajectories.batch_runner",
     "Progress": "manyhands.engine.run",
+    "RunError": "manyhands.core.errors",
     "RunResult": "manyhands.engine.run",
+    "StorageError": "manyhands.core.errors",
+    "ToolError": "manyhands.core.errors",
+    "UserError": "manyhands.core.errors",
     "tool": "manyhands.tools.registry",
 }
 
-__all__ = ["BatchRunner", "Callbacks", "Controls", "Progress", "RunResult", "tool"]
+__all__ = [
+    "BatchRunner",
+    "Callbacks",
+    "Controls",
+    "InvalidBatch",
+    "ManyhandsError",
+    "MissingDataset",
+    "Progress",
+    "RunError",
+    "RunResult",
+    "StorageError",
+    "ToolError",
+    "UserError",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

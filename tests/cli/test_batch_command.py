@@ -78,7 +78,13 @@ def test_keys_come_from_the_environment_of_their_provider_only(folder: BatchFold
 
 @pytest.mark.parametrize(
     ("responses", "code"),
-    [([REASONED], 0), ([chat_response("unreasoned")], 0), ([REASONED, REFUSED, REASONED], 1), ([REFUSED], 1)],
+    [
+        ([REASONED], 0),
+        ([chat_response("unreasoned")], 1),
+        ([REASONED, chat_response("unreasoned")], 0),
+        ([REASONED, REFUSED, REASONED], 1),
+        ([REFUSED], 1),
+    ],
 )
 def test_exit_codes(folder: BatchFolder, responses: list[ScriptedResponse], code: int) -> None:
     with ServerThread(responses) as server:

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +306,8 @@ def test_the_view_shows_who_speaks_and_who_waits() -> None:
         assert part in text
     assert "and 2 more" in text
     assert line_of(standing).startswith("Agent [/x]: 2 of 9 tests ended, score so far 0.50, 12,345 tokens")
+    waits = f"waiting until {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M:%S}: time passes really"
+    assert line_of(replace(standing, real_until=1.7e9)).endswith(waits)
 
 
 # --- Tests that a model writes

@@ -14,6 +14,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
+from manyhands.engine.context import CallReport
 from manyhands.engine.limits import Budget, SharedLimits
 from manyhands.models.openai_client import OpenAIChatModel
 from manyhands.models.pricing import Price, PriceTable
@@ -433,3 +434,34 @@ async def test_every_fault_of_the_simulated_server_is_survived() -> None:
         assert stats["ok"] == stats["distinct"] == 300
         assert stats["faults"]["429"] > 5
         assert stats["answered_again"] == 0
+
+
+class Listening(SharedLimits):
+    """Limits that keep what they are told of calls."""
+
+    def __init__(self) -> None:
+        super().__init__(first_pause=0.01)
+        self.reports: list[CallReport] = []
+
+    def release(self, permit: int, report: CallReport) -> None:
+        self.reports.append(report)
+        super().release(permit, report)
+
+
+async def test_the_limits_are_told_why_a_call_failed_and_when_it_is_made_again() -> None:
+    limits = Listening()
+    broken = ScriptedResponse({"error": {"message": f"upstream broke for {KEY}\n\x1b[31m" + "x" * 2000}}, 500)
+    refused = ScriptedResponse({"error": {"message": "no such model"}}, 404)
+    async with ScriptedServer([broken, broken, refused]) as server:
+        with pytest.raises(ItemError, match="no such model"):
+            await ask(server, limits=limits)
+        first, second, last = limits.reports
+        for report in (first, second):
+            assert report.said is not None
+            assert report.said.startswith(f"{server.base_url}: HTTP 500: upstream broke for ")
+            assert KEY not in report.said
+            assert report.said.isprintable()
+            assert len(report.said) <= 1001
+            assert report.again_in is not None
+        assert (first.refused, last.refused, last.again_in) == (False, True, None)
+        assert last.said == f"{server.base_url}: HTTP 404: no such model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from manyhands.models.openai_errors import (
     classify,
     classify_payload,
     error_text,
+    page_instead,
     parse_rate_headers,
     parse_reset,
     parse_retry_after,
@@ -172,3 +174,56 @@ def test_any_status_body_and_header_is_taken(status: int, body: bytes, header: s
     problem = classify(status, headers, body, NOW)
     assert "\n" not in problem.message
     assert parse_rate_headers(headers, NOW)[1] is None or header
+
+
+# --- Web pages where an answer should be
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (
+            b"<!DOCTYPE html><html><head><title> 404 Not\nFound </title></head><body>nginx</body></html>",
+            "404 Not Found",
+        ),
+        (b"\n<html><body><script>var a = '<b>';</script><h1>Sign in</h1> first</body></html>", "Sign in first"),
+        (b"<!-- generated --><HTML><TITLE>Caf\xc3\xa9 &amp; more</TITLE>", "Café & more"),
+        (b"<!doctype html><title></title><p>Welcome", "Welcome"),
+    ],
+)
+def test_pages_are_called_by_their_title(page: bytes, words: str) -> None:
+    assert error_text(None, page) == f"a web page ({words})"
+    problem = page_instead(page)
+    assert problem is not None
+    assert (problem.passing, problem.refused) == (True, True)
+    assert problem.message == f"the answer is not a JSON object but a web page ({words}); is --base_url right?"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"plain text", b"<p>no page", b"a <html>", b"<htmlish>"])
+def test_what_is_no_page(body: bytes) -> None:
+    assert page_instead(body) is None
+
+
+def test_a_hostile_page_takes_no_time() -> None:
+    began = time.monotonic()
+    for piece in (b"<script", b"<", b"<title", b"<!--", b"<style>", b"&"):
+        page_instead(b"<html>" + piece * 2_000_000)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "refused"),
+    [
+        (404, {"error": {"message": "no such model"}}, True),
+        (400, {"error": {"message": "unknown parameter"}}, True),
+        (401, {"error": {"message": "wrong key"}}, True),
+        (402, {}, True),
+        (307, {}, True),
+        (400, {"error": {"message": "flagged by moderation"}}, False),
+        (400, {"error": {"message": "maximum context length is 5"}}, False),
+        (429, {"error": {"message": "slow down"}}, False),
+        (500, {}, False),
+    ],
+)
+def test_what_everybody_would_be_refused(status: int, body: Any, refused: bool) -> None:
+    assert classify(status, {}, dumps(body), 0.0).refused is refused

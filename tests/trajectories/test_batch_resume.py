@@ -366,7 +366,7 @@ def test_discarded_trajectories_are_kept_after_all_without_paying_again(tmp_path
 
     with ServerThread(reply) as server:
         work = Work(BatchFolder(tmp_path, ["unreasoned 1", "invents", "unreasoned 2"]), server)
-        ran = work.batch()
+        ran = work.batch(code=1)
         assert work.ledger()["by_cause"] == {"discarded": {"no_reasoning": 2, "unknown_tool": 1}}
         assert "--resume --keep_unreasoned --override=keep_unreasoned" in ran.out
         assert len(work.asked()) == 6

@@ -174,7 +174,7 @@ def test_datasets_that_are_not_there_or_empty(folder: BatchFolder) -> None:
 
 def test_a_taken_name_and_a_missing_key(folder: BatchFolder, server: ServerThread) -> None:
     runner(server).run()
-    with pytest.raises(RunError, match="--resume"):
+    with pytest.raises(RunError, match=r"continue it with run\(resume=True\)"):
         runner(server).run()
     with pytest.raises(UserError, match="OPENROUTER_API_KEY"):
         BatchRunner("d.jsonl", 2, "x", sandbox="local").run()
@@ -293,5 +293,5 @@ def test_a_budget_that_cannot_be_kept_is_named(folder: BatchFolder, server: Serv
         made = runner(server, callbacks=Callbacks(notice=notices.append), data_dir=name, **settings)
         assert made.run().exit_code == 0
         said[name] = "\n".join(notices)
-    assert "no price is known for my-own-model, so --max_cost counts only" in said["unknown"]
+    assert "no price is known for my-own-model, so max_cost counts only" in said["unknown"]
     assert not any("no price is known" in said[name] for name in ("own price", "known", "no budget"))

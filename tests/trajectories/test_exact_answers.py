@@ -225,6 +225,17 @@ def test_such_lines_may_be_discarded_by_name(place: Place) -> None:
     assert [line["metadata"]["escaped_tags"] for line in place.folder.lines()] == [6, 0]
 
 
+def test_tags_in_a_row_s_own_system_prompt(place: Place) -> None:
+    own = "Never write <tool_call> or <\\think>."
+    place.folder.write_rows([{"prompt": "plain", "system": own}])
+    assert place.folder.batch(f"--base_url={place.server.base_url}", "--model=m").code == 0
+    (line,) = place.folder.lines()
+    assert line["conversations"][0]["value"].startswith("Never write <\\tool_call> or <\\\\think>.\n\n")
+    assert line["metadata"]["escaped_tags"] == 2
+    assert messages_of(line)[0]["content"].startswith(own + "\n\n")
+    assert place.server.requests[-1].body["messages"][0]["content"] == own
+
+
 def test_the_original_s_bytes_may_be_kept(place: Place) -> None:
     place.batch([TOLD], "--tags_in_values=keep")
     (line,) = place.folder.lines()

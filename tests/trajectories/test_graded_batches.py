@@ -199,7 +199,7 @@ def test_a_grader_that_broke_is_tried_again_without_paying_for_the_conversation(
 def test_a_lower_limit_takes_discarded_trajectories_in_again_at_no_cost(folder: BatchFolder) -> None:
     program(folder, "open('runs', 'a').write('x'); print('{\"score\": 0.5}')")
     with ServerThread() as server:
-        graded(folder, server, "--min_score=0.6")
+        graded(folder, server, "--min_score=0.6", code=1)
         assert folder.lines() == []
         (first, *_) = folder.lines("failures.jsonl")
         assert (first["cause"], first["score"], first["verdict"]) == ("low_score", 0.5, "fail")
@@ -214,7 +214,7 @@ def test_a_lower_limit_takes_discarded_trajectories_in_again_at_no_cost(folder: 
 def test_what_is_discarded_anyway_is_not_graded(folder: BatchFolder) -> None:
     program(folder, "open('runs', 'a').write('x'); print('{\"score\": 1}')")
     with ServerThread([chat_response("Quick.")]) as server:
-        graded(folder, server)
+        graded(folder, server, code=1)
         assert not (folder.path / "runs").exists()
         graded(folder, server, "--resume", "--keep_unreasoned", "--override=keep_unreasoned")
         assert len(server.bodies) == 3

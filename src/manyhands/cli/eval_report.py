@@ -50,9 +50,9 @@ Figures = Mapping[str, Any]
 
 
 def exit_code(result: RunResult, figures: Figures, fail_on: str, *, ungraded: bool = False) -> int:
-    """0: all that was wanted; 1: tests below the limit, or the results could not be written; 2: something can't be used as it is; 3: tests
-    without a score because of errors, or not run, or with nothing to grade them by, or a command for all tests that failed; 130:
-    interrupted. ``fail_on``: see the setting; ``ungraded``: tests that nothing graded are fine."""
+    """0: all that was wanted; 1: tests below the limit, all tests left out, or the results could not be written; 2: something can't be used
+    as it is; 3: tests without a score because of errors, or not run, or with nothing to grade them by, or a command for all tests that
+    failed; 130: interrupted. ``fail_on``: see the setting; ``ungraded``: tests that nothing graded are fine."""
     if result.interrupted and not result.done:
         return 130
     if isinstance(result.error, UserError):
@@ -64,6 +64,8 @@ def exit_code(result: RunResult, figures: Figures, fail_on: str, *, ungraded: bo
     severe = _SEVERE if ungraded else (*_SEVERE, "ungraded")
     if fail_on in ("any", "error") and (failed or any(tests[name] for name in severe)):
         return 3
+    if result.nothing_kept is not None and fail_on != "never":
+        return 1
     return 1 if fail_on in ("any", "failed") and tests["failed"] else 0
 
 
@@ -234,12 +236,14 @@ def _print_files(console: Console, folder: Path, options: EvalSpec) -> None:
 
 def _print_ending(console: Console, errors: Console, result: RunResult, figures: Figures) -> None:
     commands = (line for command in figures["commands"] for line in said(command))
-    for note in (*_edited(figures), *_left_out(figures), *commands, *hook_problems(result.folder), *result.notes):
+    for note in (*_edited(figures), *_left_out(figures), *commands, *hook_problems(result.folder)):
         errors.print(f"note: {note}", markup=False, soft_wrap=True)
     if result.error is not None:
         errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
     elif result.stopped is not None and not result.done:
         errors.print(f"manyhands: stopped: {result.stopped}", markup=False, soft_wrap=True)
+    elif result.nothing_kept is not None:
+        errors.print(f"manyhands: error: {result.nothing_kept}", markup=False, soft_wrap=True)
     for text in _next_steps(result, figures):
         console.print(text, markup=False, soft_wrap=True)
 

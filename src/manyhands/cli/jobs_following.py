@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyhands.cli.console import err, program
+from manyhands.cli.console import err, notice, program
 from manyhands.cli.jobs_report import details, exit_code, print_failed, print_ledger
-from manyhands.cli.plain import counted_rows, shown_path
-from manyhands.cli.progress import ProgressView
+from manyhands.cli.plain import counted_rows, one_line, shown_path
+from manyhands.cli.progress import LINE_SECONDS, ProgressView
 from manyhands.cli.verbose import LogTail
 from manyhands.core.errors import ManyhandsError
 from manyhands.csv_jobs.desk import JobDesk
@@ -31,10 +32,13 @@ async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail |
     """
     stopping = _Stopping(desk, job)
     with ProgressView(desk.status(job).name, quiet=quiet) as view, stopping.on_signals():
+        told = Told(view.tell)
 
         async def show(status: JobStatus) -> None:
             left = status.pending_items + status.running_items
-            view.show_figures(status.total_items, status.total_items - left, details(status))
+            ended = status.total_items - left
+            view.show_figures(status.total_items, ended, details(status), status.waiting or "")
+            told.show(status)
             if log is not None:
                 log.show()
 
@@ -42,6 +46,28 @@ async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail |
         await show(status)
     _print_end(status)
     return INTERRUPTED if stopping.asked and not status.ended else exit_code(status)
+
+
+class Told:
+    """Tells what a runner says besides figures: its notes, each once, and to ``tell`` what it waits for."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._notes: set[str] = set()
+        self._until = ""
+        self._at = float("-inf")
+
+    def show(self, status: JobStatus) -> None:
+        """Tell what is new."""
+        for note in status.notes:
+            if note not in self._notes:
+                self._notes.add(note)
+                notice(note)
+        until = (status.waiting or "").partition(": ")[0]
+        now = time.monotonic()
+        if status.waiting and until != self._until and now - self._at >= LINE_SECONDS:
+            self._until, self._at = until, now
+            self._tell(one_line(status.waiting))
 
 
 class _Stopping:

@@ -20,6 +20,8 @@ _MEANING = {
     "running": "in work now",
     "pending": "not begun, or waiting for another try",
 }
+LONGEST_WAIT = 120
+"""Characters beside the figures that say what is waited for."""
 
 _SHOWN_FAILED = 5
 
@@ -34,6 +36,8 @@ def print_status(status: JobStatus) -> None:
     print(f"{status.name}: {status.state} (job {status.job_id})")
     print_ledger(status)
     print_failed(status)
+    if status.waiting:
+        print(f"Now {one_line(status.waiting)}")
     if status.last_error:
         print(f"Last error: {one_line(status.last_error)}")
     print(f"Output: {shown_path(Path(status.output_csv_path))}")
@@ -75,6 +79,8 @@ def status_line(status: JobStatus) -> str:
     usage = status.usage
     parts = [status.state, f"{status.total_items - pending:,} of {status.total_items:,} ended", details(status)]
     parts.append(f"{usage.total_tokens:,} tokens, ${usage.cost:.4f}")
+    if status.waiting:
+        parts.append(one_line(status.waiting, LONGEST_WAIT))
     return f"{status.name}: {', '.join(parts)}"
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from manyhands.cli.arguments import add_job, parser, positive
 from manyhands.cli.console import err
+from manyhands.cli.jobs_following import Told
 from manyhands.cli.jobs_report import exit_code, print_status
 from manyhands.core.terminal import json_text
 from manyhands.csv_jobs.desk import JobDesk
+from manyhands.csv_jobs.status import JobStatus
 from manyhands.engine.loop import run_on_loop
 
 
@@ -19,7 +21,12 @@ def run(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
     seconds = None if options.timeout_ms is None else options.timeout_ms / 1000
-    status, timed_out = run_on_loop(desk.wait(options.job, seconds))
+    told = Told(lambda line: err().print(line, markup=False, soft_wrap=True))
+
+    async def show(status: JobStatus) -> None:
+        told.show(status)
+
+    status, timed_out = run_on_loop(desk.wait(options.job, seconds, show))
     if options.json:
         print(json_text({**status.to_json(), "timed_out": timed_out}, indent=2))
     else:

@@ -106,12 +106,18 @@ async def _performed(opened: Sequence[Opened], *, quiet: bool) -> list[RunResult
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, _stop, controls)
     quiet = quiet or any(each["agent"] == HUMAN for one in opened for each in one.workload.spec["sessions"])
-    view = asyncio.ensure_future(MemoryView(lambda: _standings(opened), quiet=quiet).show())
+    view = MemoryView(lambda: _standings(opened), quiet=quiet)
+    showing = asyncio.ensure_future(view.show())
 
     async def performed(each: Opened, own: Controls) -> RunResult:
         try:
             return await perform_run(
-                each.folder, each.workload, spec_changed=each.spec_changed, notice=notice, controls=own
+                each.folder,
+                each.workload,
+                spec_changed=each.spec_changed,
+                notice=notice,
+                controls=own,
+                on_wait=view.tell,
             )
         except Exception:
             for control in controls:  # the others end in good order before this is reported
@@ -125,8 +131,8 @@ async def _performed(opened: Sequence[Opened], *, quiet: bool) -> list[RunResult
                 raise result
         return [result for result in ended if isinstance(result, RunResult)]
     finally:
-        view.cancel()
-        await asyncio.gather(view, return_exceptions=True)
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(name)
 

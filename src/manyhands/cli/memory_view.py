@@ -43,6 +43,11 @@ class MemoryView:
                 live.update(view_of(self._look()), refresh=True)
                 await asyncio.sleep(SECONDS)
 
+    def tell(self, line: str) -> None:
+        """Say what a run waits for, above the table if there is one."""
+        if not self._quiet:
+            self._console.print(line, markup=False, soft_wrap=True)
+
     async def _lines(self) -> None:
         """Where there is no terminal: a line for each session now and then."""
         with suppress(asyncio.CancelledError):
@@ -64,7 +69,7 @@ def view_of(standings: Iterable[Standing]) -> Table:
             _score(each),
             f"{each.tokens:,}",
             _moment(each.now),
-            each.speaking or "(filler)",
+            _real_wait(each) or each.speaking or "(filler)",
             ", ".join(map(_waiting, each.waiting[:_WAITING_SHOWN])) + _more(len(each.waiting) - _WAITING_SHOWN),
         )
         table.add_row(*(Text(printable(cell)) for cell in cells))
@@ -79,8 +84,14 @@ def line_of(each: Standing) -> str:
         f"{each.tokens:,} tokens",
         f"virtual time {_moment(each.now)}",
         f"{len(each.waiting)} tests wait",
+        *filter(None, [_real_wait(each)]),
     ]
     return f"{printable(each.agent)}: {', '.join(parts)}"
+
+
+def _real_wait(each: Standing) -> str:
+    """Until when real time has to pass, if it has."""
+    return "" if each.real_until is None else f"waiting until {_moment(each.real_until)}: time passes really"
 
 
 def _score(each: Standing) -> str:

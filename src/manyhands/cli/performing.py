@@ -47,6 +47,7 @@ def perform(
             controls=controls,
             on_progress=view.show,
             on_outcome=on_outcome,
+            on_wait=view.tell,
         )
 
     return run_on_loop(_with_signals(performed, ProgressView(folder.name, quiet=quiet, failed=failed, graded=graded)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.terminal import json_text as json_text
+from manyhands.core.terminal import one_line as one_line
 from manyhands.core.terminal import printable as printable
 
 GAP = "  "
@@ -24,12 +25,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], ends: Sequence[bool]) -> 
         cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(cells, widths, ends, strict=True)
     )
     return GAP.join(placed).rstrip()
-
-
-def one_line(text: str, most: int = 300) -> str:
-    """The like on one line, cut to ``most`` characters."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[:most]}…"
 
 
 def shown_path(path: Path) -> str:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from manyhands.cli.console import err
 from manyhands.core.outcomes import ItemState
-from manyhands.core.terminal import printable
+from manyhands.core.terminal import one_line, printable
 from manyhands.engine.run import Progress
 
 LINE_SECONDS = 15.0
 """Seconds between lines where there is no terminal."""
+
+
+class _Bar(Bar):
+    """A bar with a line below it, which is cut at the edge of the terminal."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(f"  {self.below}", no_wrap=True, overflow="ellipsis")
 
 
 class ProgressView:
@@ -36,13 +49,13 @@ class ProgressView:
         self._failed = failed
         self._quiet = quiet
         self._console = err()
-        self._bar: Bar | None = None
+        self._bar: _Bar | None = None
         self._printed_at = time.monotonic()
         self._last_finished = -1
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._quiet:
-            self._bar = Bar(
+            self._bar = _Bar(
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=30),
@@ -67,13 +80,21 @@ class ProgressView:
 
     def show(self, progress: Progress) -> None:
         """Bring the view up to date."""
+        waiting = next((wait.text(time.time()) for wait in progress.waits), "")
         graded = 0 if self._graded is None else self._graded()
-        self.show_figures(progress.items, progress.finished, details(progress, self._failed, graded), graded=graded)
+        beside = details(progress, self._failed, graded)
+        self.show_figures(progress.items, progress.finished, beside, waiting, graded=graded)
 
-    def show_figures(self, items: int, finished: int, beside: str, *, graded: int = 0) -> None:
-        """The like, from the number of items, how many of them have ended, and what is said beside the bar. ``graded``: those that have not
-        ended, and count as if they had."""
+    def tell(self, line: str) -> None:
+        """Say what the run waits for. On a terminal, the bar says so."""
+        if self._bar is None and not self._quiet:
+            self._console.print(f"{self._label}: {line}", markup=False, soft_wrap=True)
+
+    def show_figures(self, items: int, finished: int, beside: str, waiting: str = "", *, graded: int = 0) -> None:
+        """The like, from the number of items, how many of them have ended, what is said beside the bar, and what is waited for.
+        ``graded``: those that have not ended, and count as if they had."""
         if self._bar is not None:
+            self._bar.below = one_line(waiting)
             self._bar.update(self._bar.task_ids[0], total=items, completed=finished + graded, details=beside)
         elif not self._quiet:
             self._line(items, finished, beside)

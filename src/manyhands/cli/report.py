@@ -43,13 +43,13 @@ def print_usage(console: Console, summary: dict[str, Any]) -> None:
 
 
 def print_ending(console: Console, errors: Console, result: RunResult, program: str = "manyhands") -> None:
-    """Why a session ended early, and the command that goes on."""
-    for note in result.notes:
-        errors.print(f"note: {note}", markup=False, soft_wrap=True)
+    """Why a session ended early, or nothing came of the run, and the command that goes on."""
     if result.error is not None:
         errors.print(f"{program}: error: {result.error}", markup=False, soft_wrap=True)
     elif result.stopped is not None and not result.done:
         errors.print(f"{program}: stopped: {result.stopped}", markup=False, soft_wrap=True)
+    elif result.nothing_kept is not None:
+        errors.print(f"{program}: error: {result.nothing_kept}", markup=False, soft_wrap=True)
     left = result.ledger["pending"]
     failed = result.ledger["failed"]
     if left or failed:

@@ -23,6 +23,12 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: _spelled(ord(found[0])), text)
 
 
+def one_line(text: str, most: int = 300) -> str:
+    """The like on one line, cut to ``most`` characters."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
 def json_text(value: Json, *, indent: int | None = None) -> str:
     """JSON for standard output: what ``printable`` spells out is escaped as JSON has it, so that programs read the same value."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)

@@ -42,6 +42,8 @@ from manyhands.engine.streams import SafeStream
 
 CANCEL_SECONDS = 30.0
 """Seconds that rows in work get to end after a job was cancelled; then they are stopped."""
+NOTES = 20
+"""Lines that those who follow a job are told besides its figures, at most."""
 BY_WORKER = "cancelled by worker request"
 BY_PERSON = "cancelled on request"
 
@@ -59,6 +61,8 @@ class JobRunner:
         self._stopped: tuple[str, str] | None = None
         """Why it was told to stop: the job's state from then on, and the reason."""
         self._progress: Progress | None = None
+        self._notes: list[str] = []
+        """What those who follow the job are told besides."""
         self._failed = 0
         self._allowed: int | None = None
         self.control = ControlServer(store.folder, self.answer)
@@ -118,10 +122,11 @@ class JobRunner:
             self._workload,
             spec_changed=spec_changed,
             retry_failed=False,
-            notice=say,
+            notice=self._told,
             controls=self._controls,
             on_progress=self._show,
             on_outcome=self._ended,
+            on_wait=say,
             clock=self._clock,
             store=self._store,
         )
@@ -185,7 +190,15 @@ class JobRunner:
             "in_flight": progress.in_flight,
             "eta_seconds": eta,
             "stopping": self._stopped is not None,
+            "waiting": [wait.text() for wait in progress.waits[:1]],
+            "notes": self._notes,
         }
+
+    def _told(self, text: str) -> None:
+        """Something that a person should know."""
+        say(text)
+        if len(self._notes) < NOTES:
+            self._notes.append(text)
 
     def _ending(self, result: RunResult) -> tuple[str, str | None]:
         """The job's state, and what is to be said about it."""

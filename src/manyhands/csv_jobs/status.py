@@ -14,8 +14,10 @@ from manyhands.core.usage import Usage
 from manyhands.csv_jobs.control import ask
 from manyhands.csv_jobs.folders import job_folders, recorded_name
 from manyhands.engine.folders import open_reader
+from manyhands.engine.nothing_kept import nothing_kept
 from manyhands.engine.reader import JournalReader
 from manyhands.engine.store import is_owned
+from manyhands.engine.summary import ledger
 
 STARTED = "job_started_at"
 END = "job_end"
@@ -29,6 +31,8 @@ WITH_FAILURES = "completed_with_failures"
 CANCELLED = "cancelled"
 FAILED = "failed"
 INTERRUPTED = "interrupted"
+REMEDIES = {"bad_row": "mend these rows of the table, and make another job of it"}
+"""What can be done about rows that are left out."""
 ENDS = frozenset({COMPLETED, WITH_FAILURES, CANCELLED, FAILED})
 _ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
 
@@ -36,7 +40,8 @@ _ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job in figures. ``state``: this program's word, ``original_status``: the one that the original feature would say. Every row is in
-    exactly one of the six counts. Times are seconds since 1970 UTC; ``eta_seconds`` is None where nobody can tell."""
+    exactly one of the six counts. Times are seconds since 1970 UTC; ``eta_seconds`` is None where nobody can tell. ``waiting``: what keeps
+    the runner from going on, and until when; ``notes``: what it has told besides."""
 
     job_id: str
     name: str
@@ -57,6 +62,8 @@ class JobStatus:
     started_at: float | None
     completed_at: float | None
     usage: Usage
+    waiting: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def original_status(self) -> str:
@@ -88,6 +95,7 @@ class JobStatus:
             "runner_active": self.runner_active,
             "last_error": self.last_error,
             "eta_seconds": self.eta_seconds,
+            "waiting": self.waiting,
             "created_at": rfc3339(self.created_at),
             "started_at": rfc3339(self.started_at),
             "completed_at": rfc3339(self.completed_at),
@@ -128,6 +136,8 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
     end = reader.meta(END) or {}
     spec = reader.meta("spec")
     state = _state(counts, end, active, reader.meta(STARTED) is not None)
+    told = (ask(reader.folder, {"op": "progress"}) or {}) if active else {}
+    eta = told.get("eta_seconds")
     return JobStatus(
         job_id=str(reader.meta("run_id")),
         name=recorded_name(reader),
@@ -142,12 +152,14 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
         cancelled_items=counts[ItemState.CANCELLED],
         output_csv_path=spec["output_csv_path"],
         runner_active=active,
-        last_error=_last_error(state, counts, end),
-        eta_seconds=_eta(reader.folder) if active else None,
+        last_error=_last_error(state, counts, end, nothing_kept(ledger(reader.counts()), REMEDIES)),
+        eta_seconds=eta if isinstance(eta, int) else None,
         created_at=reader.meta("created_at"),
         started_at=reader.meta(STARTED),
         completed_at=end.get("at") if state in ENDS else None,
         usage=reader.usage(),
+        waiting=next(iter(_texts(told.get("waiting"))), None),
+        notes=tuple(_texts(told.get("notes"))),
     )
 
 
@@ -168,17 +180,17 @@ def _state(counts: dict[ItemState, int], end: dict[str, Any], active: bool, star
     return WITH_FAILURES
 
 
-def _last_error(state: str, counts: dict[ItemState, int], end: dict[str, Any]) -> str | None:
+def _last_error(state: str, counts: dict[ItemState, int], end: dict[str, Any], nothing: str | None) -> str | None:
     if end.get("error"):
         return str(end["error"])
     if state != WITH_FAILURES:
         return None
+    if nothing is not None:
+        return nothing
     failed, skipped = counts[ItemState.FAILED] + counts[ItemState.CANCELLED], counts[ItemState.DISCARDED]
     parts = [f"{failed} failed items"] * bool(failed) + [f"{skipped} skipped rows"] * bool(skipped)
     return f"job completed with {' and '.join(parts)}"
 
 
-def _eta(folder: Path) -> int | None:
-    answer = ask(folder, {"op": "progress"})
-    eta = (answer or {}).get("eta_seconds")
-    return eta if isinstance(eta, int) else None
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

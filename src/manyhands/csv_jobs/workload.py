@@ -80,6 +80,7 @@ class CsvJobsWorkload:
             most_in_flight=options.workers,
             claim_first=True,
             stops=self._limit_of_failures(),
+            counts_failures=options.fail_threshold is not None,
         )
 
     def input_identity(self) -> str | None:

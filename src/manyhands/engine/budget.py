@@ -12,6 +12,7 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import Interrupted, ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.engine.waits import Wait
 
 _TINY = 1e-9
 _ROUNDING, _LEAST_COST = 0.01, 1e-6
@@ -97,7 +98,8 @@ class Budget:
         self._alone: Reserve | None = None
         """The reserve of a call during which no other model call is made."""
         self._charges: dict[str, _Charges] = {}
-        self._waiters: deque[tuple[asyncio.Future[Reserve], Reserve]] = deque()
+        self._waiters: deque[tuple[asyncio.Future[Reserve], Reserve, float]] = deque()
+        """Who waits, for how much, and since when (a time of day)."""
         self._refused: str | None = None
         self._unbounded: str | None = None
         """Why nothing bounds a call any more."""
@@ -163,7 +165,7 @@ class Budget:
         if held is not None:
             return held
         waiter: asyncio.Future[Reserve] = asyncio.get_running_loop().create_future()
-        self._waiters.append((waiter, reserve))
+        self._waiters.append((waiter, reserve, self._clock.now()))
         self._admit()
         try:
             return await waiter
@@ -174,9 +176,20 @@ class Budget:
                 self._admit()
             raise
 
+    def wait(self, now: float) -> Wait | None:
+        """What calls wait for that would pass the budget if all those in flight cost what they may; None if none does."""
+        waiting = [since for waiter, _, since in self._waiters if not waiter.done()]
+        if not waiting:
+            return None
+        if self._alone is not None:
+            why = f"the budget: what a call of {self._alone.model} costs is seen in one call, beside which no other is made"
+        else:
+            why = f"the budget: calls in flight may use up what is left of it ({self._state()})"
+        return Wait(why, waiting[0], None, len(waiting))
+
     def stop(self) -> None:
         """Give up all waits: they raise Interrupted."""
-        give_up(waiter for waiter, _ in self._waiters)
+        give_up(waiter for waiter, _, _ in self._waiters)
 
     def settle(self, reserve: Reserve, usage: Usage, *, unknown: bool = False) -> None:
         """End a reservation: ``usage`` is what the call really used (nothing if it was not made); ``unknown``: it used that or more."""
@@ -352,7 +365,7 @@ class Budget:
 
     def _admit(self) -> None:
         while self._waiters:
-            waiter, reserve = self._waiters[0]
+            waiter, reserve, _ = self._waiters[0]
             if waiter.done():
                 self._waiters.popleft()
                 continue

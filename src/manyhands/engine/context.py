@@ -51,7 +51,8 @@ class CallReport:
     and holds all its calls for ``retry_after`` seconds (None: a growing pause of the limiter's own choosing);
     ``remaining`` and ``reset_after`` (seconds) are the server's ``x-ratelimit-*`` figures where it sends them. ``unknown``: the call was
     made, and what it used can't be told, or only ``usage`` of it; its whole reserve counts as used. ``remark``: a line for the person,
-    who is told it once however many calls have it."""
+    who is told it once however many calls have it. Of a call that failed, ``said``: why, in one line; ``refused``: it would be refused
+    again, whatever else is asked; ``again_in``: seconds until it is made again."""
 
     usage: Usage = ZERO
     rate_limited: bool = False
@@ -61,6 +62,9 @@ class CallReport:
     reset_after: float | None = None
     unknown: bool = False
     remark: str | None = None
+    said: str | None = None
+    refused: bool = False
+    again_in: float | None = None
 
 
 class Context(Protocol):

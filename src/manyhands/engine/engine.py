@@ -6,22 +6,25 @@ import asyncio
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import FAILURES, Cause, FailureRule
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.terminal import one_line
 from manyhands.engine.claims import Claimed, Claims
 from manyhands.engine.context import Item
 from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_tree
 from manyhands.engine.limits import LONGEST_HOLD, SharedLimits
+from manyhands.engine.nothing_kept import DiscardWatch, Remedies
 from manyhands.engine.outputs import OutputFiles
 from manyhands.engine.performance import KEEP, WORKSPACES, Claim, Performed, workspace_of
 from manyhands.engine.store import Store
+from manyhands.engine.waits import Wait, long_waits
 from manyhands.engine.workload import Execution
 
 FRESH_ATTEMPTS = 5
@@ -30,6 +33,8 @@ REMARKS = 10
 OUTAGE = 10
 """Performances in a row, over all items, that failed because the model did not answer: then the run stops instead of failing everything."""
 OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
+MOST_REFUSED = 200
+"""Refused performances whose end is left open at most."""
 MOST_UNSETTLED = 1000
 """Ends of items that may wait for their commit before nothing more is claimed, where there are not more slots than that anyway."""
 
@@ -41,7 +46,6 @@ class Ending:
     stopped: str | None = None
     interrupted: bool = False
     error: Exception | None = None
-    notes: list[str] = field(default_factory=list)
 
 
 class Engine:
@@ -56,15 +60,31 @@ class Engine:
         execution: Execution,
         limits: SharedLimits,
         on_outcome: Callable[[Item, Outcome], None] | None = None,
+        *,
+        notice: Callable[[str], None] = lambda text: None,
+        remedies: Remedies | None = None,
     ) -> None:
-        """``on_outcome`` is told of every end of an item, once it is on disk."""
+        """``on_outcome`` is told of every end of an item, once it is on disk; ``notice`` is told what a person should know at once;
+        ``remedies``: what can be done about items that are discarded."""
         self._store = store
         self._executor = executor
         self._outputs = outputs
         self._clock = clock
         self._execution = execution
         self._limits = limits
+        self._refusals_told: list[str] = []
+        """What is to be told of refusals at the next look."""
+        limits.on_refused, limits.refusals.notice = self.check_limits, self._refusals_told.append
         self._on_outcome = on_outcome
+        self._notice = notice
+        self._remarks: list[str] = []
+        completed = any(state == ItemState.COMPLETED for state, _ in store.reader.counts())
+        self._discards = DiscardWatch(remedies or {}, self._tell, completed=completed)
+        self._refused: deque[tuple[Claimed, Performed]] = deque()
+        """Performances that an endpoint refused, as it has all since its last answer: whether their items have failed is seen when it
+        answers something, or when nothing else is left to do."""
+        self._later: dict[int, Wait] = {}
+        """What items wait for that are performed again later, by their numbers."""
         self._workspaces = str(store.folder / WORKSPACES)
         self._claims = Claims(store.reader, clock, execution.holds)
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -95,6 +115,8 @@ class Engine:
             self._slots.add(slot)
         if self._slots:
             await asyncio.gather(*self._slots, return_exceptions=True)
+        await self._put_back_refused()
+        self.tell_refusals(but=self.ending.stopped)  # which is what the session ends with
         if self._unsettled:
             self._all_settled = asyncio.get_running_loop().create_future()
             await self._all_settled
@@ -113,10 +135,23 @@ class Engine:
             self._executor.stop()
             self._wake_all()
 
-    def check_budget(self) -> None:
-        """Stop if the budget is used up."""
-        if (spent := self._limits.budget.reason) is not None:
-            self.stop(spent)
+    def check_limits(self) -> None:
+        """Stop if the budget is used up, or an endpoint refuses everything."""
+        reason = self._limits.budget.reason or self._limits.refusals.reason
+        if reason is not None:
+            self.stop(reason)
+
+    def tell_refusals(self, *, but: str | None = None) -> None:
+        """Tell what was refused since the last look. ``but``: a refusal that is told in another way."""
+        told, self._refusals_told[:] = list(self._refusals_told), []
+        for said in told:
+            if said != but:
+                self._tell(f"refused: {said}")
+
+    def waits(self) -> tuple[Wait, ...]:
+        """What keeps the run from going on, of all that takes so long that a person should know."""
+        now = self._clock.now()
+        return long_waits([*self._limits.waits(), *self._items_waiting(now)], now)
 
     def abort(self) -> None:
         """Stop now. Safe: whatever is not recorded is simply done again later."""
@@ -134,10 +169,17 @@ class Engine:
 
     def remark(self, text: str) -> None:
         """Something the person should know, said once, and of many such things only the first."""
-        if len(self.ending.notes) == REMARKS:
-            self.ending.notes.append("… and more of that kind")
-        elif text not in self.ending.notes and len(self.ending.notes) < REMARKS:
-            self.ending.notes.append(text)
+        if text in self._remarks or len(self._remarks) > REMARKS:
+            return
+        self._remarks.append(text)
+        self._tell(text if len(self._remarks) <= REMARKS else "… and more of that kind")
+
+    def _tell(self, text: str) -> None:
+        """Pass something on to the person; a caller's callback that breaks stops the run, whoever had something to say."""
+        try:
+            self._notice(text)
+        except Exception as error:  # noqa: BLE001 - a callback may raise anything, and no call or item is to blame
+            self.fail(error)
 
     async def _slot(self) -> None:
         try:
@@ -159,7 +201,7 @@ class Engine:
             raise
 
     def _may_claim(self) -> bool:
-        self.check_budget()
+        self.check_limits()
         return self.ending.stopped is None
 
     async def _room_for_more(self) -> None:
@@ -181,6 +223,9 @@ class Engine:
         """Wait until there may be something to claim; False if there never will be."""
         due = self._claims.next_due()
         if due is None and self._performing == 0:
+            if self._refused:  # nothing else is left that could show whether it is the items or the endpoint
+                await self._conclude_refused()
+                return True
             self._wake_all()
             return False
         if due is not None:
@@ -235,7 +280,17 @@ class Engine:
             recorded = tuple(self._store.reader.all("recorded_steps", number, claimed.attempt))
             claim = Claim(claimed.item, claimed.attempt, recorded, alone=self._is_suspect(claimed))
         claimed.performances += 1
+        self._later.pop(number, None)
         performed = await self._executor.perform(claim)
+        if self._is_refusal(performed):
+            self._refused.append((claimed, performed))
+            return False
+        again = await self._conclude(claimed, performed)
+        await self._look_at_refused()
+        return again
+
+    async def _conclude(self, claimed: Claimed, performed: Performed) -> bool:
+        """Put the result of a performance on disk; True if a fresh attempt is to follow at once."""
         if performed.outcome is not None:
             self._settle(claimed, performed.outcome)
             self._outage = 0
@@ -247,6 +302,49 @@ class Engine:
             return await self._start_afresh(claimed, performed)
         return False
 
+    def _is_refusal(self, performed: Performed) -> bool:
+        """Whether an endpoint that has refused everything since its last answer is why a performance failed."""
+        failure = performed.failure
+        if failure is None or FAILURES[failure.cause].stops_run or self._execution.counts_failures:
+            return False
+        return self._limits.refusals.explains(failure.message)
+
+    async def _look_at_refused(self) -> None:
+        """Conclude what was refused once it is clear that it was these items' own fault."""
+        while self._refused and self.ending.stopped is None:
+            failure = self._refused[0][1].failure
+            open_still = failure is not None and self._limits.refusals.explains(failure.message)
+            if open_still and len(self._refused) <= MOST_REFUSED:
+                return
+            await self._conclude(*self._refused.popleft())
+
+    async def _conclude_refused(self) -> None:
+        """The like for one, when there is no other work; other slots stay, as it may make some."""
+        self._performing += 1
+        try:
+            await self._conclude(*self._refused.popleft())
+        finally:
+            self._performing -= 1
+            self._wake_idle()
+
+    async def _put_back_refused(self) -> None:
+        """What was refused up to the end of the session is performed another time, as if it had not been."""
+        try:
+            while self._refused:
+                claimed, performed = self._refused.popleft()
+                if performed.failure is not None:
+                    self._store.add_failure(claimed.item.number, claimed.attempt, performed.failure)
+                await self._put_back(claimed)
+        except StorageError as error:
+            self.fail(error)
+
+    def _items_waiting(self, now: float) -> Iterator[Wait]:
+        """What items wait for that are performed again later, all together."""
+        ahead = [wait for wait in self._later.values() if wait.until is not None and wait.until > now]
+        if ahead:
+            last = max(ahead, key=lambda wait: wait.since)
+            yield replace(min(ahead, key=lambda wait: wait.until or now), why=last.why, waiting=len(ahead))
+
     def _settle(self, claimed: Claimed, outcome: Outcome) -> None:
         """Enter an item's end. What follows from it happens once that is on disk; the slot goes on meanwhile, and gets no further
         than its next item's first step, which is on disk later than this."""
@@ -257,6 +355,7 @@ class Engine:
             outcome = Outcome(ItemState.FAILED, cause=Cause.INTERNAL, message=f"its record is not JSON: {error}")
             self._store.settle(number, outcome, lambda failure: self._settled(claimed, outcome, failure))
         self._unsettled += 1
+        self._discards.ended(outcome)
         if self._execution.stops is not None and (reason := self._execution.stops(claimed.item, outcome)) is not None:
             self.stop(reason)
         if self._execution.freed is not None and self._claims.free(self._execution.freed()):
@@ -317,7 +416,9 @@ class Engine:
         elif claimed.failures < self._tries(claimed, failure, rule):
             if rule.fresh_attempt:
                 await self._next_attempt(claimed, failure.message)
-            await self._put_back(claimed, self._clock.now() + _delay(rule, claimed.failures, failure.retry_after))
+            now, delay = self._clock.now(), _delay(rule, claimed.failures, failure.retry_after)
+            self._later[claimed.item.number] = Wait(one_line(failure.message), now, now + delay, 1, "item")
+            await self._put_back(claimed, now + delay)
         else:
             record = failure.record
             self._settle(claimed, Outcome(ItemState.FAILED, record, cause=failure.cause, message=failure.message))

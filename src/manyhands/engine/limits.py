@@ -19,6 +19,8 @@ from manyhands.core.usage import ZERO, Reserve
 from manyhands.engine.budget import Budget as Budget
 from manyhands.engine.budget import give_up
 from manyhands.engine.context import CallReport
+from manyhands.engine.refusals import Refusals
+from manyhands.engine.waits import Trouble, Wait
 
 FIRST_LIMIT = 64
 """Calls in flight that a key starts with."""
@@ -200,13 +202,17 @@ class SharedLimits:
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._clock = clock or SystemClock()
+        self.refusals = Refusals()
+        self.on_refused: Callable[[], None] = lambda: None
+        """Is called at every refusal."""
+        self._troubles: dict[str, Trouble] = {}
         self.budget = budget or Budget(clock=self._clock)
         self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
         self._initial = initial if ceiling is None else min(initial, ceiling)
         self._ceiling = ceiling
         self._first_pause = first_pause
         self._limiters: dict[str, AdaptiveLimiter] = {}
-        self._permits: dict[int, tuple[AdaptiveLimiter, int, Reserve]] = {}
+        self._permits: dict[int, tuple[str, int, Reserve]] = {}
         self._next = 0
         self._stopped = False
         self._notice = notice
@@ -230,7 +236,7 @@ class SharedLimits:
             self.budget.settle(held, ZERO)
             raise
         self._next += 1
-        self._permits[self._next] = (limiter, episode, held)
+        self._permits[self._next] = (key, episode, held)
         return self._next
 
     def release(self, permit: int, report: CallReport) -> None:
@@ -241,11 +247,41 @@ class SharedLimits:
         if report.remark is not None and report.remark not in self._remarked:
             self._remarked.add(report.remark)
             self._notice(report.remark)
-        limiter, episode, reserve = held
+        key, episode, reserve = held
         self.budget.settle(reserve, report.usage, unknown=report.unknown)
         if self._mark is not None:
             self._mark.settled(self.budget)
-        limiter.release(episode, report)
+        self._limiters[key].release(episode, report)
+        self._learn(key, reserve.model or key, report)
+
+    def waits(self) -> list[Wait]:
+        """What calls wait for now."""
+        now = self._clock.now()
+        found = [
+            trouble.wait(now, self._limiters[key].held_for, self._limiters[key].waiting)
+            for key, trouble in self._troubles.items()
+        ]
+        return [wait for wait in (*found, self.budget.wait(now)) if wait is not None]
+
+    def _learn(self, key: str, asked: str, report: CallReport) -> None:
+        """What a call says about its endpoint."""
+        if not report.failed and not report.rate_limited:
+            self.refusals.answered(asked)
+            if key in self._troubles:
+                self._troubles[key].answered()
+        elif report.refused:
+            self.refusals.refused(asked, report.said or asked)
+            self.on_refused()
+        used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after
+        if not (report.rate_limited or report.again_in is not None or used_up):
+            return
+        trouble, now = self._troubles.setdefault(key, Trouble()), self._clock.now()
+        if not used_up:
+            trouble.failed(now, report.said or "the call failed", report.again_in)
+        if report.rate_limited:
+            trouble.held(now, trouble.why)
+        elif used_up:
+            trouble.held(now, f"{key.partition('#')[0]}: what it allows in a while is used up, as it says itself")
 
     def stop(self) -> None:
         """No further call may be made: whoever waits for one, or asks later, gets Interrupted."""

@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import keep_private, remove_asides, written_aside
 from manyhands.engine.folders import is_made
 from manyhands.engine.limits import SharedLimits
+from manyhands.engine.notes import Notes
+from manyhands.engine.nothing_kept import Remedies, nothing_kept
 from manyhands.engine.outputs import OutputFiles, repair
 from manyhands.engine.performance import WORKSPACES, Surroundings
 from manyhands.engine.reader import JOURNAL, JournalReader
@@ -34,6 +36,7 @@ from manyhands.engine.spending import SpendingMark
 from manyhands.engine.store import LOCK, REWRITE, Store
 from manyhands.engine.strays import kill_strays
 from manyhands.engine.summary import ledger, summarise
+from manyhands.engine.waits import Wait, WaitLines
 from manyhands.engine.workload import Execution, Workload
 
 HEARTBEAT_SECONDS = 5.0
@@ -51,6 +54,8 @@ class Progress:
     seconds: float
     finished_before: int
     """Items that had ended when the session began, for an honest rate."""
+    waits: tuple[Wait, ...] = ()
+    """What keeps it from going on, of all that takes more than some seconds."""
 
     @property
     def items(self) -> int:
@@ -63,14 +68,19 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a session of a run ended, with the run's summary. ``done``: nothing is left to do."""
+    """How a session of a run ended, with the run's summary. ``done``: nothing is left to do.
+
+    ``stopped``: why it ended before the work was done; ``error``: what broke it; ``notes``: what a person was told meanwhile, a line each;
+    ``nothing_kept``: if the run is over and everything was discarded, why, and what can be done about it.
+    """
 
     folder: Path
     summary: dict[str, Any]
     stopped: str | None
     interrupted: bool
     error: Exception | None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    nothing_kept: str | None = None
 
     @property
     def ledger(self) -> dict[str, Any]:
@@ -84,12 +94,11 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        """0 when everything asked for was done, 1 when items failed or are left, 130 when interrupted."""
+        """0 when everything asked for was done, 1 when items failed or are left, or all were discarded, 130 when interrupted."""
         if self.interrupted and not self.done:
             return 130
-        return (
-            0 if self.done and not self.ledger["failed"] and not self._cancelled_by_person and self.error is None else 1
-        )
+        well = self.done and not self.ledger["failed"] and not self._cancelled_by_person
+        return 0 if well and self.error is None and self.nothing_kept is None else 1
 
     @property
     def _cancelled_by_person(self) -> int:
@@ -202,6 +211,7 @@ async def perform_run(
     controls: Controls | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_outcome: Callable[[Item, Outcome], None] | None = None,
+    on_wait: Notice = lambda text: None,
     clock: Clock | None = None,
     store: Store | None = None,
 ) -> RunResult:
@@ -210,7 +220,8 @@ async def perform_run(
     ``store``: the run as its owner has opened it already; it is left open. ``spec_changed``: record the workload's spec as the run's
     from now on. ``rewrite_outputs``: write all output lines again. ``retry_failed``: failed items are performed again. ``judge_again``:
     items discarded for these reasons are judged again, which replays what is recorded of them. ``on_progress`` is called at most
-    twice a second, ``on_outcome`` at every end of an item; what they raise stops the run.
+    twice a second, ``on_outcome`` at every end of an item; what they raise stops the run. ``notice`` is told what a person should know,
+    also while the run goes on; ``on_wait`` is told of long waits, now and then. The result holds what both were told.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
@@ -218,15 +229,16 @@ async def perform_run(
     _protect(workload)
     if not (folder / JOURNAL).is_file():
         raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+    notes = Notes(notice)
     with ExitStack() as closing:
         if store is None:
-            store = Store(folder, clock, notice)
+            store = Store(folder, clock, notes)
             closing.callback(store.close)
-        session = _Session(store, workload, clock, notice, on_outcome)
+        session = _Session(store, workload, clock, notes, on_outcome)
         for reason in judge_again:
             store.execute("release_discarded", reason)
         session.prepare(spec_changed=spec_changed, retry_failed=retry_failed, rewrite=rewrite_outputs)
-        ending = await session.perform(controls or Controls(), on_progress)
+        ending = await session.perform(controls or Controls(), on_progress, on_wait)
         return session.finish(ending)
 
 
@@ -238,7 +250,7 @@ class _Session:
         store: Store,
         workload: Workload,
         clock: Clock,
-        notice: Notice,
+        notice: Notes,
         on_outcome: Callable[[Item, Outcome], None] | None,
     ) -> None:
         self._store = store
@@ -270,7 +282,9 @@ class _Session:
             self._notice(f"{written} output lines were written again from the journal")
         sweep_workspaces(store, self._workload.execution)
 
-    async def perform(self, controls: Controls, on_progress: Callable[[Progress], None] | None) -> Ending:
+    async def perform(
+        self, controls: Controls, on_progress: Callable[[Progress], None] | None, on_wait: Notice
+    ) -> Ending:
         store, execution = self._store, self._workload.execution
         if not _left_to_do(store.reader):
             return Ending()
@@ -281,10 +295,20 @@ class _Session:
         ending = Ending(stopped="crashed")
         try:
             async with _executor(self._executor(execution, limits)) as executor:
-                engine = Engine(store, executor, outputs, self._clock, execution, limits, self._on_outcome)
+                engine = Engine(
+                    store,
+                    executor,
+                    outputs,
+                    self._clock,
+                    execution,
+                    limits,
+                    self._on_outcome,
+                    notice=self._notice,
+                    remedies=_remedies(self._workload),
+                )
                 progress = self._progress(engine)
                 controls.attach(engine, progress)
-                watcher = asyncio.create_task(self._watch(engine, progress, on_progress))
+                watcher = asyncio.create_task(self._watch(engine, progress, on_progress, on_wait))
                 try:
                     ending = await engine.run()
                 finally:
@@ -318,7 +342,15 @@ class _Session:
         except StorageError as failure:
             error = error or failure
             summary = summarise(self._store.reader)
-        return RunResult(self._store.folder, summary, ending.stopped, ending.interrupted, error, tuple(ending.notes))
+        return RunResult(
+            self._store.folder,
+            summary,
+            ending.stopped,
+            ending.interrupted,
+            error,
+            self._notice.lines,
+            nothing_kept(summary["ledger"], _remedies(self._workload)),
+        )
 
     def _limits(self, execution: Execution, mark: SpendingMark) -> SharedLimits:
         reader = self._store.reader
@@ -366,20 +398,28 @@ class _Session:
 
         def progress() -> Progress:
             seconds = self._clock.monotonic() - began
-            return Progress(reader.counts(), reader.usage(), engine.in_flight, seconds, before)
+            return Progress(reader.counts(), reader.usage(), engine.in_flight, seconds, before, engine.waits())
 
         return progress
 
     async def _watch(
-        self, engine: Engine, progress: Callable[[], Progress], on_progress: Callable[[Progress], None] | None
+        self,
+        engine: Engine,
+        progress: Callable[[], Progress],
+        on_progress: Callable[[Progress], None] | None,
+        on_wait: Notice,
     ) -> None:
-        beat_at = self._clock.monotonic()
+        beat_at, lines = self._clock.monotonic(), WaitLines()
         try:
             while True:
                 if on_progress is not None:
                     on_progress(progress())
                 await asyncio.sleep(0.5)
-                engine.check_budget()
+                engine.check_limits()
+                engine.tell_refusals()
+                for line in lines.news(engine.waits(), self._clock.now()):
+                    self._notice.keep(line)
+                    on_wait(line)
                 if self._clock.monotonic() - beat_at >= HEARTBEAT_SECONDS:
                     beat_at = self._clock.monotonic()
                     self._store.beat()
@@ -395,6 +435,12 @@ async def _executor(executor: Executor) -> AsyncIterator[Executor]:
         yield executor
     finally:
         await asyncio.shield(executor.close())
+
+
+def _remedies(workload: Workload) -> Remedies:
+    """What a workload says can be done about what it discards, if it says so."""
+    remedies: Remedies = getattr(workload, "remedies", {})
+    return remedies
 
 
 def _left_to_do(reader: JournalReader) -> int:

@@ -28,8 +28,10 @@ class Execution:
     before anything is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be
     performed in all before such a failure ends it, where the workload has rules of its own (None: as the failure table and
     ``max_attempts`` say).
-    ``stops``: told of every end of an item; if it gives a reason, the run stops for it. ``holds``: whether an item that could be performed
-    waits for others; it takes no slot then, and is looked at again once ``freed``, which is asked after every end, gives its number.
+    ``stops``: told of every end of an item; if it gives a reason, the run stops for it. ``counts_failures``: it does so for failures, so
+    that each is told at once, also where an endpoint refuses everything (else these stay open until that is known). ``holds``: whether an
+    item that could be performed waits for others; it takes no slot then, and is looked at again once ``freed``, which is asked after
+    every end, gives its number.
     """
 
     executor: str = "processes"
@@ -48,6 +50,7 @@ class Execution:
     seed: int = 0
     tries: Callable[[Item, ItemError], int | None] | None = None
     stops: Callable[[Item, Outcome], str | None] | None = None
+    counts_failures: bool = False
     holds: Callable[[Item], bool] | None = None
     freed: Callable[[], Sequence[int]] | None = None
 
@@ -187,7 +190,8 @@ class RunReader(Protocol):
 class Workload(Protocol):
     """One kind of work. One instance lives in the owner process and one in each worker process.
 
-    A workload is made from its spec: a JSON object without secrets, recorded with the run.
+    A workload is made from its spec: a JSON object without secrets, recorded with the run. It may have ``remedies``: for the reasons why
+    it discards items, what a person can do about that, as a sentence that names the setting.
     """
 
     name: str

@@ -3,8 +3,9 @@ nobody would judge, targets that say of themselves that they can't do their work
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 from manyhands.agents.command import CommandRunner
 from manyhands.agents.functions import load_function
 from manyhands.agents.offer import ToolOffer
+from manyhands.core.clock import SystemClock
 from manyhands.core.errors import UserError
 from manyhands.engine.strays import process_mark
+from manyhands.engine.waits import LEAST_SECONDS, Wait
 from manyhands.evals.file_references import Surroundings
 from manyhands.evals.findings import Findings
 from manyhands.evals.healthcheck import Health
@@ -161,10 +164,17 @@ class Judging:
 
 
 async def check_usable(
-    targets: Iterable[Target], judges: Iterable[Target], here: Path, environ: Mapping[str, str]
+    targets: Iterable[Target],
+    judges: Iterable[Target],
+    here: Path,
+    environ: Mapping[str, str],
+    notice: Callable[[str], None] = lambda text: None,
+    *,
+    patience: float = LEAST_SECONDS,
 ) -> None:
     """Look at ``targets`` that will be questioned and ``judges`` that will be asked, and ask those that say how whether they can do their
-    work, once each. ``here``: the folder where the evaluation was given.
+    work, once each. ``here``: the folder where the evaluation was given; ``notice`` is told of those that
+    take more than ``patience`` seconds to say so.
 
     Raises UserError with a line for everything that is wrong.
     """
@@ -184,8 +194,25 @@ async def check_usable(
             found = check.environ_of(target)
             extra = additions(target.folder, Surroundings.of(here), environ)
             asked = Health(health, runner, eval_file=target.eval_file, environ=found, additions=extra)
-            problem = await asked.problem()
+            problem = await _told(asked.problem(), health.seconds, target.name, notice, patience)
             if problem is not None:
                 findings.problem(target.at("healthcheck"), f"target {target.name!r} can't be used: {problem}")
     if findings.problems:
         raise UserError("\n".join(findings.problems))
+
+
+async def _told(
+    asked: Coroutine[None, None, str | None],
+    seconds: float,
+    name: str,
+    notice: Callable[[str], None],
+    patience: float,
+) -> str | None:
+    """What a target says of itself. ``seconds``: what it may take for that."""
+    clock = SystemClock()
+    began, answer = clock.now(), asyncio.ensure_future(asked)
+    done, _ = await asyncio.wait([answer], timeout=patience)
+    if not done:
+        wait = Wait(f"the healthcheck of target {name!r} has not ended", began, began + seconds, 1, "target")
+        notice(wait.text(clock.now()))
+    return await answer

@@ -72,7 +72,7 @@ async def open_eval(
     options = _with_budget(options, loaded.files, notice)
     if options.regrade is None:
         targets = (target for file in loaded.prepared.files for target in file.targets)
-        await check_usable(targets, (), Path(loaded.prepared.here), environ)
+        await check_usable(targets, (), Path(loaded.prepared.here), environ, notice)
     if options.run_name is None:
         options = options.model_copy(update={"run_name": _free_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice)

@@ -93,6 +93,7 @@ class EvalsWorkload:
             on_divergence=options.on_divergence,
             tries=lambda item, failure: self._opened.control.tries(item, failure),
             stops=lambda item, outcome: self._opened.control.stops(item, outcome),
+            counts_failures=any(file.fail_on_error for file in self._prepared.files),
             **self._waiting(),
         )
 
@@ -188,7 +189,7 @@ class EvalsWorkload:
         targets, judges = await asyncio.to_thread(self._left_to_ask)
         if self._prepared.options.regrade is not None:
             targets = []
-        await check_usable(targets, judges, Path(self._prepared.here), os.environ)
+        await check_usable(targets, judges, Path(self._prepared.here), os.environ, self._say)
 
     def _left_to_ask(self) -> tuple[list[Target], list[Target]]:
         """The targets that have tests before them, and the judges of these tests."""

@@ -20,7 +20,7 @@ class WaitingTest:
 class Standing:
     """``speaking``: the test whose message was last sent, empty for filler; ``now``: virtual time, in seconds since 1970 UTC;
     ``tokens``: of the whole conversation; ``ended``, ``tests``: how many tests have ended, and how many there are; ``score``: the mean of
-    those that have."""
+    those that have; ``real_until``: a time of day, where real time has to pass until then."""
 
     agent: str
     speaking: str
@@ -30,6 +30,7 @@ class Standing:
     ended: int
     tests: int
     score: float | None
+    real_until: float | None = None
 
 
 def standing(session: Session) -> Standing:
@@ -50,4 +51,5 @@ def standing(session: Session) -> Standing:
         len(scheduler.ended),
         len(scheduler.ended) + len(scheduler.tests),
         sum(shares) / len(shares) if shares else None,
+        session.real_until,
     )

@@ -64,7 +64,7 @@ class Session:
     ``agent_usage``, ``managing_usage``: what the agent and the judge have used so far; ``unscored``: why tests have no score, by id;
     ``judged``: ids of the tests that the judge was asked about; ``sending``: the message that was last sent; ``now``: virtual time;
     ``past``: what was said before the session was begun here; ``is_free``: the agent's costs are not counted; ``is_estimate``: nothing is
-    scored, and the judge is not asked.
+    scored, and the judge is not asked; ``real_until``: the time of day until which real time has to pass now.
     """
 
     scheduler: Scheduler
@@ -81,6 +81,7 @@ class Session:
     past: Past = NO_PAST
     is_free: bool = False
     is_estimate: bool = False
+    real_until: float | None = None
     now: float = field(init=False)
     _messages: int = field(init=False, default=0)
     _resumed_at: list[int] = field(init=False, default_factory=list)
@@ -184,11 +185,15 @@ class Session:
             return Effect(context.clock.now())
 
         async def wait() -> Effect:
+            self.real_until = began + seconds
             await context.clock.sleep(max(0.0, began + seconds - context.clock.now()))
             return Effect({})
 
         began = float(await context.step(WAITED, {"seconds": seconds, "what": "begin"}, begin))
-        await context.step(WAITED, {"seconds": seconds, "what": "end"}, wait)
+        try:
+            await context.step(WAITED, {"seconds": seconds, "what": "end"}, wait)
+        finally:
+            self.real_until = None
 
     # --- Scores
 

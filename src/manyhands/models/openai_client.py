@@ -20,10 +20,18 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.redaction import KNOWN, protect
+from manyhands.core.terminal import one_line
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.context import CallReport, Limits
 from manyhands.models.answer_body import TooLarge, answer_body
-from manyhands.models.openai_errors import Problem, classify, classify_payload, parse_rate_headers, read_json
+from manyhands.models.openai_errors import (
+    Problem,
+    classify,
+    classify_payload,
+    page_instead,
+    parse_rate_headers,
+    read_json,
+)
 from manyhands.models.openai_request import Endpoint, request_body, request_headers, writes_cache
 from manyhands.models.openai_response import UNBEGUN, Unreadable, parse_completion, reported_usage, tells_usage
 from manyhands.models.pricing import BOUNDED_ANSWER, FREE, PriceTable
@@ -35,6 +43,8 @@ LONGEST_RATE_LIMIT_WAIT = 1800.0
 """Seconds in all for which one call waits for rate limits."""
 LONGEST_RETRY_AFTER = 60.0
 """Seconds that a server error's ``Retry-After`` is honoured for at most."""
+LONGEST_SAID = 1000
+"""Characters of what a problem says that are told at once."""
 LARGEST_RESPONSE = 64 * 1024 * 1024
 _TIMED_OUT = 408
 _UNBEGUN_TOLD = (
@@ -106,7 +116,7 @@ class OpenAIChatModel:
         tries = failures = 0
         paid = ZERO
         while True:
-            tried = await self._limited_try(request, body, reserve, limits, clock)
+            tried = await self._limited_try(request, body, reserve, limits, clock, failures)
             tries += 1
             if tried.completion is not None:
                 # The completion was made for this call alone, so that nobody else sees what is added.
@@ -124,9 +134,9 @@ class OpenAIChatModel:
                 continue
             failures += 1
             problem = self._retries.judged(problem)
-            if not problem.passing or failures >= self._retries.tries:
+            if tried.report.again_in is None:
                 raise self._error(self._explained(problem, request), failures)
-            await clock.sleep(self._pause(problem, failures, body))
+            await clock.sleep(tried.report.again_in)
 
     async def close(self) -> None:
         """Close the connections. The next call would open new ones."""
@@ -135,16 +145,29 @@ class OpenAIChatModel:
             await session.close()
 
     async def _limited_try(
-        self, request: ChatRequest, body: bytes, reserve: Reserve, limits: Limits, clock: Clock
+        self, request: ChatRequest, body: bytes, reserve: Reserve, limits: Limits, clock: Clock, failures: int
     ) -> _Try:
+        """``failures``: how many tries of the call came to nothing before."""
         permit = await limits.acquire(self.limit_key, reserve)
         report = CallReport(failed=True, unknown=True)  # if it is cancelled
         try:
             tried = await self._try(request, body, clock)
+            if tried.problem is not None:
+                tried = replace(tried, report=self._told(tried.report, tried.problem, failures + 1, body))
             report = tried.report
             return tried
         finally:
             limits.release(permit, report)
+
+    def _told(self, report: CallReport, problem: Problem, failures: int, body: bytes) -> CallReport:
+        """The report with what the problem says, and with when the call is made again after so many failures."""
+        said = one_line(KNOWN.text(f"{self.endpoint.shown}: {problem.message}"), LONGEST_SAID)
+        again_in = None
+        if not self._retries.waits_out(problem):
+            judged = self._retries.judged(problem)
+            if judged.passing and failures < self._retries.tries:
+                again_in = self._pause(judged, failures, body)
+        return replace(report, said=said, refused=problem.refused, again_in=again_in)
 
     async def _try(self, request: ChatRequest, body: bytes, clock: Clock) -> _Try:
         try:
@@ -161,7 +184,7 @@ class OpenAIChatModel:
 
     def _read(self, request: ChatRequest, body: bytes, headers: Any, content: bytes, clock: Clock) -> _Try:
         payload = read_json(content)
-        problem = classify_payload(payload, clock.now())
+        problem = classify_payload(payload, clock.now()) if payload is not None else page_instead(content)
         if problem is not None:
             return self._broken(problem, payload, request)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from html import unescape
 from typing import Any
 
 from manyhands.core.failures import Cause
@@ -26,6 +27,13 @@ _CONTEXT = re.compile(
 _NO_CREDIT = re.compile(r"insufficient[ _](quota|credit|balance|funds)", re.IGNORECASE)
 _MODERATED = re.compile(r"moderation|flagged|content[ _](filter|policy)", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?$")
+_LONGEST_PAGE = 16 * 1024
+_LONGEST_TITLE = 200
+_PAGE = re.compile(
+    rb"\s*(<!--.{0,1000}?-->\s*)?(<\?xml[^>]{0,200}>\s*)?<(!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+_TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,1000})", re.IGNORECASE)
+_TAGS = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<[^<>]{0,2000}(>|$)", re.IGNORECASE | re.DOTALL)
 _PASSING = (408, 409, 425)
 _RATE_LIMITS = (429, 529)
 
@@ -33,7 +41,7 @@ _RATE_LIMITS = (429, 529)
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why a try failed. ``passing``: a few more tries may help; ``rate_limited``: waiting will; ``status``: the HTTP status, None where
-    there was none."""
+    there was none; ``refused``: whoever asks there is refused, not only this request."""
 
     cause: Cause
     message: str
@@ -41,6 +49,7 @@ class Problem:
     rate_limited: bool = False
     retry_after: float | None = None
     status: int | None = None
+    refused: bool = False
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:
@@ -56,18 +65,29 @@ def _classified(status: int, headers: Mapping[str, str], body: bytes, now: float
     retry_after = parse_retry_after(headers, now)
     words = f"{code} {detail}"
     if status == 402 or (status == 429 and _NO_CREDIT.search(words)):
-        return Problem(Cause.PAYMENT, message)
+        return Problem(Cause.PAYMENT, message, refused=True)
     if status in _RATE_LIMITS or (status == 503 and retry_after is not None):
         return Problem(Cause.RATE_LIMIT, message, rate_limited=True, retry_after=retry_after)
     if status == 413 or (status in (400, 422, 500) and _CONTEXT.search(words)):
         return Problem(Cause.CONTEXT_OVERFLOW, message)
     if status == 401 or (status == 403 and not _MODERATED.search(words)):
-        return Problem(Cause.AUTHENTICATION, message)
+        return Problem(Cause.AUTHENTICATION, message, refused=True)
     if status in _PASSING or status >= 500:
         return Problem(Cause.MODEL_ERROR, message, passing=True, retry_after=retry_after)
     if 300 <= status < 400:
-        return Problem(Cause.MODEL_REFUSED, f"HTTP {status}: redirected to {headers.get('Location', 'nowhere')}")
-    return Problem(Cause.MODEL_REFUSED, message)
+        place = headers.get("Location", "nowhere")[:_LONGEST_MESSAGE]
+        return Problem(Cause.MODEL_REFUSED, f"HTTP {status}: redirected to {place}", refused=True)
+    return Problem(Cause.MODEL_REFUSED, message, refused=not _MODERATED.search(words))
+
+
+def page_instead(body: bytes) -> Problem | None:
+    """A web page with status 200, as wrong addresses give it; None for what is none. It is tried again, as a gateway may have sent it."""
+    if not _PAGE.match(body[:_LONGEST_READ]):
+        return None
+    words = _words_of_page(body)
+    page = f"a web page ({words})" if words else "a web page"
+    message = f"the answer is not a JSON object but {page}; is --base_url right?"
+    return Problem(Cause.MODEL_ERROR, message, passing=True, refused=True)
 
 
 def read_json(body: bytes) -> Json:
@@ -109,9 +129,22 @@ def error_text(payload: Json, body: bytes) -> str:
     """The explanation in an error body, in one line of at most 500 characters."""
     text = _explanation(payload)
     if not text and payload is None:
-        text = KNOWN.cut(body[:_LONGEST_READ], end=True).decode("utf-8", "replace")
+        words = _words_of_page(body)
+        text = (
+            f"a web page ({words})" if words else KNOWN.cut(body[:_LONGEST_READ], end=True).decode("utf-8", "replace")
+        )
     line = " ".join(KNOWN.text(text).split())
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def _words_of_page(body: bytes) -> str:
+    """A web page's title, else its first words; nothing for what is no page, or has none."""
+    if not _PAGE.match(body[:_LONGEST_READ]):
+        return ""
+    text = KNOWN.cut(body[:_LONGEST_PAGE], end=True).decode("utf-8", "replace")
+    title = _TITLE.search(text)
+    found = title[1] if title and title[1].strip() else _TAGS.sub(" ", text[:_LONGEST_READ])
+    return " ".join(KNOWN.text(unescape(found)).split())[:_LONGEST_TITLE]
 
 
 def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:

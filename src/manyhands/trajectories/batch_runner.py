@@ -1,17 +1,24 @@
-"""Running trajectory batches from Python, with the interface of the original ``BatchRunner`` (seed document, "Programmatic Use")."""
+"""Running trajectory batches from Python, with the interface of the original ``BatchRunner`` (seed document, "Programmatic Use").
+
+Nothing that the command line would print is lost: notes are passed to a callback or the logger ``manyhands``, and are in the result;
+messages name parameters where those of the command line name options (``core.python_words``).
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import Outcome
+from manyhands.core.python_words import PythonWords
 from manyhands.engine.context import Item
 from manyhands.engine.loop import run_on_loop
+from manyhands.engine.notes import Notes
 from manyhands.engine.run import Controls, Progress, RunResult, perform_run
 from manyhands.trajectories.dataset import BadRow, Row, read_rows
 from manyhands.trajectories.exports import CHECKPOINT, STATISTICS
@@ -40,6 +47,10 @@ _POSITIONS = (
 """The original's further arguments, in their order."""
 
 
+LOGGER = logging.getLogger("manyhands")
+WORDS = PythonWords(BatchSpec, {"resume": "run(resume=True)"})
+
+
 class InvalidBatch(UserError, ValueError):
     """A setting or the dataset can't be used."""
 
@@ -51,11 +62,13 @@ class MissingDataset(UserError, FileNotFoundError):
 @dataclass(frozen=True, slots=True)
 class Callbacks:
     """What to call while a batch runs. ``on_progress`` at most twice a second; ``on_outcome`` at every end of an item; ``notice`` with
-    lines that a person should see."""
+    lines that a person should see, as soon as they are known: rows that are skipped, tools that are missing, what an endpoint refuses,
+    what is waited for. Without it, they are warnings of the logger ``manyhands``, which Python prints unless logging is set up otherwise.
+    """
 
     on_progress: Callable[[Progress], None] | None = None
     on_outcome: Callable[[Item, Outcome], None] | None = None
-    notice: Callable[[str], None] = lambda text: None
+    notice: Callable[[str], None] = LOGGER.warning
 
 
 class BatchRunner:
@@ -96,7 +109,7 @@ class BatchRunner:
             if self.spec.mcp_config is None:  # with it, toolsets are known only when the servers have started
                 tables(self.spec)[0].named(self.spec.distribution)
         except UserError as error:
-            raise InvalidBatch(str(error)) from None
+            raise InvalidBatch(WORDS.text(str(error))) from None
         self._callbacks = callbacks or Callbacks()
         self.controls = Controls()
 
@@ -133,7 +146,8 @@ class BatchRunner:
     def run(self, resume: bool = False) -> RunResult:
         """Run, or with ``resume`` continue, the batch to its end.
 
-        Returns the ledger, usage and exit code. Raises UserError (RunError if the name is taken or settings changed), StorageError.
+        Returns the ledger, usage and exit code, and what was said on the way (``notes``, ``stopped``, ``nothing_kept``). Raises UserError
+        (RunError if the name is taken or settings changed), StorageError.
         """
         return run_on_loop(self.run_async(resume))
 
@@ -169,18 +183,32 @@ async def run_batch(
     controls: Controls | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> RunResult:
-    """Open a batch, new or to be resumed, and perform it."""
-    session = await open_batch(options, resume=resume, notice=callbacks.notice, environ=environ)
-    return await perform_run(
-        session.folder,
-        session.workload,
-        spec_changed=session.spec_changed,
-        rewrite_outputs=session.rewrite_outputs,
-        judge_again=session.judge_again,
-        notice=callbacks.notice,
-        controls=controls,
-        on_progress=callbacks.on_progress,
-        on_outcome=callbacks.on_outcome,
+    """Open a batch, new or to be resumed, and perform it. All that is said names parameters of ``BatchRunner``."""
+    notes = Notes(lambda text: callbacks.notice(text))
+
+    def tell(text: str) -> None:
+        notes(WORDS.text(text))
+
+    with WORDS.errors():
+        session = await open_batch(options, resume=resume, notice=tell, environ=environ)
+        result = await perform_run(
+            session.folder,
+            session.workload,
+            spec_changed=session.spec_changed,
+            rewrite_outputs=session.rewrite_outputs,
+            judge_again=session.judge_again,
+            notice=tell,
+            controls=controls,
+            on_progress=callbacks.on_progress,
+            on_outcome=callbacks.on_outcome,
+            on_wait=tell,
+        )
+    WORDS.put(result.error)
+    return replace(
+        result,
+        notes=notes.lines,
+        stopped=None if result.stopped is None else WORDS.text(result.stopped),
+        nothing_kept=None if result.nothing_kept is None else WORDS.text(result.nothing_kept),
     )
 
 

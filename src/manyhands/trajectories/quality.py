@@ -18,6 +18,14 @@ TAGS_IN_VALUES = "tags_in_values"
 LOW_SCORE = "low_score"
 """Discarded because it scored less than was asked for."""
 
+REMEDIES = {
+    NO_REASONING: "--keep_unreasoned keeps them (on a resume with --override=keep_unreasoned, at no further cost)",
+    UNKNOWN_TOOL: "--keep_unknown_tools keeps them (on a resume with --override=keep_unknown_tools, at no further cost)",
+    TAGS_IN_VALUES: "--tags_in_values=escape keeps them (on a resume with --override=tags_in_values, at no further cost)",
+    LOW_SCORE: "a lower --min_score keeps more of them (on a resume with --override=min_score, at no further cost)",
+}
+"""What keeps trajectories that would be discarded."""
+
 
 class ReasoningCounts(NamedTuple):
     """Assistant turns, and how many of them have reasoning."""

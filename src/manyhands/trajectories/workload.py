@@ -40,7 +40,14 @@ from manyhands.trajectories.exports import write_exports
 from manyhands.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.trajectories.items import Adoption, PromptItem, batch_file, plan_items
 from manyhands.trajectories.prepared import Prepared, dataset_identity
-from manyhands.trajectories.quality import LOW_SCORE, TAGS_IN_VALUES, count_reasoning, discard_reason, nowhere_known
+from manyhands.trajectories.quality import (
+    LOW_SCORE,
+    REMEDIES,
+    TAGS_IN_VALUES,
+    count_reasoning,
+    discard_reason,
+    nowhere_known,
+)
 from manyhands.trajectories.schema import FIRST_LAYOUT
 from manyhands.trajectories.sharegpt import SystemTurns, Turn, as_trained, to_sharegpt
 from manyhands.trajectories.spec import BatchSpec
@@ -89,6 +96,11 @@ class TrajectoryWorkload:
         self._grader: TrajectoryGrader | None = None
         self._run_id = ""
         self.adoption = Adoption()
+
+    @property
+    def remedies(self) -> Mapping[str, str]:
+        """What keeps trajectories of each kind that is discarded."""
+        return REMEDIES
 
     @property
     def prepared(self) -> Prepared:

@@ -15,6 +15,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import loads_outside
 from manyhands.core.redaction import KNOWN, protect
+from manyhands.core.terminal import one_line
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.context import CallReport, Context, Effect
 from manyhands.models.answer_body import answer_body
@@ -78,16 +79,21 @@ class EndpointEmbedder:
                     vector, usage = self._read(body)
                     report = CallReport(usage, unknown=not usage.input_tokens)
                     return vector, usage
+                said = f"the embeddings endpoint answered {status}: {KNOWN.text(str(body))[:300]}"
                 rate_limited = status in (429, 529)
                 made = status == _BROKEN or (status >= 500 and status not in (_NOT_REACHED, 529))
-                report = CallReport(failed=True, rate_limited=rate_limited, unknown=made)
+                report = CallReport(
+                    failed=True,
+                    rate_limited=rate_limited,
+                    unknown=made,
+                    said=one_line(said, 1000),
+                    refused=status not in _PASSING,
+                    again_in=2.0**number if status in _PASSING and number < _TRIES else None,
+                )
             finally:
                 context.limits.release(permit, report)
             if status not in _PASSING:
-                raise ItemError(
-                    _CAUSES.get(status, Cause.MODEL_REFUSED),
-                    f"the embeddings endpoint answered {status}: {KNOWN.text(str(body))[:300]}",
-                )
+                raise ItemError(_CAUSES.get(status, Cause.MODEL_REFUSED), said)
             if number < _TRIES:
                 await context.clock.sleep(2.0**number)
         cause = Cause.RATE_LIMIT if status in (429, 529) else Cause.MODEL_ERROR
