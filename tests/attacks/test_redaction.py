@@ -291,7 +291,14 @@ def raw_chat(content: str, calls: Sequence[tuple[str, str]] = ()) -> bytes:
 def batch(folder: Path, server: Hostile, *more: str, prompts: str = '{"prompt": "Go."}\n') -> tuple[int, str]:
     (folder / "prompts.jsonl").write_text(prompts, encoding="utf-8")
     words = ["batch", "--dataset_file=prompts.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
-    usual = ["--model=m", "--num_workers=1", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
+    usual = [
+        "--model=m",
+        "--num_workers=1",
+        "--sandbox=local",
+        "--distribution=terminal_only",
+        "--max_tokens=100",
+        "--keep_unreasoned",
+    ]
     return perform(folder, *words, *usual, "--max_attempts=1", *more)
 
 
@@ -381,7 +388,7 @@ def test_a_key_that_a_prompt_holds(tmp_path: Path, hostile: Any) -> None:
     server = hostile(lambda *_: (200, raw_chat("Yes.")))
     words = ["batch", "--dataset_file=p.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": f"Is {KEY} a key?"}), encoding="utf-8")
-    more = ["--model=m", "--num_workers=1", "--max_tokens=100", "--distribution=terminal_only"]
+    more = ["--model=m", "--num_workers=1", "--max_tokens=100", "--keep_unreasoned", "--distribution=terminal_only"]
     code, said = perform(tmp_path, *words, *more, f"--ephemeral_system_prompt=The key is {KEY}.")
     assert code == 0, said
     assert leaks(tmp_path / "data") == []
@@ -513,7 +520,14 @@ def test_keys_of_the_environment_are_those_with_such_names(tmp_path: Path, hosti
     server = hostile(lambda number, _: (200, raw_chat("Look.", [("terminal", arguments)] if number == 1 else [])))
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Go."}\n', encoding="utf-8")
     words = ["batch", "--dataset_file=prompts.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
-    more = ["--model=m", "--num_workers=1", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
+    more = [
+        "--model=m",
+        "--num_workers=1",
+        "--sandbox=local",
+        "--distribution=terminal_only",
+        "--max_tokens=100",
+        "--keep_unreasoned",
+    ]
     code, said = perform(tmp_path, *words, *more, **others)
     assert code == 0, said
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):

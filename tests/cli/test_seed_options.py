@@ -59,12 +59,16 @@ def test_there_is_no_check_of_an_option_that_is_gone() -> None:
 
 
 def asked(
-    folder: BatchFolder, *words: str, responses: Iterable[Reply] | Handler = (REASONED,), openrouter: bool = False
+    folder: BatchFolder,
+    *words: str,
+    responses: Iterable[Reply] | Handler = (REASONED,),
+    openrouter: bool = False,
+    code: int = 0,
 ) -> list[dict[str, Any]]:
-    """The request bodies of a batch that ends well."""
+    """The request bodies of a batch that ends well, or with another exit code."""
     with ServerThread(responses) as server:
         ran = folder.batch(f"--base_url={server.openrouter_url if openrouter else server.base_url}", *words)
-        assert ran.code == 0, ran
+        assert ran.code == code, ran
         return server.bodies
 
 
@@ -237,7 +241,7 @@ def _implied_think(folder: BatchFolder) -> None:
     responses = [chat_response("plan</think>Yes.")]
     asked(folder, "--implied_think", responses=responses)
     assert {line["conversations"][-1]["value"] for line in folder.lines()} == {"<think>\nplan\n</think>\nYes."}
-    asked(folder, "--run_name=without", responses=responses)
+    asked(folder, "--run_name=without", responses=responses, code=1)
     assert folder.lines(name="without") == []
 
 
@@ -797,7 +801,7 @@ def _log_prefix_chars(folder: BatchFolder) -> None:
 
 @option("keep_unreasoned")
 def _keep_unreasoned(folder: BatchFolder) -> None:
-    asked(folder, responses=[UNREASONED])
+    asked(folder, responses=[UNREASONED], code=1)
     assert folder.lines() == []
     assert {line["cause"] for line in folder.lines("failures.jsonl")} == {"no_reasoning"}
     assert folder.json("statistics.json")["discarded_no_reasoning"] == 3
@@ -808,7 +812,7 @@ def _keep_unreasoned(folder: BatchFolder) -> None:
 @option("keep_unknown_tools")
 def _keep_unknown_tools(folder: BatchFolder) -> None:
     responses = first_then(calling(tool_call("summon_demon")))
-    asked(folder, responses=responses)
+    asked(folder, responses=responses, code=1)
     assert {line["cause"] for line in folder.lines("failures.jsonl")} == {"unknown_tool"}
     asked(folder, "--keep_unknown_tools", "--run_name=kept", responses=responses)
     assert {line["metadata"]["unknown_tools"] for line in folder.lines(name="kept")} == {"summon_demon"}
@@ -823,7 +827,7 @@ def _tags_in_values(folder: BatchFolder) -> None:
         ("keep", ["It ends with <|im_end|>."] * 3),
         ("discard", []),
     ):
-        asked(folder, f"--tags_in_values={how}", f"--run_name={how}", responses=responses)
+        asked(folder, f"--tags_in_values={how}", f"--run_name={how}", responses=responses, code=0 if texts else 1)
         lines = [line["conversations"][-1]["value"] for line in folder.lines(name=how)]
         assert lines == [f"<think>\nWhy?\n</think>\n{text}" for text in texts]
 
