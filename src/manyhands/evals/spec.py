@@ -161,7 +161,8 @@ class EvalSpec(RunOptions):
     )
     allow_ungraded: Flag = setting(
         False,
-        "Tests without graders, where no judge is configured, count as ungraded, not as errors.",
+        "Tests that nothing grades are accepted, and count as ungraded: those without graders where no judge is configured, and those "
+        "whose graders found nothing to compare.",
         group=GRADING,
         identity=True,
     )
