@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from manyhands.core.jsonio import Json, object_or_list
+from manyhands.core.jsonio import Json, loads_outside
 
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _OPENING = re.compile(r"[{\[]")
@@ -164,7 +164,7 @@ def _fences(text: str) -> list[_Block]:
         bare = line.strip()
         after = place + len(line) + 1
         if fence and bare == fence:
-            value = object_or_list(text[inner:place].strip())
+            value = _parsed(text[inner:place].strip())
             if isinstance(value, (dict, list)):
                 found.append(_Block(begin, min(after, len(text)), value))
             fence = ""
@@ -176,6 +176,15 @@ def _fences(text: str) -> list[_Block]:
 
 def _last_sentence(text: str) -> str:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", text[-_NEAR:])[-1]
+
+
+def _parsed(text: str) -> Json:
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return loads_outside(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _refuse(name: str) -> Json:
