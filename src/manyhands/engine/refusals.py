@@ -31,6 +31,11 @@ class Refusals:
         self.reason: str | None = None
         """Why nothing comes of going on; None if something may."""
 
+    @property
+    def open(self) -> bool:
+        """Whether a model refused what it was last asked."""
+        return bool(self._streaks)
+
     def refused(self, asked: str, said: str) -> None:
         """A call was refused."""
         same = shape(said)

@@ -11,8 +11,8 @@ from manyhands.memory.session import NO_JUDGE, Session
 
 
 def session_record(session: Session, name: str) -> dict[str, Any]:
-    """The scores of its tests, by dataset, and its figures. ``score``: the sum of the datasets' means, of ``max_score`` datasets. A
-    dataset of which a test has no score is in neither, but in ``unscored_datasets``, with the reason;
+    """The scores of its tests, by dataset, and its figures. ``score``: the sum of the datasets' means, of ``max_score`` datasets (behaviour
+    specification, section 7). A dataset of which a test has no score is in neither, but in ``unscored_datasets``, with the reason;
     ``unscored``: how many tests these have."""
     scheduler, datasets = session.scheduler, dict[str, list[float | None]]()
     reasons: dict[str, str] = {}
