@@ -165,7 +165,8 @@ def test_other_output_says_nothing(text: str) -> None:
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*CLAUDE, "msg", "error", "item"]), inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*CLAUDE, "msg", "error", "item"]), inner, max_size=4)
     ),
     max_leaves=8,
 )

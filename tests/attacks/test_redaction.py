@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from statistics import median
 from typing import Any
 from urllib.parse import quote
 
@@ -126,10 +125,10 @@ def test_the_time_to_look_grows_with_the_length_of_the_text_only(part: str) -> N
     def seconds(size: int) -> float:
         text, times = part * (size // len(part)), []
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.thread_time()
             redactor.text(text)
-            times.append(time.perf_counter() - began)
-        return median(times)
+            times.append(time.thread_time() - began)
+        return min(times)
 
     assert seconds(400_000) < 6 * seconds(200_000) + 0.01
 
@@ -291,15 +290,8 @@ def raw_chat(content: str, calls: Sequence[tuple[str, str]] = ()) -> bytes:
 def batch(folder: Path, server: Hostile, *more: str, prompts: str = '{"prompt": "Go."}\n') -> tuple[int, str]:
     (folder / "prompts.jsonl").write_text(prompts, encoding="utf-8")
     words = ["batch", "--dataset_file=prompts.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
-    usual = [
-        "--model=m",
-        "--num_workers=1",
-        "--sandbox=local",
-        "--distribution=terminal_only",
-        "--max_tokens=100",
-        "--keep_unreasoned",
-    ]
-    return perform(folder, *words, *usual, "--max_attempts=1", *more)
+    usual = ["--model=m", "--num_workers=1", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
+    return perform(folder, *words, *usual, "--max_attempts=1", "--keep_unreasoned", *more)
 
 
 def test_a_key_that_a_model_repeats_in_all_ways(tmp_path: Path, hostile: Any) -> None:
@@ -388,8 +380,8 @@ def test_a_key_that_a_prompt_holds(tmp_path: Path, hostile: Any) -> None:
     server = hostile(lambda *_: (200, raw_chat("Yes.")))
     words = ["batch", "--dataset_file=p.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": f"Is {KEY} a key?"}), encoding="utf-8")
-    more = ["--model=m", "--num_workers=1", "--max_tokens=100", "--keep_unreasoned", "--distribution=terminal_only"]
-    code, said = perform(tmp_path, *words, *more, f"--ephemeral_system_prompt=The key is {KEY}.")
+    more = ["--model=m", "--num_workers=1", "--max_tokens=100", "--distribution=terminal_only"]
+    code, said = perform(tmp_path, *words, *more, f"--ephemeral_system_prompt=The key is {KEY}.", "--keep_unreasoned")
     assert code == 0, said
     assert leaks(tmp_path / "data") == []
     before = len(server.asked)
@@ -520,15 +512,8 @@ def test_keys_of_the_environment_are_those_with_such_names(tmp_path: Path, hosti
     server = hostile(lambda number, _: (200, raw_chat("Look.", [("terminal", arguments)] if number == 1 else [])))
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Go."}\n', encoding="utf-8")
     words = ["batch", "--dataset_file=prompts.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
-    more = [
-        "--model=m",
-        "--num_workers=1",
-        "--sandbox=local",
-        "--distribution=terminal_only",
-        "--max_tokens=100",
-        "--keep_unreasoned",
-    ]
-    code, said = perform(tmp_path, *words, *more, **others)
+    more = ["--model=m", "--num_workers=1", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
+    code, said = perform(tmp_path, *words, *more, "--keep_unreasoned", **others)
     assert code == 0, said
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         assert b"planted-elsewhere" not in path.read_bytes(), path

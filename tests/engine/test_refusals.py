@@ -137,9 +137,9 @@ def test_an_answer_of_another_model_ends_no_streak() -> None:
         refusals.refused("m", f"HTTP 400: unknown parameter 'x' at 0x{number:08x}")
     assert refusals.reason is not None
     refusals.answered("other")
-    assert refusals.open
+    assert refusals.explains("failed: HTTP 400: unknown parameter 'x' at 0x1")
     refusals.answered("m")
-    assert not refusals.open
+    assert not refusals.explains("failed: HTTP 400: unknown parameter 'x' at 0x1")
 
 
 async def test_a_notice_that_breaks_stops_the_run(tmp_path: Path) -> None:

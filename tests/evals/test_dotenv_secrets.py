@@ -139,9 +139,14 @@ def value(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 @pytest.mark.parametrize(
-    ("value", "where"), [("odd", "suites/.env"), ("lines", ".env"), ("plain", ".env")], indirect=["value"]
+    ("value", "where", "how"),
+    [
+        *(("odd", "suites/.env", how) for how in ("text", "record", "error", "fails", "batch", "writes")),
+        *(("lines", ".env", how) for how in ("text", "record", "batch", "writes")),
+        *(("plain", ".env", how) for how in ("text", "error")),
+    ],
+    indirect=["value"],
 )
-@pytest.mark.parametrize("how", ["text", "record", "error", "fails", "batch", "writes"])
 def test_of_commands_and_graders(tmp_path: Path, value: str, how: str, where: str) -> None:
     target = {"provider": "cli", "command": program(how), "provider_batching": how == "batch", "judge_target": "j"}
     target |= {"keep_temp_files": True, "verbose": True}

@@ -110,10 +110,7 @@ def test_a_page_about_one_agent_has_the_figures_of_its_results(data_dir: Path, t
     assert figures.accuracy.value is not None
     assert f"{100 * figures.accuracy.value:.1f} %" in page.text
     assert "8 = 4 scored + 4 unscored" in page.text
-    assert (
-        "left out of the score and of what it is of: Restaurant, Trigger Response (not scored: a model has to judge"
-        in page.text
-    )
+    assert "left out of all figures: Restaurant, Trigger Response (not scored: a model has to judge" in page.text
     assert "simulated agent" in page.text
     for test in figures.tests:
         assert f"{test.dataset} - {test.example}" in page.text

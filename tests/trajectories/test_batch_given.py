@@ -43,7 +43,7 @@ def test_a_rows_system_prompt_is_sent_in_place_of_ours(tmp_path: Path, executor:
     folder = BatchFolder(tmp_path, [{"prompt": "a", "system": "Be brief."}, "b", {"prompt": "a", "system": "Be long."}])
     ran, asked = batch(folder, f"--executor={executor}")
     assert ran.code == 0, ran
-    assert "2 rows have a system prompt of their own: it is sent in place of ours" in ran.err
+    assert "2 rows with a system prompt of their own: it is sent in place of ours" in ran.err
     sent = {(messages[0]["content"], messages[-1]["content"]) for messages in asked}
     assert sent == {("Be brief.", "a"), (OURS, "b"), ("Be long.", "a")}
     first, second, third = folder.lines()
@@ -82,7 +82,7 @@ def test_a_conversation_begins_with_the_rows_messages(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, [{"messages": messages, "label": 1}])
     ran, (asked,) = batch(folder)
     assert ran.code == 0, ran
-    assert "1 rows bring messages: their conversations begin with them" in ran.err
+    assert "1 row with messages: the conversation begins with them" in ran.err
     assert asked == messages
     (line,) = folder.lines()
     assert [(turn["from"], turn["value"]) for turn in line["conversations"][1:]] == [
@@ -170,7 +170,7 @@ def test_a_row_that_brings_something_is_not_matched_with_what_the_original_did_w
     ran, asked = batch(folder, "--resume")
     assert [messages[0]["content"] for messages in asked] == ["Be brief."]
     assert [line["metadata"]["adopted"] for line in folder.lines()] == [False, True]
-    assert "1 rows with a system prompt or messages of their own are performed anew" in ran.err
+    assert "1 row with a system prompt or messages of their own is performed anew" in ran.err
     assert "--system_template=hermes" in ran.err
 
 

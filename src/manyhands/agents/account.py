@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from manyhands.core.jsonio import Json, loads_outside
+from manyhands.core.jsonio import Json, object_or_list
 from manyhands.core.usage import LARGEST_COUNT, ZERO, Usage, as_cost
 
 Priced = Callable[[Usage], float | None]
@@ -131,7 +131,7 @@ def _of_result(event: Mapping[str, Any]) -> Usage:
     )
 
 
-def _claimed(event: Mapping[str, Any], subtype: Any) -> str:
+def _claimed(event: Mapping[str, Any], subtype: Json) -> str:
     """Why Claude Code failed, in its words."""
     errors = event.get("errors")
     listed = "; ".join(map(_message, errors)) if isinstance(errors, list) else ""
@@ -147,18 +147,18 @@ def _message(error: Json, depth: int = 0) -> str:
         return next((said for part in parts if depth < _DEEPEST_ERROR and (said := _message(part, depth + 1))), "")
     if not isinstance(error, str):
         return ""
-    inner = _parsed(error.strip()) if depth < _DEEPEST_ERROR else None
+    inner = object_or_list(error.strip()) if depth < _DEEPEST_ERROR else None
     return (_message(inner, depth + 1) if isinstance(inner, Mapping) else "") or error.strip()
 
 
 def _events(text: str) -> Iterator[Mapping[str, Any]]:
-    whole = _parsed(text.strip().removeprefix("\ufeff"))
+    whole = object_or_list(text.strip().removeprefix("\ufeff"))
     if whole is not None:
         yield from _objects(whole)
         return
     for line in text.split("\n"):
         if any(mark in line for mark in _MARKS):
-            yield from _objects(_parsed(line.strip()))
+            yield from _objects(object_or_list(line.strip()))
 
 
 def _objects(value: Json) -> Iterable[Mapping[str, Any]]:
@@ -169,12 +169,3 @@ def _objects(value: Json) -> Iterable[Mapping[str, Any]]:
 def _count(values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
     return value if type(value) is int and 0 <= value <= LARGEST_COUNT else 0
-
-
-def _parsed(text: str) -> Json:
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return loads_outside(text)
-    except (ValueError, RecursionError):
-        return None

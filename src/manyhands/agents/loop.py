@@ -1,7 +1,7 @@
 """The agent loop: ask the model, run the tools it calls, until it answers.
 
 How a conversation ends is always named (``StopReason``), and a failed model call is never an ending: it fails the item,
-which then goes on from its last recorded step. Against the original (section 4 of the specification):
+which then goes on from its last recorded step. Against the original:
 
 - An answer on the last allowed turn is an answer. A tool's result can stand for it (``ToolResult.ends``): then the turn's
   results are the conversation's last messages.

@@ -278,7 +278,7 @@ class AgentOptions(RunOptions):
     )
     implied_think: Flag = setting(
         False,
-        "Answers may end reasoning that they do not begin, because the server's chat template opens it.",
+        "A lone </think> in an answer ends reasoning that began with it: for servers whose chat template opens the block in the prompt.",
         group=MODEL,
         identity=True,
     )

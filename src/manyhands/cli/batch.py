@@ -16,6 +16,7 @@ from manyhands.cli.plain import printable, shown_path
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.verbose import ItemLog
 from manyhands.core.jsonio import loads
+from manyhands.core.wording import counted
 from manyhands.engine.loop import run_on_loop
 from manyhands.engine.run import RunResult
 from manyhands.tools.distributions import format_distributions
@@ -92,9 +93,9 @@ def _print_head(session: Session) -> None:
     lines = [
         f"Run {session.folder.name}: {shown_path(Path(options.dataset_file))}, in batches of {options.batch_size}",
         f"  model {options.model}{simulated}, distribution {options.distribution}, sandbox {options.sandbox}",
-        f"  {execution.workers} worker processes with {execution.concurrency} prompts each"
+        f"  {execution.workers} worker process{'es' * (execution.workers != 1)} with {counted(execution.concurrency, 'prompt')} each"
         if execution.executor == "processes"
-        else f"  {execution.workers * execution.concurrency} prompts at once in this process",
+        else f"  {counted(execution.workers * execution.concurrency, 'prompt')} at once in this process",
     ]
     if options.ephemeral_system_prompt:
         lines.append(f"  ephemeral system prompt: {options.ephemeral_system_prompt[:60]!r}")

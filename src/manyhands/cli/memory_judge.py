@@ -117,20 +117,12 @@ def _print(opened: Scores, found: list[dict[str, Any]], every: bool) -> None:
     table = Table(title=Text(printable(f"Judged by {judge}")), title_justify="left", box=None, pad_edge=False)
     for name in ("agent", "score", "tests", "asked", "cost"):
         table.add_column(name, justify="left" if name == "agent" else "right")
-    for name in dict.fromkeys(each["agent"] for each in found):
-        of = totals([each for each in found if each["agent"] == name])
+    without: dict[str, str] = {}
+    for name, of in totals(found).items():
+        without.update(of["unscored_datasets"])
         score = f"{of['score']:.2f} of {of['max_score']}"
         row = (score, f"{of['scored']} of {of['tests']}", f"{of['asked']:,}", f"${of['cost']:.4f}")
         table.add_row(Text(printable(name)), *row)
     console.print(table)
-    without = {name: why for agent in _names(found) for name, why in _unscored(found, agent).items()}
     for name, why in sorted(without.items()):
         console.print(printable(f"No score: {name} ({why})"), markup=False, soft_wrap=True)
-
-
-def _names(found: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(each["agent"] for each in found))
-
-
-def _unscored(found: list[dict[str, Any]], agent: str) -> dict[str, str]:
-    return dict(totals([each for each in found if each["agent"] == agent])["unscored_datasets"])

@@ -84,6 +84,16 @@ def loads_outside(data: bytes | str) -> Json:
     return loads(data)
 
 
+def object_or_list(text: str) -> Json:
+    """The object or list that a text from outside is, from its first character on; None for any other text."""
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return loads_outside(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def spaced(value: Json) -> str:
     """JSON on one line, as Python's ``json`` module separates it: non-ASCII kept.
 

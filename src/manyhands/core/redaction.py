@@ -66,9 +66,9 @@ def _lines_of(text: str) -> list[str]:
     """The lines of a secret that has several, as a private key's file, which may be shown one by one; not those that every such file has,
     and none that is short."""
     lines = text.splitlines()
-    return (
-        [line for line in lines if len(line) >= _LEAST_LINE and not line.startswith("-----")] if len(lines) > 1 else []
-    )
+    if len(lines) < 2:
+        return []
+    return [line for line in lines if len(line) >= _LEAST_LINE and not line.startswith("-----")]
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:

@@ -356,8 +356,9 @@ def _tell_of_launches(options: JobSpec, notice: Notice) -> None:
     if options.bounded:
         limit = "max_cost" if options.max_cost is not None else "max_total_tokens"
         notice(
-            "what a launch of the worker command uses is known when it has ended, by what it prints: the first that does not say it "
-            f"stops the job, and those at work together may pass --{limit} by what they use beyond the dearest before them"
+            "what a launch of the worker command uses is known when it has ended, by what it prints (Claude Code with "
+            "--output-format=json, Codex with --json): the first that does not say it stops the job, and those at work together may pass "
+            f"--{limit} by what they use beyond the dearest before them"
         )
 
 

@@ -1,4 +1,4 @@
-"""How a row ends without a result, in the words that the original's users know (behaviour specification, sections 2.4 and 4.3)."""
+"""How a row ends without a result, in the words that the original's users know."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from manyhands.core.jsonio import Json, canonical, loads_outside
+from manyhands.core.jsonio import Json, canonical, object_or_list
 from manyhands.csv_jobs.given import Given, Repeated
 from manyhands.csv_jobs.prose_json import Window
 from manyhands.csv_jobs.schema import OutputSchema
@@ -156,7 +156,7 @@ class _Search:
 
     def _in_rest(self, rest: str, depth: int) -> _Candidates:
         """Candidates in a text that is not the prompt's."""
-        whole = _parsed(rest)
+        whole = object_or_list(rest)
         if isinstance(whole, (dict, list)):
             yield from self._in_value(whole, depth)
             return
@@ -173,12 +173,12 @@ class _Search:
         window = Window.of(text, least=_SCANNED)
         places = window.places(most_read=_MOST_READ, least_read=_LEAST_READ)
         for part in _lines(places.rest):  # what the search did not come to
-            yield _parsed(part)
+            yield object_or_list(part)
         yield from islice(places.likeliest, MOST_CANDIDATES)
         if places.examples:
             self.passed_over("the JSON in what it printed is an example, or stands within a sentence")
         for part in _lines(window.before):
-            yield _parsed(part)
+            yield object_or_list(part)
 
     def _in_value(self, value: Json, depth: int) -> _Candidates:
         """Candidates in a value that was found in some place, or that a frame holds."""
@@ -248,12 +248,3 @@ def _lines(text: str) -> Iterator[str]:
     """Lines that look like an object each, the last one first."""
     last = deque((line.strip() for line in text.split("\n")), maxlen=_MOST_LINES)
     return (line for line in reversed(last) if line.startswith("{") and line.endswith("}"))
-
-
-def _parsed(text: str) -> Json:
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return loads_outside(text)
-    except (ValueError, RecursionError):
-        return None

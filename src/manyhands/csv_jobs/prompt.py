@@ -1,6 +1,6 @@
 """What a worker is told about its row.
 
-Contents and order are those of the feature that this workload restores (behaviour specification, section 3.4), in our own
+Contents and order are those of the feature that this workload restores, in our own
 words. ``Job ID:`` and ``Item ID:`` stand on lines of their own, by which programs find them.
 """
 

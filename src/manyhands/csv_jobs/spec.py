@@ -1,7 +1,7 @@
 """The settings of a CSV job.
 
-Names, meanings and defaults of the first eleven are those of the feature that this workload restores (behaviour
-specification, section 1.1); ``max_workers``, ``max_runtime_seconds`` are of its later shape.
+Names, meanings and defaults of the first eleven are those of the feature that this workload restores;
+``max_workers``, ``max_runtime_seconds`` are of its later shape.
 """
 
 from __future__ import annotations

@@ -273,8 +273,8 @@ class Budget:
         else:
             return None
         return (
-            f"a launch of {reserve.model} did not say {lacking}, so that {limit} can't be kept: have it print that, as Claude Code does "
-            f"with --output-format=json and Codex with --json, or leave {limit} out; {self._state()}"
+            f"a launch of {reserve.model} did not say {lacking}, so that {limit} can't be kept: have it say that, or leave {limit} out; "
+            f"{self._state()}"
         )
 
     def _state(self) -> str:

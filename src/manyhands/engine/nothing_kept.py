@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from manyhands.core.outcomes import ItemState, Outcome
@@ -60,6 +60,6 @@ def _listed(counts: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{name} {count:,}' for name, count in counts.items())})" if counts else ""
 
 
-def _remedy(remedies: Remedies, reasons: Mapping[str, int] | list[str]) -> str:
+def _remedy(remedies: Remedies, reasons: Iterable[str]) -> str:
     known = [remedies[reason] for reason in reasons if reason in remedies]
     return "".join(f"; {remedy}" for remedy in known)

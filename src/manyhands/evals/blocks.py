@@ -1,6 +1,6 @@
 """The keys of eval files: what they are called, were called and will be called, and what their values must be.
 
-Names of all versions of the format are understood (behaviour specification, sections 1.2, 1.3 and 1.6). Keys may be written
+Names of all versions of the format are understood. Keys may be written
 ``expected_output``, ``expectedOutput`` or ``expected-output``. What stands below the keys declared here is the person's own data and stays
 as it is.
 """

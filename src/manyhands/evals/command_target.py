@@ -1,6 +1,6 @@
 """A command that answers one test: invoked for each, it writes a record or plain text, or prints its answer.
 
-Behaviour specification of evals, section 3.5. What a test's id looks like is of no consequence: it names no file.
+What a test's id looks like is of no consequence: it names no file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``.agentv/config.yaml``: which files are guidelines, and which are eval files (behaviour specification, section 1.3)."""
+"""``.agentv/config.yaml``: which files are guidelines, and which are eval files."""
 
 from __future__ import annotations
 

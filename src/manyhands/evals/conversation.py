@@ -1,4 +1,4 @@
-"""Conversations: tests of several turns, each answered and graded before the next is said (behaviour specification, section 1.6).
+"""Conversations: tests of several turns, each answered and graded before the next is said.
 
 The target is told the test's input and all turns so far with its own answers; with a window, the system's messages and the last ones. A
 turn's graders look at its answer, the test's own graders at the whole conversation, as text: that is one more score, ``conversation``. The

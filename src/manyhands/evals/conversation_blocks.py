@@ -1,4 +1,4 @@
-"""The turns of a test, read from its mapping (behaviour specification, section 1.6), and who can be asked them."""
+"""The turns of a test, read from its mapping, and who can be asked them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that eval files name, and where they are looked for (behaviour specification, section 1.3)."""
+"""Files that eval files name, and where they are looked for."""
 
 from __future__ import annotations
 

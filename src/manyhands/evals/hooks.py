@@ -1,4 +1,4 @@
-"""Hooks: commands that run before and after tests (behaviour specification of evals, section 5.9)."""
+"""Hooks: commands that run before and after tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns for ids of tests, as the harness that eval files come from has them (behaviour specification, section 5.7).
+"""Patterns for ids of tests, as the harness that eval files come from has them.
 
 ``*`` and ``?`` stand for something within one level of ``/``, ``**`` for something over levels; ``[a-z]``, ``[!a]`` and ``{one,other}`` are
 as usual. Groups: ``@(a|b)`` one of these, ``?(…)`` at most one, ``*(…)`` any number, ``+(…)`` at least one, ``!(…)`` anything else. What

@@ -1,4 +1,4 @@
-"""Reads eval files: YAML, and JSON Lines with a sidecar (behaviour specification, sections 1.1 to 1.4)."""
+"""Reads eval files: YAML, and JSON Lines with a sidecar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and expected outputs as messages (behaviour specification, section 1.3).
+"""Inputs and expected outputs as messages.
 
 A person may write less than messages: a text, an object, a list. What they wrote becomes the content of a message as it is.
 """

@@ -19,7 +19,7 @@ from manyhands.evals.messages import Messages
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """How often a test is tried, and how its trials become one score (behaviour specification, section 5.6). ``cost_limit_usd``: no
+    """How often a test is tried, and how its trials become one score. ``cost_limit_usd``: no
     further trial begins once those of the test have cost this; ``stop_early``: nor once one has passed, where the strategy is pass_at_k."""
 
     count: int

@@ -1,7 +1,7 @@
 """Commands of targets: a line for the shell, or words, with placeholders for what differs from call to call.
 
 In a line every value is quoted for the place where it stands, so that no shell ever takes part of it for syntax; in words it is put
-in as it is. The names are those of the behaviour specification of evals, section 2.3, and some more.
+in as it is. The names are those of AgentV, and some more.
 """
 
 from __future__ import annotations

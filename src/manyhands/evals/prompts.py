@@ -1,4 +1,4 @@
-"""What is asked and expected, as text (behaviour specification, section 1.5)."""
+"""What is asked and expected, as text."""
 
 from __future__ import annotations
 

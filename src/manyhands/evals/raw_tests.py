@@ -1,4 +1,4 @@
-"""Where the tests of an eval file come from: its own list, and files that it names (behaviour specification, section 1.4)."""
+"""Where the tests of an eval file come from: its own list, and files that it names."""
 
 from __future__ import annotations
 

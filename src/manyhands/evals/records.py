@@ -1,6 +1,6 @@
 """What a command reports about one test: a JSON object, read into an answer.
 
-The fields are those of the behaviour specification of evals, sections 3.3 and 3.4. A fault belongs to its record: what makes the
+The fields are those of AgentV. A fault belongs to its record: what makes the
 answer doubtful makes the record an error; a figure that can't be used is left out, and said.
 """
 

@@ -1,4 +1,4 @@
-"""From items of a run to one result for each test and target (behaviour specification, sections 5.1 and 5.6).
+"""From items of a run to one result for each test and target.
 
 Figures are JSON numbers as JavaScript writes them, 1 and not 1.0; what came from the test or its target stays as it is.
 """

@@ -1,6 +1,6 @@
 """Which failures of tests are tried again, how often, and what time tests have.
 
-What took too long is tried again (behaviour specification, section 3.5), and what may pass by itself: an endpoint that is down or limits
+What took too long is tried again, and what may pass by itself: an endpoint that is down or limits
 the rate, a sandbox that was lost. A command that ends with an error, an answer that can't be read and a grader that breaks would do so
 again.
 """

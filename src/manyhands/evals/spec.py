@@ -1,6 +1,6 @@
 """The settings of an evaluation run.
 
-Names follow the harness that this workload is compatible with (behaviour specification of evals, section 5.8) where it has one.
+Names follow the harness that this workload is compatible with where it has one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TARGETS = "Targets"
 GRADING = "Grading"
 GRADER_SECONDS = 120.0
 RETRIES = 2
-"""How often a target that took too long is asked again where nobody says (behaviour specification, sections 3.5 and 5.8)."""
+"""How often a target that took too long is asked again where nobody says."""
 DELAYS = ("dry_run_delay", "dry_run_delay_min", "dry_run_delay_max")
 
 
@@ -161,7 +161,8 @@ class EvalSpec(RunOptions):
     )
     allow_ungraded: Flag = setting(
         False,
-        "Tests without graders, where no judge is configured, count as ungraded, not as errors.",
+        "Tests that nothing grades are accepted, and count as ungraded: those without graders where no judge is configured, and those "
+        "whose graders found nothing to compare.",
         group=GRADING,
         identity=True,
     )

@@ -1,4 +1,4 @@
-"""The keys of targets, by kind (behaviour specification, sections 2.2 and 2.3)."""
+"""The keys of targets, by kind."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class AgentTargetOptions(AgentOptions):
     )
 
     def retries(self) -> Retries | None:
-        """How failed calls are tried again, as far as it is said (behaviour specification, section 2.2); None: as usual."""
+        """How failed calls are tried again, as far as it is said; None: as usual."""
         said = {name: value for name in RETRYING if (value := getattr(self, name)) is not None}
         if not said:
             return None

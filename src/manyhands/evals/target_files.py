@@ -1,4 +1,4 @@
-"""Where targets are written down, and reading such a file (behaviour specification, sections 2.1 and 2.2)."""
+"""Where targets are written down, and reading such a file."""
 
 from __future__ import annotations
 

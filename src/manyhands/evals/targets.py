@@ -1,4 +1,4 @@
-"""Targets: who answers the tests (behaviour specification, section 2).
+"""Targets: who answers the tests.
 
 A target keeps what a person wrote, with the names of environment variables in it; their values are put in by ``Target.resolved``, when
 it is used. So a run can record its targets without any secret in the record.

@@ -1,4 +1,4 @@
-"""What each test took, a line of JSON for each: ``--trace_file`` (behaviour specification, section 5.8)."""
+"""What each test took, a line of JSON for each: ``--trace_file``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials of a test, one after another where a later one may prove needless (behaviour specification, section 5.6).
+"""Trials of a test, one after another where a later one may prove needless.
 
 With pass_at_k no trial begins after one has passed, and with a cost limit none once those before have cost it. Such a trial ends at once,
 as discarded with its reason: it is in the engine's ledger, and no part of the test's result. A trial waits only for earlier ones that are

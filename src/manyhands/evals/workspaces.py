@@ -1,4 +1,4 @@
-"""Workspaces: the folder in which a target answers one test (behaviour specification of evals, section 5.9).
+"""Workspaces: the folder in which a target answers one test.
 
 Every test has one of its own, also every trial of it and every target: a copy of the template, made afresh whenever the target is asked
 from the beginning. It lies in the attempt's folder, so it is there as long as graders may look at it.

@@ -1,4 +1,4 @@
-"""``agent_judge``: a judge that looks for itself (specification of evals, section 4.8).
+"""``agent_judge``: a judge that looks for itself.
 
 It works in a loop with tools that read the workspace's files, and ends with a score, or with ``rubrics`` point by point. With ``target``
 a named model is asked, which may judge without a workspace too, and then has no tools. A last message that can't be read is asked for

@@ -1,4 +1,4 @@
-"""One value from many: specification of evals, section 4.1."""
+"""One value from many."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class AskModel:
 
 
 def results_of(scores: Sequence[Score]) -> Mapping[str, Any]:
-    """The members' results by name, in the specification's spelling (section 4.7)."""
+    """The members' results by name, in the spelling that programs of AgentV's composites get."""
     return {
         score.name: {
             "score": score.value,

@@ -17,7 +17,7 @@ def json_in(answer: str) -> Any:
     """The object or list in an answer; MISSING if there is none.
 
     It is the whole answer, else what is in the first fenced block that is one, else what stands from the first opening bracket to
-    the last closing one of its kind (first of the kind that comes first), as the specification says for objects, section 4.5.
+    the last closing one of its kind (first of the kind that comes first).
     """
     text = answer.strip().removeprefix("\ufeff")
     for part in (text, *_blocks(text)):

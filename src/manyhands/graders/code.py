@@ -1,4 +1,4 @@
-"""``code_judge`` and ``code_grader``: a program of the person's own that judges (specification of evals, section 4.2).
+"""``code_judge`` and ``code_grader``: a program of the person's own that judges.
 
 It gets a JSON object on standard input (``payload``) and prints one on standard output (``verdicts``); other lines may stand before it.
 What goes wrong with the program is an error of the grader, never a score: another exit code than 0, whatever it had printed by then, a

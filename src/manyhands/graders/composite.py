@@ -1,4 +1,4 @@
-"""``composite``: several graders as one (specification of evals, section 4.7).
+"""``composite``: several graders as one.
 
 =================  ==================================================================================================
 aggregator         score

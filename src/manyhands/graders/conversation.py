@@ -1,4 +1,4 @@
-"""An agent's conversation as graders see it: messages in the shape of evaluations (specification of evals, section 3.3)."""
+"""An agent's conversation as graders see it: messages in the shape of evaluations."""
 
 from __future__ import annotations
 

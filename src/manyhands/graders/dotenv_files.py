@@ -47,7 +47,7 @@ def environment(folder: Path, surroundings: Surroundings, environ: Mapping[str, 
                 values = {name: value for name, value in values.items() if not _LOADS_CODE.fullmatch(name)}
             protect_environment(
                 values
-            )  # also those that another file or the real environment overrules: programs read files, too
+            )  # also what another file or the real environment overrules: programs read files, too
             found = {**values, **found}
     return found
 

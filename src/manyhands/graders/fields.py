@@ -1,4 +1,4 @@
-"""``field_accuracy``: how many fields of a structured answer are as expected (specification of evals, section 4.5).
+"""``field_accuracy``: how many fields of a structured answer are as expected.
 
 ::
 

@@ -1,4 +1,4 @@
-"""``llm_judge``: a model that judges (specification of evals, section 4.8).
+"""``llm_judge``: a model that judges.
 
 ``prompt`` is a text, the path of a file, or a program that prints one; without it the judge sees criteria, question, reference answer
 and answer in sections. With ``rubrics`` it answers point by point (``rubrics``), else with a score. ``value``, as ``llm-rubric`` has it,

@@ -1,4 +1,4 @@
-"""What graders' programs may ask a judge through: a small HTTP server on this machine (specification of evals, section 4.2).
+"""What graders' programs may ask a judge through: a small HTTP server on this machine.
 
 ======================  ==============================================================================================
 ``GET /info``           ``{"targetName", "maxCalls", "callCount", "availableTargets"}``

@@ -1,4 +1,4 @@
-"""Graders of what an answer took: specification of evals, section 4.6.
+"""Graders of what an answer took.
 
 The total of ``token_usage`` is input + output + cached, that of ``execution_metrics`` input + output, as the original has them: in its
 records tokens that were served from a cache are not part of the input. For models that this program asks itself they are, as endpoints
@@ -25,7 +25,7 @@ EXPLORATION = (
     *("read", "grep", "glob", "search", "list"),
     *("Read", "Grep", "Glob", "WebSearch", "WebFetch"),
 )
-"""Tools that look around (specification, section 4.6)."""
+"""Tools that look around."""
 
 TOTAL, BOTH = "total", "both"
 """Sums of tokens, see ``tokens_of``."""

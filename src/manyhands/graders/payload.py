@@ -1,7 +1,7 @@
 """What a grader's program or function is told about a candidate.
 
 Two contracts, by the spelling of the grader's type. ``code_judge``: the seed's, where ``answer`` is the text and ``output`` the target's
-messages (specification of evals, section 4.2). ``code_grader`` and its aliases: the later one, where ``output`` is the text and
+messages. ``code_grader`` and its aliases: the later one, where ``output`` is the text and
 ``messages`` the messages. Keys are added to both, none is left out; what is the person's own data is passed on as it is.
 """
 

@@ -32,8 +32,8 @@ class ToolUse:
 class Candidate:
     """An answer to be graded, and everything about its test that graders may know.
 
-    ``answer``: the text; ``output``: the target's messages, None where it gave none; ``trace``: its summary (behaviour specification
-    of evals, section 3.4), None without one; ``duration_ms``, ``cost_usd``, ``token_usage`` (``{"input", "output", "cached"?}``):
+    ``answer``: the text; ``output``: the target's messages, None where it gave none; ``trace``: its summary (see
+    ``traces``), None without one; ``duration_ms``, ``cost_usd``, ``token_usage`` (``{"input", "output", "cached"?}``):
     None where not known; ``cached_in_input``: whether cached tokens are part of the input, and not besides. ``folder``: the eval file's
     folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
     User data is as the person wrote it: no key of it is ever renamed.
@@ -91,7 +91,7 @@ class Score:
         return self.usage.simulated_calls > 0
 
     def to_json(self) -> dict[str, Any]:
-        """As results hold it (specification, section 5.1): ``score`` is the value."""
+        """As results hold it: ``score`` is the value."""
         value: dict[str, Any] = {
             "name": self.name,
             "type": self.type,

@@ -65,7 +65,7 @@ ALIASES = {
     "agent_rubric": "agent_judge",
     "agent_grader": "agent_judge",
 }
-"""Other names, in snake case (specification, section 1.6). ``code_grader`` is a kind of its own, since that name has another contract."""
+"""Other names, in snake case. ``code_grader`` is a kind of its own, since that name has another contract."""
 
 OBSOLETE = frozenset(("rubric",))
 """Those that are older than the format's present version."""

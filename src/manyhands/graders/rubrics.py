@@ -1,4 +1,4 @@
-"""``rubrics``: points that a judge answers one by one (specification of evals, section 4.8).
+"""``rubrics``: points that a judge answers one by one.
 
 Each point is a text, or a mapping with ``id``, ``outcome``, ``weight``, ``required``, ``min_score``, ``required_min_score`` and
 ``score_ranges``. If no point has score ranges or a minimum, the judge says of each whether it is satisfied:

@@ -1,4 +1,4 @@
-"""Graders that look at the answer's text: specification of evals, section 4.3, and their later relatives.
+"""Graders that look at the answer's text.
 
 Each scores 1 or 0. ``contains`` and its relatives compare characters as they are; those whose names begin with i ignore case
 (Unicode case folding). ``equals``, ``starts_with`` and ``ends_with`` leave out white space around the answer and around the value.

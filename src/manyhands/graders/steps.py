@@ -38,7 +38,7 @@ CALLS = ("tool", "command")
 UNKNOWN = ("search", "span")
 """Those that no record of a target has."""
 COMMANDS = frozenset(("exec_command", "local_shell", "shell"))
-"""Tools that run a command: the names that agents give them (specification of evals, section 1.6, as AgentV's traces have them)."""
+"""Tools that run a command: the names that agents give them, as AgentV's traces have them."""
 _COMMAND_KEYS = ("cmd", "command", "commands")
 
 

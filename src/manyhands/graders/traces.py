@@ -1,6 +1,6 @@
 """What messages say about the work behind them: tool calls, and the summary that graders and results get.
 
-The summary's fields are those of the behaviour specification of evals, section 3.4.
+The summary's fields are those that AgentV's traces have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``tool_trajectory``: which tools were called, in what order, with what arguments (specification of evals, section 4.4).
+"""``tool_trajectory``: which tools were called, in what order, with what arguments.
 
 ==========  =========================================================================================================
 mode        score

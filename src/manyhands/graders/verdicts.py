@@ -1,4 +1,4 @@
-"""What graders' programs, functions and judges say, read: an object with a score (specification of evals, section 4.2).
+"""What graders' programs, functions and judges say, read: an object with a score.
 
 =============  =========================================================================================================
 ``score``      a number, clamped to 0 … 1; may be absent where there are assertions: then the share of those that passed

@@ -1,4 +1,4 @@
-"""The YAML file that says what a benchmark is made of (behaviour specification, section 1.3).
+"""The YAML file that says what a benchmark is made of.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The course of one test: its steps in order, whether it has a script or is dynamic (behaviour specification, sections 2.2 and 2.3)."""
+"""The course of one test: its steps in order, whether it has a script or is dynamic."""
 
 from __future__ import annotations
 

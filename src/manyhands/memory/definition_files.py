@@ -1,4 +1,4 @@
-"""The files that hold tests: ``definitions/<dataset>/<example>.def.json`` (behaviour specification, section 2.4)."""
+"""The files that hold tests: ``definitions/<dataset>/<example>.def.json``."""
 
 from __future__ import annotations
 

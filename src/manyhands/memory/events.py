@@ -1,4 +1,4 @@
-"""The master log: everything that happens in a session, one JSON object a line (behaviour specification, section 4.2)."""
+"""The master log: everything that happens in a session, one JSON object a line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the results of an agent come to, by the published formulas and by ours.
 
-The published ones are those of behaviour specification, section 7: they reproduce the figures of published reports. Ours say how sure they
+The published ones are those of the original: they reproduce the figures of published reports. Ours say how sure they
 are, and are of all tests that have a score.
 """
 

@@ -1,6 +1,6 @@
 """Filler: questions with their answers that an agent has to list, so that tokens pass between the messages of tests.
 
-Behaviour specification, section 3.5. The generator that draws the entries is seeded with 0, so equal sessions get equal filler.
+The generator that draws the entries is seeded with 0, so equal sessions get equal filler.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What tests of memory are made of: definitions, what a test does next, what comes of it. No I/O.
 
-The names and rules are those of the GoodAI LTM Benchmark (behaviour specification, sections 2 and 4).
+The names and rules are those of the GoodAI LTM Benchmark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where things are kept (behaviour specification, section 4.1).
+"""Where things are kept.
 
 ::
 

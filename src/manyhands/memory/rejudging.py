@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from manyhands.agents.asking import chat_settings, model_of
@@ -39,6 +38,7 @@ from manyhands.memory.keys import JUDGE_KEY, keys_of
 from manyhands.memory.model import Ask
 from manyhands.memory.places import SCORES, writing
 from manyhands.memory.rescoring import AgentResults, Rescored, agents_of, run_of
+from manyhands.memory.session_records import dataset_scores
 from manyhands.memory.spec import MemorySpec
 from manyhands.models.factory import is_simulated
 
@@ -154,21 +154,24 @@ class ScoresWorkload:
             "judge": next((each["judge"] for each in found), None),
             "scoring": self.spec["scoring"],
             "cost": sum(each["cost"] for each in found),
-            "agents": {name: totals([each for each in found if each["agent"] == name]) for name in _names(found)},
+            "agents": totals(found),
             "results": found,
         }
         with written_aside(self._folder / FILE) as handle:
             json.dump(content, handle, indent=2)
 
     def _judge(self) -> ModelJudge | RuleJudge:
-        options = self._options
-        model = str(options.judge_model)
-        url = options.judge_base_url or options.base_url
-        if is_simulated(model, url):
+        asked = _of_the_judge(self._options)
+        if is_simulated(asked.model, asked.base_url):
             return RuleJudge()
-        asked = options.model_copy(update={"model": model, "base_url": url})
         caller = ModelCaller(model_of(asked, self._secrets.get(JUDGE_KEY), self._folder), chat_settings(asked))
         return ModelJudge(caller)
+
+
+def _of_the_judge(options: MemorySpec) -> MemorySpec:
+    """The settings with the judge as the model that is asked."""
+    url = options.judge_base_url or options.base_url
+    return options.model_copy(update={"model": str(options.judge_model), "base_url": url})
 
 
 def records_of(reader: RunReader) -> list[dict[str, Any]]:
@@ -182,33 +185,30 @@ def records_of(reader: RunReader) -> list[dict[str, Any]]:
     return [kept[name] for name in sorted(kept)]
 
 
-def totals(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the scores of an agent come to: see ``session_records.session_record``."""
+def totals(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What the scores of each agent come to, by its name: see ``session_records.session_record``."""
+    by_agent: dict[str, list[Mapping[str, Any]]] = {}
+    for each in results:
+        by_agent.setdefault(str(each["agent"]), []).append(each)
+    return {name: _total(found) for name, found in by_agent.items()}
+
+
+def _total(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     datasets: dict[str, list[float | None]] = {}
     reasons: dict[str, str] = {}
     for each in results:
         datasets.setdefault(each["dataset"], []).append(each["score"])
         if each["score"] is None:
             reasons.setdefault(each["dataset"], each["why"] or each["verdict"])
-    means = {
-        name: fmean(score for score in scores if score is not None)
-        for name, scores in sorted(datasets.items())
-        if name not in reasons
-    }
+    scores = dataset_scores(datasets, reasons)
     return {
-        "score": sum(means.values()),
-        "max_score": len(means),
-        "datasets": means,
-        "unscored_datasets": dict(sorted(reasons.items())),
+        "unscored_datasets": {},
+        **scores,
         "tests": len(results),
-        "scored": sum(len(scores) for name, scores in datasets.items() if name not in reasons),
+        "scored": len(results) - scores["unscored"],
         "asked": sum(each["asked"] for each in results),
         "cost": sum(each["cost"] for each in results),
     }
-
-
-def _names(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(str(each["agent"]) for each in results))
 
 
 def scores_folder(run: Path, judge: str, scoring: Rules | None = None) -> Path:
@@ -254,9 +254,7 @@ def open_scores(
             folder.mkdir(parents=True, exist_ok=True)
         create_run(folder, workload.name, workload, version=VERSION, notice=notice)
     keep_files(options, folder)
-    asked = options.model_copy(
-        update={"model": str(options.judge_model), "base_url": options.judge_base_url or options.base_url}
-    )
+    asked = _of_the_judge(options)
     warn_of_unpriced(asked, notice)
     tell_bound(asked, notice)
     return Scores(folder, workload, spec_changed=recorded is not None and recorded != spec)

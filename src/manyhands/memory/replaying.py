@@ -1,4 +1,4 @@
-"""Replaying published results: the scheduler must do what the log of a session shows (behaviour specification, section 8.2).
+"""Replaying published results: the scheduler must do what the log of a session shows.
 
 The replies of the log are fed to the scheduler over the session's definitions; the log's own times are its clock. What then happens is
 compared event for event, and at the end the counters and the state of the filler's generator.

@@ -1,4 +1,4 @@
-"""The result of a test as a file (behaviour specification, section 4.5)."""
+"""The result of a test as a file."""
 
 from __future__ import annotations
 

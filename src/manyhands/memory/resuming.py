@@ -1,4 +1,4 @@
-"""Going on from a master log and saved counters, as the original does it (behaviour specification, section 4.3).
+"""Going on from a master log and saved counters, as the original does it.
 
 Our own sessions don't need it: the engine replays their recorded steps, and nothing is lost. It is what makes a folder of published results
 resumable, and what published logs with resumes are compared with.

@@ -1,4 +1,4 @@
-"""``runstats.json``: what a session has spent (behaviour specification, section 4.4)."""
+"""``runstats.json``: what a session has spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which test speaks next: the interleaving of tests in one conversation, as a pure state machine (behaviour specification, section 3).
+"""Which test speaks next: the interleaving of tests in one conversation, as a pure state machine.
 
 A driver calls ``next`` with the virtual time, does what the action says, and tells the result by ``replied``, ``answered`` or
 ``evaluated``. The same tests, settings, times and results give the same actions and events; nothing else is read and nothing is written.

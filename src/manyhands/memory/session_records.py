@@ -33,7 +33,7 @@ def session_record(session: Session, name: str) -> dict[str, Any]:
     return {
         "agent": name,
         "simulated": session.agent.simulated,
-        **_scores(datasets, reasons),
+        **dataset_scores(datasets, reasons),
         "tests": tests,
         "total_tokens": counters.total_tokens,
         "agent_tokens": counters.agent_tokens,
@@ -57,10 +57,11 @@ def true_record(record: Mapping[str, Any], datasets: Mapping[str, BaseDataset], 
         scores.setdefault(name, []).append(score)
         if score is None:
             reasons.setdefault(name, NO_JUDGE)
-    return {**record, **_scores(scores, reasons)}
+    return {**record, **dataset_scores(scores, reasons)}
 
 
-def _scores(datasets: Mapping[str, Sequence[float | None]], reasons: Mapping[str, str]) -> dict[str, Any]:
+def dataset_scores(datasets: Mapping[str, Sequence[float | None]], reasons: Mapping[str, str]) -> dict[str, Any]:
+    """What the scores of tests, by dataset, come to. ``reasons``: why datasets have no score."""
     known = {
         dataset: [score for score in scores if score is not None]
         for dataset, scores in sorted(datasets.items())

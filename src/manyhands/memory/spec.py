@@ -1,6 +1,6 @@
 """The settings of a run of the memory benchmark.
 
-The first six are those of the original's ``run_benchmark.py`` (behaviour specification, section 1.1).
+The first six are those of the original's ``run_benchmark.py``.
 """
 
 from __future__ import annotations

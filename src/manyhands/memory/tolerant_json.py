@@ -1,6 +1,6 @@
 """JSON in the answers of agents: strict where it can be, else repaired in small steps.
 
-The repairs are those of the parser by which the published results were scored (behaviour specification, section 5), neither fewer nor
+The repairs are those of the parser by which the published results were scored, neither fewer nor
 more: what it could not read scored nothing, so a cleverer parser would give other scores.
 """
 

@@ -1,4 +1,4 @@
-"""Which tests wait, for what, and which may go on (behaviour specification, sections 3.3 and 3.4)."""
+"""Which tests wait, for what, and which may go on."""
 
 from __future__ import annotations
 

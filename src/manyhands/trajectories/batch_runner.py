@@ -1,4 +1,4 @@
-"""Running trajectory batches from Python, with the interface of the original ``BatchRunner`` (seed document, "Programmatic Use").
+"""Running trajectory batches from Python, with the interface of the original ``BatchRunner``.
 
 Nothing that the command line would print is lost: notes are passed to a callback or the logger ``manyhands``, and are in the result;
 messages name parameters where those of the command line name options (``core.python_words``).

@@ -1,4 +1,4 @@
-"""Lines of ``trajectories.jsonl`` (specification, section 6).
+"""Lines of ``trajectories.jsonl``.
 
 All lines of all runs of a version have the same fields with the same types (see ``trajectories.schema``), so that Arrow, Parquet and
 Hugging Face Datasets read them with one schema, in whatever order and wherever they cut the files. Hence tools that are not built in

@@ -1,4 +1,4 @@
-"""Which trajectories are good enough to keep, and how much of their turns are reasoned (specification, section 6)."""
+"""Which trajectories are good enough to keep, and how much of their turns are reasoned."""
 
 from __future__ import annotations
 

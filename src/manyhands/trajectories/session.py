@@ -22,6 +22,7 @@ from manyhands.agents.setup import (
 )
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.version import VERSION
+from manyhands.core.wording import are, counted
 from manyhands.engine.folders import is_made, open_reader
 from manyhands.engine.run import create_run
 from manyhands.tools.distributions import availability_notice
@@ -189,10 +190,11 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
 
 def _tell_chat(prepared: Prepared, notice: Notice) -> None:
     if prepared.own_systems:
+        rows = counted(prepared.own_systems, "row")
         added = ", with --ephemeral_system_prompt behind it" if prepared.options.ephemeral_system_prompt else ""
-        notice(f"{prepared.own_systems} rows have a system prompt of their own: it is sent in place of ours{added}")
+        notice(f"{rows} with a system prompt of their own: it is sent in place of ours{added}")
     if prepared.own_messages:
-        notice(f"{prepared.own_messages} rows bring messages: their conversations begin with them")
+        notice(f"{counted(prepared.own_messages, 'row')} with messages: the conversation begins with them")
 
 
 def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: Notice) -> None:
@@ -211,9 +213,8 @@ def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: N
             f"statistics.json says which models made them{wording}"
         )
     if adoption.other_work:
-        notice(
-            f"{adoption.other_work} rows with a system prompt or messages of their own are performed anew: the original used neither"
-        )
+        rows = f"{counted(adoption.other_work, 'row')} with a system prompt or messages of their own"
+        notice(f"{rows} {are(adoption.other_work)} performed anew: the original used neither")
     if adoption.cut_off:
         notice(
             f"{adoption.cut_off} of the finished ones end on a tool's answer: a model call failed there, but they were saved"

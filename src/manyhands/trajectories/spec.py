@@ -1,6 +1,6 @@
 """The settings of a trajectory batch.
 
-Names and defaults of those that the original batch runner has are its own (behaviour specification, section 1.1).
+Names and defaults of those that the original batch runner has are its own.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ def _answer(value: str, ids: Sequence[str], undo: Callable[[str], str]) -> Messa
 
 
 def _call(call: Mapping[str, Any], call_id: str) -> ToolCall:
-    function = {"name": str(call["name"]), "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
-    return {"id": call_id, "type": "function", "function": function}  # type: ignore[typeddict-item]
+    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    return {"id": call_id, "type": "function", "function": {"name": str(call["name"]), "arguments": arguments}}
 
 
 def _result(answer: Mapping[str, Any]) -> Message:

@@ -132,7 +132,7 @@ class AgentConversation:
 
 
 def _record(result: AgentResult, seconds: float) -> dict[str, Any]:
-    """A conversation as a record of section 3.3 of the behaviour specification."""
+    """A conversation as a record (see ``evals.records``)."""
     figures = figures_of(result.usage, 1000 * seconds)
     record: dict[str, Any] = {
         "output": list(output_of(result.messages)),

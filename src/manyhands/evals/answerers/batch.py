@@ -105,7 +105,7 @@ class BatchAnswerer:
         return report
 
     def _share_ms(self, report: BatchReport) -> int:
-        """Section 3.4 of the behaviour specification: the command's time, divided by its tests."""
+        """The command's time, divided by its tests."""
         if self._share[0] is not report:
             self._share = report, round(1000 * report.seconds / max(1, self._tests))
         return self._share[1]

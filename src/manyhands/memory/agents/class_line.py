@@ -1,4 +1,4 @@
-"""An agent that is a Python class, in this process: the methods of the original's agents (behaviour specification, section 6).
+"""An agent that is a Python class, in this process: the methods of the original's agents.
 
 ``reply(user_message, agent_response=None)`` is needed; ``reset()``, ``save()``, ``load()``, ``forward_time(seconds)``,
 ``observe(message, reply)`` and ``close()`` are called where the class has them. Methods may be coroutines. What the class adds to its

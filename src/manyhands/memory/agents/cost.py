@@ -9,7 +9,7 @@ from manyhands.memory.agents.protocol import DEFAULT_MESSAGE_SIZE, Answer, Incom
 from manyhands.memory.agents.window import OVERHEAD, TokenLength, Window
 
 REPLY_TOKENS = 106
-"""Tokens of a reply, as the original's estimator has them (behaviour specification, section 6)."""
+"""Tokens of a reply, as the original's estimator has them."""
 _REPLY = " ".join(["word"] * REPLY_TOKENS)
 
 

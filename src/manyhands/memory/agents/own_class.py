@@ -1,4 +1,4 @@
-"""A person's class as an agent: what it takes, what it is called, and how it counts tokens (behaviour specification, section 6).
+"""A person's class as an agent: what it takes, what it is called, and how it counts tokens.
 
 Classes written for the original's agents have a ``name``, which tells one agent from another, and a ``token_len``; both are often
 properties or methods that need an object.

@@ -1,4 +1,4 @@
-"""What an agent is to the benchmark (behaviour specification, section 6)."""
+"""What an agent is to the benchmark."""
 
 from __future__ import annotations
 

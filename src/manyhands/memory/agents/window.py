@@ -25,8 +25,8 @@ class Pair:
 class Window:
     """A conversation, and the newest part of it that fits.
 
-    The original started its budget with the size of the whole history instead of the part that is kept (behaviour specification,
-    section 6), so that long histories left the model with nothing but the last message; this one counts what is kept.
+    The original started its budget with the size of the whole history instead of the part that is kept,
+    so that long histories left the model with nothing but the last message; this one counts what is kept.
     """
 
     def __init__(self, token_length: TokenLength, limit: int | None, reserve: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 _NONE, _FULL = (188, 66, 66), (126, 188, 66)
-"""Of no points and of all (behaviour specification, section 7)."""
+"""Of no points and of all."""
 UNSCORED = "#8c959f"
 AGENTS = (
     "#4477aa",

@@ -118,7 +118,7 @@ def unscored(figures: AgentFigures) -> Iterator[str]:
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
         number, listed = counted(len(names), "dataset"), ", ".join(map(brief, names))
-        yield f"{number} without a score, left out of the score and of what it is of: {listed} ({brief(reason)})."
+        yield f"{number} without a score, left out of all figures: {listed} ({brief(reason)})."
 
 
 def warnings(agent: Reported) -> Iterator[str]:
