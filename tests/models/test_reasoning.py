@@ -43,6 +43,8 @@ tagged = st.lists(
         ({"content": "a</think> yes", "thinking": "b"}, "b", "a</think> yes"),
         ({"content": "<think>a</think>", "reasoning_details": [{"data": "x"}]}, "", "<think>a</think>"),
         ({"content": "<think>a</think>b", "reasoning": "", "reasoning_details": []}, "a", "b"),
+        ({"content": "<think>a</think>b", "reasoning_details": [{"type": "reasoning.text", "text": ""}]}, "a", "b"),
+        ({"content": [{"text": "<think>a</think>b"}, {"type": "thinking", "thinking": " "}]}, "a", "b"),
         ({"content": "<think>a</think>b", "reasoning": None, "reasoning_content": " "}, "a", "b"),
         (
             {"content": [{"type": "thinking", "thinking": "p"}, {"text": "<think>a</think>y"}]},

@@ -43,16 +43,14 @@ def gather(message: Mapping[str, Any], *, implied_think: bool = False) -> Gather
     """
     content = message.get("content")
     own: list[str] = []
-    in_parts = False
     if content is not None and not isinstance(content, str):
-        in_parts = _has_reasoning_part(content)
         own, content = _split_parts(content)
     parts = [flatten(message.get(name)) for name in FIELDS if message.get(name) is not None]
     details = message.get("reasoning_details")
     if details:
         parts += _details(details)
     parts += own
-    sent = bool(details) or in_parts or any(part.strip() for part in parts)
+    sent = any(part.strip() for part in parts) or _is_withheld(details)
     unbegun = False
     if content and not sent and "<" in content:
         found, rest = split_inline(content, implied=implied_think)
@@ -208,10 +206,6 @@ def _is_unbegun(content: str) -> bool:
     return bool(tags) and all(tag[1] for tag in tags)
 
 
-def _has_reasoning_part(content: Json) -> bool:
-    return any(map(_is_reasoning_part, content if isinstance(content, list) else [content]))
-
-
 def _split_parts(content: Json) -> tuple[list[str], str]:
     parts = content if isinstance(content, list) else [content]
     thoughts = [flatten(part) for part in parts if _is_reasoning_part(part)]
@@ -220,6 +214,14 @@ def _split_parts(content: Json) -> tuple[list[str], str]:
 
 def _is_reasoning_part(part: Json) -> bool:
     return isinstance(part, dict) and part.get("type") in _REASONING_PARTS
+
+
+def _is_withheld(details: Json) -> bool:
+    """Whether there is reasoning that nobody but the server can read."""
+    return any(
+        isinstance(item, dict) and bool(item.get("data"))
+        for item in (details if isinstance(details, list) else [details])
+    )
 
 
 def _details(details: Json) -> Iterator[str]:
