@@ -132,6 +132,23 @@ def test_a_longer_part_takes_the_place_of_what_it_holds() -> None:
     assert join_distinct(["a", "x", "a b c"]) == "a b c\n\nx"
 
 
+@pytest.mark.parametrize(
+    ("message", "reasoning", "content"),
+    [
+        ({"content": "Let me se"}, "Let me se", ""),
+        ({"content": "So.</think>Let me se"}, "So.", "Let me se"),
+        ({"content": "Let me se", "reasoning": "So."}, "So.", "Let me se"),
+        ({"content": "Let me se", "reasoning_details": [{"data": "x"}]}, "", "Let me se"),
+    ],
+)
+def test_what_is_cut_off_within_reasoning_that_the_template_opened(
+    message: dict[str, Any], reasoning: str, content: str
+) -> None:
+    assert gather(message, implied_think=True, cut_off=True) == Gathered(reasoning, content)
+    assert gather({"content": "Let me se"}, implied_think=True) == Gathered("", "Let me se")
+    assert gather({"content": "Let me se"}, cut_off=True) == Gathered("", "Let me se")
+
+
 def test_has_reasoning() -> None:
     assert has_reasoning({"content": "y", "reasoning": "r"})
     assert has_reasoning({"content": "<REASONING_SCRATCHPAD>r</REASONING_SCRATCHPAD>"})

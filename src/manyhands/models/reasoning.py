@@ -36,10 +36,11 @@ class Gathered:
     unbegun: bool = False
 
 
-def gather(message: Mapping[str, Any], *, implied_think: bool = False) -> Gathered:
+def gather(message: Mapping[str, Any], *, implied_think: bool = False, cut_off: bool = False) -> Gathered:
     """Take an assistant message as a server sent it apart into reasoning and content. Never fails, whatever was sent.
 
     ``implied_think``: the server's template opens the reasoning block in the prompt, so that content may end one that it does not begin.
+    ``cut_off``: the token limit ended the answer; under ``implied_think`` it is all reasoning if it did not come to that end.
     """
     content = message.get("content")
     own: list[str] = []
@@ -52,7 +53,9 @@ def gather(message: Mapping[str, Any], *, implied_think: bool = False) -> Gather
     parts += own
     sent = any(part.strip() for part in parts) or _is_withheld(details)
     unbegun = False
-    if content and not sent and "<" in content:
+    if content and not sent and implied_think and cut_off and not _TAG.search(content):
+        parts, content = [content], ""
+    elif content and not sent and "<" in content:
         found, rest = split_inline(content, implied=implied_think)
         unbegun = rest is content and _is_unbegun(content)
         parts, content = found, rest
