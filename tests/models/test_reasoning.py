@@ -38,6 +38,8 @@ tagged = st.lists(
         ({"content": "<think>\nplan\n</think>\n\nyes"}, "plan", "yes"),
         ({"content": "<thought>plan</thought>yes"}, "plan", "yes"),
         ({"content": "<Thinking>plan</Thinking>yes"}, "plan", "yes"),
+        ({"content": '<think effort="low">plan</think >yes'}, "plan", "yes"),
+        ({"content": "<thinker>plan</thinker>yes"}, "", "<thinker>plan</thinker>yes"),
         ({"content": "<think>plan</think>yes", "reasoning": "plan"}, "plan", "<think>plan</think>yes"),
         ({"content": " <think>a</think> yes ", "reasoning_content": "b"}, "b", " <think>a</think> yes "),
         ({"content": "a</think> yes", "thinking": "b"}, "b", "a</think> yes"),

@@ -123,13 +123,13 @@ def test_a_conversation_goes_on_from_given_tool_results(tmp_path: Path) -> None:
 
 
 def test_a_think_block_that_opens_a_given_answer_is_its_reasoning_and_is_sent_as_it_was_given(tmp_path: Path) -> None:
-    answers = [
+    answers: list[dict[str, Any]] = [
         {"role": "assistant", "content": "<think>\nSo.\n</think>\n\nYes, </think>."},
         {"role": "assistant", "content": "<think>Text</think> here.", "reasoning_content": "Own."},
         {"role": "assistant", "content": [{"type": "thinking", "thinking": "P."}, {"type": "text", "text": "Parts."}]},
         {"role": "assistant", "content": "<think>Go.</think>", "tool_calls": [CALL]},
     ]
-    given = [message for answer in answers[:3] for message in (USER, answer)]
+    given: list[dict[str, Any]] = [message for answer in answers[:3] for message in (USER, answer)]
     given += [USER, answers[3], {"role": "tool", "tool_call_id": "c1", "content": "hello"}]
     folder = BatchFolder(tmp_path, [{"messages": given}])
     ran, (asked,) = batch(folder)

@@ -23,7 +23,7 @@ FIELDS = ("reasoning", "reasoning_content", "thinking")
 _DETAIL_FIELDS = ("summary", "content", "text")
 _REASONING_PARTS = ("thinking", "reasoning")
 # Not within backquotes: there a tag is spoken of, not used.
-_TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)>", re.IGNORECASE)
+_TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)(?:\s[^<>]{0,200})?>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
