@@ -38,11 +38,15 @@ tagged = st.lists(
         ({"content": "<think>\nplan\n</think>\n\nyes"}, "plan", "yes"),
         ({"content": "<thought>plan</thought>yes"}, "plan", "yes"),
         ({"content": "<Thinking>plan</Thinking>yes"}, "plan", "yes"),
+        ({"content": '<think effort="low">plan</think >yes'}, "plan", "yes"),
+        ({"content": "<thinker>plan</thinker>yes"}, "", "<thinker>plan</thinker>yes"),
         ({"content": "<think>plan</think>yes", "reasoning": "plan"}, "plan", "<think>plan</think>yes"),
         ({"content": " <think>a</think> yes ", "reasoning_content": "b"}, "b", " <think>a</think> yes "),
         ({"content": "a</think> yes", "thinking": "b"}, "b", "a</think> yes"),
         ({"content": "<think>a</think>", "reasoning_details": [{"data": "x"}]}, "", "<think>a</think>"),
         ({"content": "<think>a</think>b", "reasoning": "", "reasoning_details": []}, "a", "b"),
+        ({"content": "<think>a</think>b", "reasoning_details": [{"type": "reasoning.text", "text": ""}]}, "a", "b"),
+        ({"content": [{"text": "<think>a</think>b"}, {"type": "thinking", "thinking": " "}]}, "a", "b"),
         ({"content": "<think>a</think>b", "reasoning": None, "reasoning_content": " "}, "a", "b"),
         (
             {"content": [{"type": "thinking", "thinking": "p"}, {"text": "<think>a</think>y"}]},
@@ -128,6 +132,23 @@ def test_answers_that_end_reasoning_which_they_do_not_begin_are_known(message: d
 
 def test_a_longer_part_takes_the_place_of_what_it_holds() -> None:
     assert join_distinct(["a", "x", "a b c"]) == "a b c\n\nx"
+
+
+@pytest.mark.parametrize(
+    ("message", "reasoning", "content"),
+    [
+        ({"content": "Let me se"}, "Let me se", ""),
+        ({"content": "So.</think>Let me se"}, "So.", "Let me se"),
+        ({"content": "Let me se", "reasoning": "So."}, "So.", "Let me se"),
+        ({"content": "Let me se", "reasoning_details": [{"data": "x"}]}, "", "Let me se"),
+    ],
+)
+def test_what_is_cut_off_within_reasoning_that_the_template_opened(
+    message: dict[str, Any], reasoning: str, content: str
+) -> None:
+    assert gather(message, implied_think=True, cut_off=True) == Gathered(reasoning, content)
+    assert gather({"content": "Let me se"}, implied_think=True) == Gathered("", "Let me se")
+    assert gather({"content": "Let me se"}, cut_off=True) == Gathered("", "Let me se")
 
 
 def test_has_reasoning() -> None:

@@ -201,6 +201,22 @@ def test_times_of_adopted_lines_are_text_to_every_reader(tmp_path: Path, written
     assert str(table.schema.field("metadata").type.field("timestamp").type) == "string"
 
 
+ODD = [None, "3", 1.5, True, [], [None], {}, {"read_file": None}, {"read_file": {"count": "2"}}, 1 << 80, -1]
+
+
+@pytest.mark.parametrize(
+    "field", ["api_calls", "completed", "toolsets_used", "tool_stats", "tool_error_counts", "metadata"]
+)
+def test_values_of_other_kinds_break_neither_lines_nor_statistics(tmp_path: Path, field: str) -> None:
+    prompts = [f"{field} {place}" for place in range(len(ODD))]
+    folder = BatchFolder(tmp_path, prompts)
+    leave(folder, batch_0=[{**left(0, prompt), field: odd} for prompt, odd in zip(prompts, ODD, strict=True)])
+    ran = folder.batch("--model=simulated", "--resume")
+    assert (ran.code, len(folder.lines())) == (0, len(ODD)), ran
+    assert pyarrow.json.read_json(folder.run() / "trajectories.jsonl").num_rows == len(ODD)
+    assert folder.json("statistics.json")["adopted"] == len(ODD)
+
+
 def test_the_originals_files_are_kept_as_they_were(folder: BatchFolder) -> None:
     before = {path.name: path.read_bytes() for path in folder.run().iterdir()}
     adopted(folder)

@@ -122,6 +122,33 @@ def test_a_conversation_goes_on_from_given_tool_results(tmp_path: Path) -> None:
     assert run_command(tmp_path, "check", "r").code == 0
 
 
+def test_a_think_block_that_opens_a_given_answer_is_its_reasoning_and_is_sent_as_it_was_given(tmp_path: Path) -> None:
+    answers: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "<think>\nSo.\n</think>\n\nYes, </think>."},
+        {"role": "assistant", "content": "<think>Text</think> here.", "reasoning_content": "Own."},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "P."}, {"type": "text", "text": "Parts."}]},
+        {"role": "assistant", "content": "<think>Go.</think>", "tool_calls": [CALL]},
+    ]
+    given: list[dict[str, Any]] = [message for answer in answers[:3] for message in (USER, answer)]
+    given += [USER, answers[3], {"role": "tool", "tool_call_id": "c1", "content": "hello"}]
+    folder = BatchFolder(tmp_path, [{"messages": given}])
+    ran, (asked,) = batch(folder)
+    assert ran.code == 0, ran
+    assert [message["content"] for message in asked if message["role"] == "assistant"] == [
+        answer["content"] for answer in answers
+    ]
+    (line,) = folder.lines()
+    assert [turn["value"].partition("<tool_call>")[0] for turn in line["conversations"] if turn["from"] == "gpt"] == [
+        "<think>\nSo.\n</think>\nYes, <\\/think>.",
+        "<think>\nOwn.\n</think>\n<\\think>Text<\\/think> here.",
+        "<think>\nP.\n</think>\nParts.",
+        "<think>\nGo.\n</think>\n",
+        "<think>\nI think so.\n</think>\nDone.",
+    ]
+    assert json.loads(line["metadata"]["given"])["turns"] == 9
+    assert folder.json("statistics.json")["reasoning_statistics"]["total_assistant_turns"] == 1
+
+
 def test_reasoning_that_was_given_does_not_keep_a_trajectory_without(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, [{"messages": STARTED}])
     batch(folder, responses=(chat_response("Quick."),))

@@ -68,6 +68,14 @@ def test_a_conversation_may_go_on_from_a_result(tmp_path: Any) -> None:
     assert found.messages[1:] == (CALLS, {**RESULT, "name": "find"})
 
 
+def test_results_are_put_in_the_order_of_their_calls(tmp_path: Any) -> None:
+    calls = {**CALLS, "tool_calls": [{**CALL, "id": name} for name in "abc"]}
+    results = [{**RESULT, "tool_call_id": name, "content": name} for name in "cab"]
+    found = row(tmp_path, messages=[USER, CALLS, RESULT, calls, *results])
+    assert [message["content"] for message in found.messages[3:]] == [None, "a", "b", "c"]
+    assert found.messages[2] == {**RESULT, "name": "find"}
+
+
 def test_the_usual_variations_are_read(tmp_path: Any) -> None:
     odd_call = {"id": "c1", "function": {"name": "find", "arguments": {"q": 1}, "extra": None}}
     odd = {"role": "assistant", "reasoning_content": "Hm.", "tool_calls": [odd_call], "weight": 1, "name": None}

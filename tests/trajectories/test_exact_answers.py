@@ -129,6 +129,19 @@ def test_a_lone_closing_tag_ends_reasoning_where_the_template_opens_it(place: Pl
     place.checked()
 
 
+def test_reasoning_that_is_cut_off_before_its_end_is_no_beginning_of_an_answer(tmp_path: Path) -> None:
+    cut_off = chat_response("Let me thi")
+    cut_off["choices"][0]["finish_reason"] = "length"
+    with ServerThread([cut_off, chat_response("So.</think>Yes.")]) as server:
+        place = Place(tmp_path, server)
+        place.batch(["p"], "--implied_think")
+        assert [len(body["messages"]) for body in server.bodies] == [2, 2]
+    (line,) = place.folder.lines()
+    assert [turn["value"] for turn in line["conversations"][1:]] == ["p", "<think>\nSo.\n</think>\nYes."]
+    assert place.outputs()[0]["extra"]["raw"] == {"content": "Let me thi"}
+    place.checked()
+
+
 @pytest.mark.parametrize("executor", ["local", "processes"])
 def test_answers_that_look_so_bring_up_the_option_once(place: Place, executor: str) -> None:
     rows = ["lone closing", "lone closing", "own reasoning", "lone closing"]

@@ -21,6 +21,7 @@ RAW = "raw"
 UNBEGUN = "unbegun_reasoning"
 """In a completion's ``extra``: the content ends reasoning that it does not begin (see ``Gathered.unbegun``)."""
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+_CUT_OFF = ("length", "max_tokens")
 _CHARACTERS_PER_TOKEN = 4
 _MOST_CALLS = 10_000
 """Tool calls of an answer. What has more of them is no answer: every one is recorded, and answered."""
@@ -43,7 +44,7 @@ def parse_completion(
     sent = choice.get("message")
     if not isinstance(sent, dict):
         raise Unreadable("the answer's first choice has no message")
-    gathered = gather(sent, implied_think=implied_think)
+    gathered = gather(sent, implied_think=implied_think, cut_off=choice.get("finish_reason") in _CUT_OFF)
     message = _message(sent, gathered)
     extra = _extra(payload, choice)
     if raw := _raw(sent, message):

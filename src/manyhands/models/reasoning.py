@@ -23,7 +23,7 @@ FIELDS = ("reasoning", "reasoning_content", "thinking")
 _DETAIL_FIELDS = ("summary", "content", "text")
 _REASONING_PARTS = ("thinking", "reasoning")
 # Not within backquotes: there a tag is spoken of, not used.
-_TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)>", re.IGNORECASE)
+_TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)(?:\s[^<>]{0,200})?>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,26 @@ class Gathered:
     unbegun: bool = False
 
 
-def gather(message: Mapping[str, Any], *, implied_think: bool = False) -> Gathered:
+def gather(message: Mapping[str, Any], *, implied_think: bool = False, cut_off: bool = False) -> Gathered:
     """Take an assistant message as a server sent it apart into reasoning and content. Never fails, whatever was sent.
 
     ``implied_think``: the server's template opens the reasoning block in the prompt, so that content may end one that it does not begin.
+    ``cut_off``: the token limit ended the answer; under ``implied_think`` it is all reasoning if it did not come to that end.
     """
     content = message.get("content")
     own: list[str] = []
-    in_parts = False
     if content is not None and not isinstance(content, str):
-        in_parts = _has_reasoning_part(content)
         own, content = _split_parts(content)
     parts = [flatten(message.get(name)) for name in FIELDS if message.get(name) is not None]
     details = message.get("reasoning_details")
     if details:
         parts += _details(details)
     parts += own
-    sent = bool(details) or in_parts or any(part.strip() for part in parts)
+    sent = any(part.strip() for part in parts) or _is_withheld(details)
     unbegun = False
-    if content and not sent and "<" in content:
+    if content and not sent and implied_think and cut_off and not _TAG.search(content):
+        parts, content = [content], ""
+    elif content and not sent and "<" in content:
         found, rest = split_inline(content, implied=implied_think)
         unbegun = rest is content and _is_unbegun(content)
         parts, content = found, rest
@@ -208,10 +209,6 @@ def _is_unbegun(content: str) -> bool:
     return bool(tags) and all(tag[1] for tag in tags)
 
 
-def _has_reasoning_part(content: Json) -> bool:
-    return any(map(_is_reasoning_part, content if isinstance(content, list) else [content]))
-
-
 def _split_parts(content: Json) -> tuple[list[str], str]:
     parts = content if isinstance(content, list) else [content]
     thoughts = [flatten(part) for part in parts if _is_reasoning_part(part)]
@@ -220,6 +217,14 @@ def _split_parts(content: Json) -> tuple[list[str], str]:
 
 def _is_reasoning_part(part: Json) -> bool:
     return isinstance(part, dict) and part.get("type") in _REASONING_PARTS
+
+
+def _is_withheld(details: Json) -> bool:
+    """Whether there is reasoning that nobody but the server can read."""
+    return any(
+        isinstance(item, dict) and bool(item.get("data"))
+        for item in (details if isinstance(details, list) else [details])
+    )
 
 
 def _details(details: Json) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 from manyhands.core.jsonio import Json, line, loads
@@ -123,6 +124,8 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
             raise place.error(f"comes before the result of the tool call {next(iter(waiting))!r}")
         if role == "tool":
             checked.append(_tool_message(message, waiting, place))
+            if not waiting:
+                _order_results(checked)
         elif role == "user":
             checked.append({"role": "user", "content": place.parts(message.get("content"), "content", empty=False)})
         else:
@@ -131,6 +134,13 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
     if waiting:
         raise BadChat(f'"messages" ends before the result of the tool call {next(iter(waiting))!r}')
     return checked
+
+
+def _order_results(messages: list[Message]) -> None:
+    """Put the results at the end of messages in the order of their calls: readers of trajectories pair them by their places."""
+    results = len(list(takewhile(lambda message: message["role"] == "tool", reversed(messages))))
+    places = {call["id"]: place for place, call in enumerate(messages[-results - 1]["tool_calls"])}
+    messages[-results:] = sorted(messages[-results:], key=lambda message: places[message["tool_call_id"]])
 
 
 def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], place: _Place) -> Message:

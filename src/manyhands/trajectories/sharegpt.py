@@ -24,7 +24,7 @@ from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, ToolCall, text_of
-from manyhands.models.reasoning import blocks, standing_in
+from manyhands.models.reasoning import blocks, gather, standing_in
 from manyhands.tools.protocol import Tool
 from manyhands.trajectories.tags import Escaping
 
@@ -134,7 +134,7 @@ def to_sharegpt(
             turns.append({"from": "human", "value": escaping.text(text_of(message.get("content")))})
         elif role == "assistant":
             calls = message.get("tool_calls") or ()
-            turns.append({"from": "gpt", "value": _gpt_value(message, calls, escaping)})
+            turns.append({"from": "gpt", "value": _gpt_value(_with_reasoning_apart(message), calls, escaping)})
     _add_results(turns, calls, results, escaping)
     return turns
 
@@ -169,6 +169,14 @@ def _joined(first: Message, second: Message) -> Message:
         if first.get(key):
             joined = cast(Message, {**joined, key: first[key]})
     return joined
+
+
+def _with_reasoning_apart(message: Message) -> Message:
+    """An answer that a row brought, read as if a server had sent it: what this run's model answered was read when it came."""
+    if "_given" not in message:
+        return message
+    gathered = gather(message)
+    return cast(Message, {**message, "content": gathered.content, "reasoning": gathered.reasoning})
 
 
 def _gpt_value(message: Message, calls: Sequence[ToolCall], escaping: Escaping | None = None) -> str:
