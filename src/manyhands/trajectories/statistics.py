@@ -12,6 +12,7 @@ from manyhands.core.messages import text_of
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.trajectories.entry import local_time, system_digest
+from manyhands.trajectories.original import counts_of, object_of, whole_of
 from manyhands.trajectories.quality import NO_REASONING, ReasoningCounts
 
 ToolStats = dict[str, dict[str, int]]
@@ -63,15 +64,11 @@ def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, 
 def record_of_entry(entry: Mapping[str, Any], messages_reasoned: ReasoningCounts | None = None) -> dict[str, Any]:
     """The like for an adopted line of the original's. Without ``messages_reasoned`` a turn counts as reasoned if its
     think block is not empty."""
-    stats: Mapping[str, Mapping[str, int]] = entry.get("tool_stats") or {}
+    stats = {name: counts_of(counts) for name, counts in object_of(entry.get("tool_stats")).items()}
     reasoning = messages_reasoned or _reasoning_of_turns(entry.get("conversations") or [])
     return {
-        "api_calls": entry.get("api_calls", 0),
-        "tools": {
-            name: [counts.get("count", 0), counts.get("failure", 0)]
-            for name, counts in stats.items()
-            if counts.get("count", 0)
-        },
+        "api_calls": whole_of(entry.get("api_calls")),
+        "tools": {name: [counts["count"], counts["failure"]] for name, counts in stats.items() if counts["count"]},
         "reasoning": list(reasoning),
     }
 
