@@ -210,3 +210,8 @@ def test_what_is_known_of_costs_beforehand() -> None:
     assert "--model" in (why("codex exec --json -") or "")
     assert "no price is known for nobodys" in (why("codex exec --json -m nobodys -") or "")
     assert AgentProgram.of(["claude", "-p", "--max-budget-usd", "0.5"]).most == 0.5
+
+
+def test_errors_without_a_word_are_told_as_such() -> None:
+    said = '{"type": "result", "is_error": true, "errors": [[], {"message": ""}, 5, "no credit"]}'
+    assert read_account(said, lambda usage: None).error == "no credit"

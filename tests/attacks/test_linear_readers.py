@@ -19,25 +19,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.agents import reading, tool_calls
+from manyhands.agents import account, reading, tool_calls
 from manyhands.agents.tool_names import repair_name
 from manyhands.agents.toolbox import Toolbox
-from manyhands.core import jsonio
+from manyhands.core import jsonio, likeness
 from manyhands.core.errors import ToolError
 from manyhands.core.redaction import Redactor
 from manyhands.csv_jobs import export_csv, formats, table_jsonl, template
 from manyhands.csv_jobs.found_json import find_result
+from manyhands.csv_jobs.given import Given, Repeated
 from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.evals import record_lines, variables
 from manyhands.graders import answer_json, dates, fields, judge_prompt, regex_size, skills, verdicts
 from manyhands.memory import rouge, tokens, tolerant_json
-from manyhands.memory.datasets import locations, restaurant_menu, settling
+from manyhands.memory.datasets import locations, quantities, restaurant_menu, settling
 from manyhands.memory.report import conversations
 from manyhands.models import openai_errors, reasoning, simulated
 from manyhands.testing.agent_doubles import FakeTool
 from manyhands.tools import edits, patches, results, schema, search, success, text
 from manyhands.tools.standard import standard_registry
 from manyhands.trajectories import sharegpt, tags, turns
+from manyhands.trajectories.batch_runner import WORDS
 
 SIZE = 40_000
 """Characters of the shorter text."""
@@ -166,6 +168,24 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "unknown arguments": (_mistaken, ("ab", "path", "old_string")),
     "cleaned arguments": (schema.cleaned, ("a", "\0", "\ud800", "é")),
     "result in output": (lambda said: find_result(said, _SCHEMA), JSON),
+    "prompt that may be repeated": (
+        lambda said: Repeated(Given(said, {}), _SCHEMA).without_prompt(said[1:]),
+        (*JSON, "[\n", "[{},\n", "a b\n", "{}\n"),
+    ),
+    "account of a program": (
+        lambda said: account.read_account(said, lambda usage: None),
+        (*JSON, '{"type":"result","usage":{}}\n', '{"type":"thread.started"}\n', '"error"'),
+    ),
+    "quantity": (quantities.quantity_in, (*NUMBER, "two ", "dozen ", "x", "½")),
+    "options in a message": (WORDS.text, ("--model", "=", "'", " ", "a", "-", "--x=", ")")),
+    "web page": (
+        lambda said: (
+            openai_errors.page_instead(said.encode()),
+            openai_errors.error_text(None, f"<html>{said}".encode()),
+        ),
+        ("<html", "<!--", "-->", "<title>", "<script", "</script>", "<", ">", *SPACE, "a"),
+    ),
+    "shape of a message": (likeness.shape, ("a", "1", "-", "0x", "_", " ", "g")),
     "any result in output": (lambda said: find_result(said, OutputSchema.of(None)), JSON),
     "JSON in an answer": (answer_json.json_in, (*JSON, "```\n", "~~~~\n")),
     "verdict": (verdicts.last_object, (*JSON, "\n{")),

@@ -227,3 +227,22 @@ def test_long_prompts_that_come_back_take_little_time(prompt: str, text: str) ->
 def test_a_very_long_event_is_read() -> None:
     text = f"log\n{framed('x ' * 600_000 + TEXT)}\ndone"
     assert find_result(text, ANSWER) == FoundResult(YES, ())
+
+
+@pytest.mark.parametrize("depth", [150, 250, 900, 5000])
+async def test_what_is_nested_too_deeply_is_no_result(depth: int) -> None:
+    nested = f'{{"score": 3, "more": {"[" * depth}{"]" * depth}}}'
+    for text in (nested, f"Here it is:\n{nested}\n", f"Here it is:\n```json\n{nested}\n```\nDone."):
+        assert isinstance(await found(text, None), NoResult) is (depth > 200)
+
+
+async def test_many_objects_are_looked_through_in_time() -> None:
+    """The last ones are candidates, so that no more of them need a look at the words around."""
+    answer = await found("{}\n" * 80_000 + "Done.\n", SCORE_SCHEMA)
+    assert answer == FoundResult({}, ("$: 'score' is a required property",))
+
+
+async def test_a_prompt_of_openings_takes_no_time() -> None:
+    began = time.process_time()
+    await found('{"score": 3}', SCORE_SCHEMA, instruction="[\n" * 30_000)
+    assert time.process_time() - began < 3

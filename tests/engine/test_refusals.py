@@ -27,7 +27,9 @@ def asking(answers: Answer, cause: Cause = Cause.MODEL_REFUSED) -> Callable[...,
     async def program(context: Context) -> Outcome:
         permit = await context.limits.acquire("key", Reserve(model="m"))
         said = answers(context)
-        report = CallReport() if said is None else CallReport(failed=True, said=said, refused=True)
+        report = CallReport()
+        if said is not None:
+            report = CallReport(failed=True, said=said, refused=True, by_content="HTTP 400" in said)
         context.limits.release(permit, report)
         if said is None:
             return Outcome(ItemState.COMPLETED)
@@ -93,6 +95,21 @@ async def test_a_model_that_is_taken_away_in_the_middle(tmp_path: Path) -> None:
     )
     assert (result.ledger["completed"], result.ledger["pending"], result.ledger["failed"]) == (30, 70, 0)
     assert "gone" in (result.stopped or "")
+
+
+async def test_many_items_of_their_own_fault_keep_no_others_from_being_answered(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def some(context: Context) -> str | None:
+        asked.append(int(context.item.key))
+        return "HTTP 400: inappropriate content" if asked[-1] < 50 else None
+
+    for session in (1, 2):
+        result = await performed(tmp_path / "r", asking(some), 100, concurrency=1)
+        assert (result.ledger["pending"], len(asked)) == (100, session * MOST)
+    result = await performed(tmp_path / "r", asking(some), 100, concurrency=1)
+    assert (result.stopped, result.ledger["failed"], result.ledger["completed"]) == (None, 50, 50)
+    assert asked == [*range(100), *range(2 * MOST)]
 
 
 async def test_refused_items_end_before_those_that_wait_for_them(tmp_path: Path) -> None:

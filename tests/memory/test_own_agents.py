@@ -276,3 +276,20 @@ async def test_a_server_that_resets_is_taken(folder: Path) -> None:
         run_ = opened(folder, url, isolated=True)
         assert (await performed(run_)).exit_code == 0
         assert seen.count("reset") == 1 + len(run_.workload.benchmark.definitions)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("(a=1)(b=2)", "more than one pair of brackets"),
+        ("(a=1).x(b=2)", "more than one pair of brackets"),
+        ("(a=1, a=2)", "one is named twice"),
+        ("(a={'x', 'y'})", "none that JSON has"),
+        ("(a=1e999)", "none that JSON has"),
+        ("(a=__import__('os'))", "plain values"),
+        ("(a=" + "-" * 100_000 + "1)", "plain values"),
+    ],
+)
+def test_arguments_are_plain_values_and_nothing_else(written: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        choose_agent(f"python:m.py:K{written}")

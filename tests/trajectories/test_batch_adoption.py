@@ -293,3 +293,21 @@ def test_a_folder_that_the_original_really_left(tmp_path: Path) -> None:
     assert (ledger["items"], ledger["completed"], ledger["discarded"]) == (20, 18, 2)
     assert len(datasets.load_dataset("json", data_files=str(folder.run() / "trajectories.jsonl"), split="train",
                                      cache_dir=str(tmp_path / "cache"))) == 18  # fmt: skip
+
+
+def test_lines_with_odd_fields_and_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "zq-0f3b7c9d2e8a4b6c"
+    monkeypatch.setenv("SOME_API_KEY", secret)
+    odd: list[dict[str, Any]] = [
+        {"tool_stats": 5, "tool_error_counts": 7},
+        {"tool_stats": {"read_file": 5, "patch": {"count": -5, "success": 10**30, "failure": "x"}}},
+        {"metadata": 5},
+        {"metadata": {"model": secret, "escaped_tags": 10**40, "timestamp": []}},
+        {"api_calls": "x", "toolsets_used": [1, {}], "completed": "yes"},
+    ]
+    made = BatchFolder(tmp_path, [f"p{place}" for place in range(len(odd))])
+    leave(made, batch_0=[{**left(place, f"p{place}"), **fields} for place, fields in enumerate(odd)])
+    assert made.batch("--resume", "--model=simulated").code == 0
+    assert [line["prompt_index"] for line in read_lines(made.run() / "trajectories.jsonl")] == [*range(len(odd))]
+    for path in made.run().glob("*.json*"):
+        assert secret not in path.read_text(encoding="utf-8")

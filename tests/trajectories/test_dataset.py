@@ -194,6 +194,13 @@ def test_json_files_that_cannot_be_read_on(tmp_path: Path, text: str | bytes, sa
     assert str(path) in str(caught.value)
 
 
+def test_an_element_that_is_nested_too_deeply_is_a_bad_row(tmp_path: Path) -> None:
+    deep = '{"prompt": "b", "x": ' + "[" * 300 + "]" * 300 + "}"
+    path = write(tmp_path, f'[{{"prompt": "a"}}, {deep}, {{"prompt": "c"}}]', "d.json")
+    found = scan(path)
+    assert (found.rows, [str(row) for row in found.bad_rows]) == (2, ["row 2: invalid JSON: nested too deeply"])
+
+
 def test_a_syntax_error_early_in_a_large_json_file_does_not_read_it_all(tmp_path: Path) -> None:
     path = write(tmp_path, '[{"prompt": oops},' + '{"prompt": "x"},' * 400_000 + "{}]", "d.json")
     with pytest.raises(UserError, match="line 1, column 13: Expecting value"):
@@ -242,6 +249,8 @@ def test_nulls_that_tables_put_into_content_parts_are_taken_out(tmp_path: Path) 
         (b'{"prompt": "\xff"}', "invalid UTF-8 at byte 13"),
         (b'{"prompt": NaN}', "invalid JSON: NaN is not JSON"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": "x", "a": ' + b"[" * 250 + b"]" * 250 + b"}", "nested too deeply"),
+        (b'{"messages": "[' + b"[" * 250 + b"]" * 250 + b']"}', '"messages" is text that is not JSON'),
         (b'"has prompt in it"', "not an object but text"),
         (b'["prompt"]', "not an object but a list"),
         (b"12", "not an object but a number"),

@@ -284,3 +284,19 @@ def test_turns_of_another_layout_are_named() -> None:
         messages_of({"conversations": [{"from": "robot", "value": "x"}]})
     with pytest.raises(ValueError):
         messages_of({"conversations": [{"from": "gpt", "value": "<tool_call>\nx\n</tool_call>"}]})
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"from": "gpt", "value": "<tool_call>\n{}\n</tool_call>"},
+        {"from": "gpt", "value": "<tool_call>" + "[" * 5000 + "</tool_call>"},
+        {"from": "tool", "value": "<tool_response>{}</tool_response>"},
+        {"from": "gpt", "value": 5},
+        {"value": "x"},
+        {"from": "robot", "value": "x"},
+    ],
+)
+def test_turns_of_another_layout_are_refused(turn: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="turn"):
+        messages_of({"conversations": [turn]})

@@ -134,7 +134,7 @@ def _of_result(event: Mapping[str, Any]) -> Usage:
 def _claimed(event: Mapping[str, Any], subtype: Json) -> str:
     """Why Claude Code failed, in its words."""
     errors = event.get("errors")
-    listed = "; ".join(map(_message, errors)) if isinstance(errors, list) else ""
+    listed = "; ".join(filter(None, map(_message, errors))) if isinstance(errors, list) else ""
     said = _message(event.get("result")) or listed
     kind = subtype if isinstance(subtype, str) and subtype.startswith("error") else ""
     return ": ".join(part for part in (kind, said) if part) or "an error"

@@ -98,11 +98,18 @@ def load_prefill(path: str) -> tuple[dict[str, Any], ...]:
 def read_text(path: str) -> str:
     """The text of a file that a setting names. Raises UserError naming the file."""
     try:
-        return FilePath(path).expanduser().read_text(encoding="utf-8-sig")
+        with FilePath(path).expanduser().open(encoding="utf-8-sig") as stream:
+            text = stream.read(_LONGEST_TEXT + 1)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text") from None
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}") from error
+    if len(text) > _LONGEST_TEXT:
+        raise UserError(f"{path}: longer than {_LONGEST_TEXT >> 20} million characters")
+    return text
+
+
+_LONGEST_TEXT = 64 << 20
 
 
 def check_messages(value: Any) -> tuple[dict[str, Any], ...]:

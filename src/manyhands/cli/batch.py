@@ -12,7 +12,7 @@ from rich.table import Table
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.performing import perform
-from manyhands.cli.plain import printable, shown_path
+from manyhands.cli.plain import one_line, shown_path
 from manyhands.cli.report import print_ending, print_ledger, print_usage
 from manyhands.cli.verbose import ItemLog
 from manyhands.core.jsonio import loads
@@ -126,7 +126,7 @@ def _makers(makers: list[dict[str, Any]]) -> str:
         if maker["program"] == ORIGINAL:
             models[maker["model"] or "a model that is not named"] += maker["trajectories"]
     own = sum(maker["trajectories"] for maker in makers if maker["program"] != ORIGINAL)
-    told = ", ".join(f"{printable(model)} {count}" for model, count in models.most_common(5))
+    told = ", ".join(f"{one_line(model, 100)} {count}" for model, count in models.most_common(5))
     return f"of the original program ({told}{', …' if len(models) > 5 else ''}); {own} made by this run"
 
 

@@ -80,7 +80,7 @@ def loads(data: bytes | str) -> Json:
 def loads_outside(data: bytes | str) -> Json:
     """Parse JSON that came from outside: a model's, a tool's, a server's. As ``loads``, but what is nested so deeply that it can't be
     worked on safely is refused."""
-    _check_depth(data)
+    check_depth(data)
     return loads(data)
 
 
@@ -168,7 +168,7 @@ def finite(value: Json) -> Json:
 def loads_mended(data: bytes | str) -> Json:
     """As ``loads_outside``, for what others said that must not be lost: NaN and infinities, which are not JSON, are read as null, and so
     are integers of thousands of digits."""
-    _check_depth(data)
+    check_depth(data)
     try:
         return loads(data)
     except ValueError:
@@ -184,8 +184,8 @@ def without_surrogates(text: str) -> str:
     return text
 
 
-def _check_depth(data: bytes | str) -> None:
-    """Raises TooDeep."""
+def check_depth(data: bytes | str) -> None:
+    """Raises TooDeep if a JSON document is nested more deeply than what comes from outside may be."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if raw.count(b"[") + raw.count(b"{") > MOST_NESTED:
         marks = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)

@@ -16,7 +16,7 @@ _MOST_NAMES = 5000
 _MOST_COMPARED = 10
 """Texts that are compared in full: those that have most characters in common with the one that was given."""
 
-_ID = re.compile(r"(?=[\w-]*[0-9])[\w-]{12,}|\b(?=[a-f]*[0-9])[0-9a-f]{6,}\b|\b0x[0-9a-f]+", re.IGNORECASE)
+_ID = re.compile(r"(?<![\w-])(?=[\w-]*[0-9])[\w-]{12,}|\b(?=[a-f]*[0-9])[0-9a-f]{6,}\b|\b0x[0-9a-f]+", re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]+")
 
 

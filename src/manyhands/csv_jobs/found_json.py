@@ -171,7 +171,7 @@ class _Search:
     def _among_prose(self, text: str) -> Iterator[Json]:
         """The values that stand in a text, likeliest first."""
         window = Window.of(text, least=_SCANNED)
-        places = window.places(most_read=_MOST_READ, least_read=_LEAST_READ)
+        places = window.places(most=MOST_CANDIDATES, most_read=_MOST_READ, least_read=_LEAST_READ)
         for part in _lines(places.rest):  # what the search did not come to
             yield object_or_list(part)
         yield from islice(places.likeliest, MOST_CANDIDATES)

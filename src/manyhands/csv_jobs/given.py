@@ -13,6 +13,10 @@ from manyhands.csv_jobs.schema import OutputSchema
 ROW, SCHEMA = "the row", "the output schema"
 _MOST_PLACES = 20
 _LEAST_PROSE = 2
+_MOST_READ = 1 << 20
+"""Characters of a prompt that are read in vain, from lines that seem to begin JSON and don't, before that is given up."""
+_LEAST_READ = 2000
+"""What such a line counts for at least."""
 _DECODER = json.JSONDecoder()
 
 
@@ -89,14 +93,16 @@ def _prose(lines: list[str]) -> list[int]:
     text = "\n".join(lines)
     inside = bytearray(len(lines) + 1)
     place = counted = 0
+    left = _MOST_READ
     for number, content in enumerate(lines):
         begins = counted
         counted += len(content) + 1
-        if begins < place or not content.lstrip().startswith(("{", "[")):
+        if left <= 0 or begins < place or not content.lstrip().startswith(("{", "[")):
             continue
         try:
             _, place = _DECODER.raw_decode(text, begins + len(content) - len(content.lstrip()))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            left -= _LEAST_READ + getattr(error, "pos", len(text)) - begins
             continue
         line = number + text.count("\n", begins, place)
         inside[number : line + 1] = b"\1" * (line + 1 - number)

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from manyhands.core.jsonio import Json, loads_outside
+from manyhands.core.jsonio import Json, TooDeep, check_depth, loads_outside
 
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _OPENING = re.compile(r"[{\[]")
@@ -78,22 +78,27 @@ class Window:
         end = text.find("\n", begin)  # of a line that is too long to be searched as a whole
         return cls(text[: len(text) if end < 0 else end], text[begin:])
 
-    def places(self, *, most_read: int, least_read: int) -> Places:
-        """Look through it. ``most_read``: characters that are read in vain, from openings that begin no JSON, before that is given up;
-        ``least_read``: what such an opening counts for at least."""
+    def places(self, *, most: int, most_read: int, least_read: int) -> Places:
+        """Look through it. ``most``: values of each kind that are found at most, the last ones of the text; ``most_read``: characters that
+        are read in vain, from openings that begin no JSON, before that is given up; ``least_read``: what such an opening counts for at
+        least."""
         fences, passed = _fences(self.text), 0
         blocks, reached = self._blocks(fences, most_read, least_read)
         found: list[_Block] = []
         fenced = False
-        for block in fences:
+        for block in reversed(fences):
+            if len(found) == most:
+                break
             meant = self._is_meant(block)
             found += [block] * meant
             passed += not meant
             fenced = fenced or meant
+        most += len(found)
         ending: list[_Block] = []
         starts = [0, *(line.end() for line in re.finditer("\n", self.text))]
-        earlier = 0
-        for block in blocks:
+        for block, earlier in zip(reversed(blocks), [*(block.end for block in reversed(blocks[:-1])), 0], strict=False):
+            if len(found) == most:
+                break
             start = starts[bisect_right(starts, block.begin) - 1]
             if (
                 earlier <= start
@@ -106,7 +111,6 @@ class Window:
                 meant = block is blocks[-1] and self._ends_text(block, start, earlier)
                 ending += [block] * meant
             passed += not meant and isinstance(block.value, dict)
-            earlier = block.end
         found.sort(key=lambda block: block.begin, reverse=True)
         order = [*found, *ending] if fenced else [*ending, *found]
         return Places(tuple(block.value for block in order), bool(passed), self.text[reached:])
@@ -127,6 +131,9 @@ class Window:
                 continue
             try:
                 value, end = decoder.raw_decode(self.text, place)
+                check_depth(self.text[place:end])
+            except TooDeep:
+                place = end
             except (ValueError, RecursionError) as error:
                 left -= least_read + getattr(error, "pos", len(self.text)) - place
                 place += 1

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.csv_jobs.rows import TableInfo
 from manyhands.csv_jobs.table_base import RawRow, Unit, at, reading, shown
 from manyhands.csv_jobs.table_text import choose_encoding, text_lines, undecoded
@@ -91,7 +91,7 @@ class _Line(NamedTuple):
 def _parse(number: int, line: str) -> _Line:
     line = line.rstrip(" \t\r\n")  # else an object that is cut off would be faulted behind the line's end, in column 1
     try:
-        value = loads(line)
+        value = loads_outside(line)
         if not isinstance(value, dict):
             return _Line(number, {}, "not a JSON object")
         # As many keys as there are colons behind quotes: none was named twice, and nothing in it has keys of its own.

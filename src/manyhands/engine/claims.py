@@ -1,4 +1,5 @@
-"""Which item is next: those never tried, in order of the input; those put back, when they are due."""
+"""Which item is next: those never tried, in order of the input; those put back, when they are due; at last those that were refused up to
+the end of an earlier session, since others may be answered."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from manyhands.engine.context import Item
 from manyhands.engine.reader import JournalReader
 
 PAGE = 256
+LAST = -1.0
+"""In place of the time from which on an item may be performed again: after all others."""
 DUE_INTERVAL = 0.25
 """Seconds between looks for items that have become due, while others wait."""
 
@@ -37,20 +40,22 @@ class Claims:
         self._clock = clock
         self._holds = holds
         self._freed: deque[int] = deque()
-        self._fresh: deque[Claimed] = deque()
+        self._fresh = _Pages(reader, "claim_fresh")
+        self._refused = _Pages(reader, "claim_refused")
         self._due: deque[Claimed] = deque()
-        self._position = -1
-        self._fresh_left = True
         self._looked_at = float("-inf")
         self._held: set[int] = set()
 
     def take(self) -> Claimed | None:
         """The next item, or None if there is none at this moment."""
-        while (claimed := self._take_due() or self._take_freed() or self._take_fresh()) is not None:
+        while (claimed := self._next()) is not None:
             self._held.add(claimed.item.number)
             if self._holds is None or not self._holds(claimed.item):
                 return claimed
         return None
+
+    def _next(self) -> Claimed | None:
+        return self._take_due() or self._take_freed() or self._fresh.take() or self._refused.take()
 
     def free(self, numbers: Iterable[int]) -> bool:
         """Items that were held are to be looked at again; whether there are any."""
@@ -70,15 +75,6 @@ class Claims:
         """Items may have become due."""
         self._looked_at = float("-inf")
 
-    def _take_fresh(self) -> Claimed | None:
-        if not self._fresh and self._fresh_left:
-            rows = self._reader.all("claim_fresh", self._position, PAGE)
-            self._fresh_left = len(rows) == PAGE
-            if rows:
-                self._position = rows[-1][-1]
-            self._fresh.extend(map(_claimed, rows))
-        return self._fresh.popleft() if self._fresh else None
-
     def _take_freed(self) -> Claimed | None:
         row = self._reader.item(str(self._freed.popleft())) if self._freed else None
         return None if row is None else Claimed(row.item, row.attempt, row.performances, row.failures)
@@ -93,6 +89,26 @@ class Claims:
             if claimed.item.number not in self._held:
                 return claimed
         return None
+
+
+class _Pages:
+    """Items that a query gives, in order of the input, a page at a time. ``query``: takes a position, and how many behind it."""
+
+    def __init__(self, reader: JournalReader, query: str) -> None:
+        self._reader = reader
+        self._query = query
+        self._page: deque[Claimed] = deque()
+        self._position = -1
+        self._left = True
+
+    def take(self) -> Claimed | None:
+        if not self._page and self._left:
+            rows = self._reader.all(self._query, self._position, PAGE)
+            self._left = len(rows) == PAGE
+            if rows:
+                self._position = rows[-1][-1]
+            self._page.extend(map(_claimed, rows))
+        return self._page.popleft() if self._page else None
 
 
 def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:

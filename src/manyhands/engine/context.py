@@ -52,7 +52,8 @@ class CallReport:
     ``remaining`` and ``reset_after`` (seconds) are the server's ``x-ratelimit-*`` figures where it sends them. ``unknown``: the call was
     made, and what it used can't be told, or only ``usage`` of it; its whole reserve counts as used. ``remark``: a line for the person,
     who is told it once however many calls have it. Of a call that failed, ``said``: why, in one line; ``refused``: it would be refused
-    again, whatever else is asked; ``again_in``: seconds until it is made again."""
+    again, whatever else is asked, or with ``by_content`` perhaps only because of what was asked; ``again_in``: seconds until it is made
+    again."""
 
     usage: Usage = ZERO
     rate_limited: bool = False
@@ -64,6 +65,7 @@ class CallReport:
     remark: str | None = None
     said: str | None = None
     refused: bool = False
+    by_content: bool = False
     again_in: float | None = None
 
 

@@ -15,7 +15,7 @@ from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import FAILURES, Cause, FailureRule
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.terminal import one_line
-from manyhands.engine.claims import Claimed, Claims
+from manyhands.engine.claims import LAST, Claimed, Claims
 from manyhands.engine.context import Item
 from manyhands.engine.executors.protocol import Executor
 from manyhands.engine.files import remove_tree
@@ -328,13 +328,13 @@ class Engine:
             self._wake_idle()
 
     async def _put_back_refused(self) -> None:
-        """What was refused up to the end of the session is performed another time, as if it had not been."""
+        """What was refused up to the end of the session is performed another time, as if it had not been, but after all others."""
         try:
             while self._refused:
                 claimed, performed = self._refused.popleft()
                 if performed.failure is not None:
                     self._store.add_failure(claimed.item.number, claimed.attempt, performed.failure)
-                await self._put_back(claimed)
+                await self._put_back(claimed, LAST)
         except StorageError as error:
             self.fail(error)
 

@@ -270,7 +270,7 @@ class SharedLimits:
             if key in self._troubles:
                 self._troubles[key].answered()
         elif report.refused:
-            self.refusals.refused(asked, report.said or asked)
+            self.refusals.refused(asked, report.said or asked, by_content=report.by_content)
             self.on_refused()
         used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after
         if not (report.rate_limited or report.again_in is not None or used_up):

@@ -127,6 +127,11 @@ WHERE state = 'pending' AND not_before = 0 AND position > ? ORDER BY position LI
 SELECT number, key, payload, attempt, performances, failures, position FROM items
 WHERE state = 'pending' AND not_before > 0 AND not_before <= ? ORDER BY not_before LIMIT ?;
 
+-- name: claim_refused
+-- what was refused up to the end of an earlier session
+SELECT number, key, payload, attempt, performances, failures, position FROM items
+WHERE state = 'pending' AND not_before < 0 AND position > ? ORDER BY position LIMIT ?;
+
 -- name: next_due
 SELECT min(not_before) FROM items WHERE state = 'pending' AND not_before > 0;
 

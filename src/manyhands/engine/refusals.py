@@ -36,8 +36,10 @@ class Refusals:
         """Whether a model refused what it was last asked."""
         return bool(self._streaks)
 
-    def refused(self, asked: str, said: str) -> None:
-        """A call was refused."""
+    def refused(self, asked: str, said: str, *, by_content: bool = False) -> None:
+        """A call was refused. ``by_content``: perhaps for what it asked, which is so if another call was answered before."""
+        if by_content and asked in self._answered:
+            return
         same = shape(said)
         streak = self._streaks.setdefault(asked, Counter())
         if same not in streak and len(streak) >= MOST_SENTENCES:

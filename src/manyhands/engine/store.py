@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -197,7 +198,9 @@ class Store:
             files = sorted({outcome.line[0] for _, outcome in ended if outcome.line})
             if files:
                 self._execute("add_outputs", [(file,) for file in files])
-            self._execute("enter_outcome", [(key, *outcome_row(outcome, self._clock.now())) for key, outcome in ended])
+            now = self._clock.now()
+            told = [(key, replace(outcome, record=KNOWN.json(outcome.record))) for key, outcome in ended]
+            self._execute("enter_outcome", [(key, *outcome_row(outcome, now)) for key, outcome in told])
 
     def _refuse_duplicates(self, keys: list[str], generation: int) -> None:
         seen = self._execute("planned_twice", [(key, generation) for key in keys]).fetchone()

@@ -47,6 +47,8 @@ LONGEST_SAID = 1000
 """Characters of what a problem says that are told at once."""
 LARGEST_RESPONSE = 64 * 1024 * 1024
 _TIMED_OUT = 408
+_OF_CONTENT = (400, 422)
+"""HTTP statuses of what is wrong with one request, though some servers say so of a model that they don't have."""
 _UNBEGUN_TOLD = (
     "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
     "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
@@ -167,7 +169,8 @@ class OpenAIChatModel:
             judged = self._retries.judged(problem)
             if judged.passing and failures < self._retries.tries:
                 again_in = self._pause(judged, failures, body)
-        return replace(report, said=said, refused=problem.refused, again_in=again_in)
+        by_content = problem.status in _OF_CONTENT
+        return replace(report, said=said, refused=problem.refused, by_content=by_content, again_in=again_in)
 
     async def _try(self, request: ChatRequest, body: bytes, clock: Clock) -> _Try:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
 
-from manyhands.core.jsonio import Json, line, loads
+from manyhands.core.jsonio import Json, line, loads_outside
 from manyhands.core.messages import Message, ToolCall, text_of
 
 SYSTEM, MESSAGES = "system", "messages"
@@ -86,7 +86,7 @@ def _own_system(value: Json) -> str | None:
 def _given_list(value: Json) -> list[dict[str, Any]]:
     if isinstance(value, str):  # a cell of a CSV file holds it as JSON
         try:
-            value = loads(value) if value.strip() else None
+            value = loads_outside(value) if value.strip() else None
         except (ValueError, RecursionError):
             raise BadChat('"messages" is text that is not JSON, expected a list of messages') from None
     if value is None:
@@ -121,7 +121,7 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
         if role == "system":
             raise place.error('is a system message behind others; "system" messages come first')
         if waiting and role != "tool":
-            raise place.error(f"comes before the result of the tool call {next(iter(waiting))!r}")
+            raise place.error(f"comes before the result of the tool call {next(iter(waiting))!r:.80}")
         if role == "tool":
             checked.append(_tool_message(message, waiting, place))
             if not waiting:
@@ -132,7 +132,7 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
             checked.append(_assistant_message(message, place))
             waiting = {call["id"]: call["function"]["name"] for call in checked[-1].get("tool_calls", ())}
     if waiting:
-        raise BadChat(f'"messages" ends before the result of the tool call {next(iter(waiting))!r}')
+        raise BadChat(f'"messages" ends before the result of the tool call {next(iter(waiting))!r:.80}')
     return checked
 
 
@@ -191,7 +191,7 @@ def _call(value: Json, place: _Place, number: int) -> ToolCall:
 def _arguments(value: Json, place: _Place, number: int) -> str:
     try:
         text = line(value) if isinstance(value, dict) else value or "{}"
-        if isinstance(text, str) and isinstance(loads(text), dict):
+        if isinstance(text, str) and isinstance(loads_outside(text), dict):
             return text
     except (ValueError, RecursionError):
         pass

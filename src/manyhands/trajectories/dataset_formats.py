@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads, loads_outside
 from manyhands.trajectories.json_array import MAX_VALUE, JsonArray, JsonArrayError
 
 Unit = Literal["line", "row"]
@@ -107,7 +107,7 @@ def _line_records(path: Path) -> Iterator[Record]:
 def parse_line(number: int, line: bytes) -> Record:
     """One line of a JSON Lines file as a record."""
     try:
-        return Record(number, loads(line.decode()))
+        return Record(number, loads_outside(line.decode()))
     except UnicodeDecodeError as error:
         return Record(number, None, f"invalid UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, TooDeep, check_depth
 
 MAX_VALUE = 64 << 20
 """Longest line or element of a dataset, in bytes or characters."""
@@ -26,7 +26,8 @@ class JsonArrayError(ValueError):
 
 
 class JsonArray:
-    """Iterates over pairs of an element and None, or None and why the element is not JSON (NaN, Infinity).
+    """Iterates over pairs of an element and None, or None and why the element can't be used (it holds NaN, or is nested too
+    deeply).
 
     Raises JsonArrayError while iterating.
     """
@@ -39,7 +40,7 @@ class JsonArray:
         self._line = 1
         self._column = 1
         self._ended = False
-        self._constant: str | None = None
+        self._problem: str | None = None
         self._parser = json.JSONDecoder(parse_constant=self._note_constant)
 
     def __iter__(self) -> Iterator[tuple[Json, str | None]]:
@@ -69,10 +70,10 @@ class JsonArray:
         if self._next_character() == "]":
             return
         while True:
-            self._constant = None
+            self._problem = None
             self._next_character()
             value = self._value()
-            yield (value, None) if self._constant is None else (None, f"invalid JSON: {self._constant} is not JSON")
+            yield (value, None) if self._problem is None else (None, f"invalid JSON: {self._problem}")
             if self._next_character() == "]":
                 return
             self._expect(",")
@@ -111,9 +112,16 @@ class JsonArray:
                 # A number may go on in what has not been read; everything else says where it ends.
                 open_ended = not isinstance(value, (dict, list, str)) and end > len(self._text) - _MARGIN
                 if not open_ended or not self._read_more(size):
+                    self._check_depth(end)
                     self._place = end
                     return value
             size *= 2
+
+    def _check_depth(self, end: int) -> None:
+        try:
+            check_depth(self._text[self._place : end])
+        except TooDeep:
+            self._problem = "nested too deeply"
 
     def _read_more(self, size: int) -> bool:
         """Drop what is done with and read on; False at the end of the file."""
@@ -146,4 +154,4 @@ class JsonArray:
         return JsonArrayError(f"line {line}, column {column}: {message}")
 
     def _note_constant(self, name: str) -> None:
-        self._constant = name
+        self._problem = f"{name} is not JSON"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.jsonio import Json, loads
+from manyhands.core.jsonio import Json, loads_outside
 from manyhands.trajectories.turns import human_text
 
 JOURNAL = "run.db"
@@ -185,7 +185,7 @@ def _entry(value: dict[str, Any], file: str, number: int, offset: int, length: i
 def parse_original(line: bytes) -> dict[str, Any] | str:
     """One line as an object that is a finished prompt or a tombstone; otherwise text that says why it is neither."""
     try:
-        value = loads(line.decode())
+        value = loads_outside(line.decode())
     except (ValueError, RecursionError):
         torn = not line.endswith(b"\n")
         return "torn, the program was stopped while it wrote" if torn else "not a line of JSON"
@@ -224,17 +224,17 @@ def normalise_entry(
     Everything else is kept as it was. An entry with unknown tools is to be discarded (``unknown_tool``) unless the run
     keeps those: the original leaves such entries out of its combined file too.
     """
-    stats = {name: _counts(value) for name, value in _object(entry.get("tool_stats")).items()}
-    errors = _object(entry.get("tool_error_counts"))
+    stats = {name: counts_of(value) for name, value in object_of(entry.get("tool_stats")).items()}
+    errors = object_of(entry.get("tool_error_counts"))
     unknown = tuple(name for name, counts in stats.items() if name not in known_tools and any(counts.values()))
     names = (*known_tools, *unknown)
     none = {"count": 0, "success": 0, "failure": 0}
     normal = dict(entry)
     normal["prompt_index"] = prompt_index
-    normal["metadata"] = {**_object(entry.get("metadata")), "batch_num": batch_num}
+    normal["metadata"] = {**object_of(entry.get("metadata")), "batch_num": batch_num}
     normal["tool_stats"] = {name: dict(stats.get(name, none)) for name in names}
     normal["tool_error_counts"] = {
-        name: _whole(errors.get(name, normal["tool_stats"][name]["failure"])) for name in names
+        name: whole_of(errors.get(name, normal["tool_stats"][name]["failure"])) for name in names
     }
     return normal, unknown
 
@@ -252,14 +252,17 @@ def checkpoint_content(
     }
 
 
-def _object(value: Json) -> dict[str, Any]:
+def object_of(value: Json) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _counts(value: Json) -> dict[str, int]:
-    counts = _object(value)
-    return {name: _whole(counts.get(name)) for name in ("count", "success", "failure")}
+def counts_of(value: Json) -> dict[str, int]:
+    """The counts of a tool in ``tool_stats``."""
+    counts = object_of(value)
+    return {name: whole_of(counts.get(name)) for name in ("count", "success", "failure")}
 
 
-def _whole(value: Json) -> int:
+def whole_of(value: Json) -> int:
+    """The value if it is a whole number above 0, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

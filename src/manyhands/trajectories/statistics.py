@@ -12,8 +12,8 @@ from manyhands.core.messages import text_of
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
 from manyhands.trajectories.entry import local_time, system_digest
+from manyhands.trajectories.original import counts_of, object_of, whole_of
 from manyhands.trajectories.quality import NO_REASONING, ReasoningCounts
-from manyhands.trajectories.schema import fitted
 
 ToolStats = dict[str, dict[str, int]]
 ADOPTED = "adopted"
@@ -64,27 +64,14 @@ def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, 
 def record_of_entry(entry: Mapping[str, Any], messages_reasoned: ReasoningCounts | None = None) -> dict[str, Any]:
     """The like for an adopted line of the original's. Without ``messages_reasoned`` a turn counts as reasoned if its
     think block is not empty."""
-    stats = entry.get("tool_stats")
+    stats = {name: counts_of(counts) for name, counts in object_of(entry.get("tool_stats")).items()}
     turns = entry.get("conversations")
     reasoning = messages_reasoned or _reasoning_of_turns(turns if isinstance(turns, list) else [])
-    counted = (
-        {name: _calls_and_failures(counts) for name, counts in stats.items()} if isinstance(stats, Mapping) else {}
-    )
     return {
-        "api_calls": _count(entry.get("api_calls")),
-        "tools": {name: counts for name, counts in counted.items() if counts[0]},
+        "api_calls": whole_of(entry.get("api_calls")),
+        "tools": {name: [counts["count"], counts["failure"]] for name, counts in stats.items() if counts["count"]},
         "reasoning": list(reasoning),
     }
-
-
-def _calls_and_failures(counts: Any) -> list[int]:
-    told = counts if isinstance(counts, Mapping) else {}
-    return [_count(told.get("count")), _count(told.get("failure"))]
-
-
-def _count(value: Any) -> int:
-    """Nobody promises what stands in the lines of other programs."""
-    return max(int(fitted(value, "whole number")), 0)
 
 
 class RunStatistics:

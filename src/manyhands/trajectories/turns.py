@@ -27,6 +27,13 @@ def messages_of(entry: Mapping[str, Any]) -> list[Message]:
     text; calls whose results are missing get made-up ids. The system turn comes as it is, but for the row's own system prompt in it.
     Raises ValueError if a turn has not the layout of ShareGPT.
     """
+    try:
+        return _messages(entry)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no turns of ShareGPT: {type(error).__name__}: {error}") from error
+
+
+def _messages(entry: Mapping[str, Any]) -> list[Message]:
     undo = unescape if _is_escaped(entry) else str
     messages: list[Message] = []
     turns = entry["conversations"]

@@ -21,6 +21,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -171,14 +172,35 @@ def _arguments(text: str, written: str) -> dict[str, Any]:
     """The named arguments of a call. Raises UserError."""
     try:
         call = ast.parse(f"f{written}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(each.arg is None for each in call.keywords):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("that is more than one pair of brackets")
+        if call.args or any(each.arg is None for each in call.keywords):
             raise ValueError("each needs its name")
-        return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        found = [(str(each.arg), ast.literal_eval(each.value)) for each in call.keywords]
+        if len(dict(found)) < len(found):
+            raise ValueError("one is named twice")
+        if not all(_is_plain(value) for _, value in found):
+            raise ValueError("a value is none that JSON has, too")
+        return dict(found)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         problem = getattr(error, "msg", None) or str(error)
         raise UserError(
             f"--agent_name: {text}: the arguments must be names with plain values, as in CLASS(size=4096, model='x'): {problem[:100]}"
         ) from None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether records can hold it as it is."""
+    match value:
+        case None | bool() | int() | str():
+            return True
+        case float():
+            return isfinite(value)
+        case list() | tuple():
+            return all(map(_is_plain, value))
+        case dict():
+            return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
+    return False
 
 
 def _price(text: str) -> float:
