@@ -19,6 +19,7 @@ from manyhands.testing.commands import run
 from manyhands.testing.memory_benchmarks import opened, performed, records_of, write_configuration
 
 AGENTS = '''
+import sys, time
 from dataclasses import dataclass, field
 
 class Plain:
@@ -64,6 +65,23 @@ class Uncountable(Plain):
 class Broken(Plain):
     def __init__(self, max_prompt_size=None):
         self.name = "x" + max_prompt_size
+
+class NameMethod(Plain):
+    def name(self):
+        return "said by a method"
+
+class Slow(Plain):
+    def __init__(self):
+        self.name = "slow"
+        time.sleep(60)
+
+class SlowCount(Plain):
+    def token_len(self, text):
+        time.sleep(60)
+
+class Leaving(Plain):
+    def __init__(self):
+        self.name = sys.exit(0)
 
 class Abstract(Plain):
     def reset(self):
@@ -130,7 +148,7 @@ def test_a_session_of_an_earlier_version_keeps_its_name(folder: Path) -> None:
     from manyhands.memory.opening import _kept_name
 
     choice = choose_agent(agent(folder, "Original"))
-    assert session_name(choice, 5, "r") == "Original - v2 - 5"
+    assert session_name(choice, 5, "r", 60) == "Original - v2 - 5"
     recorded = {"sessions": [{"agent": choice.id, "limit": 5, "name": "Original", "round": 0}]}
     assert _kept_name(choice, 5, "Original - v2 - 5", recorded) == "Original"
     assert _kept_name(choice, 6, "Original - v2 - 6", recorded) == "Original - v2 - 6"
@@ -184,6 +202,21 @@ async def test_the_tokens_of_a_class_are_counted_by_it(folder: Path) -> None:
 async def test_a_count_that_is_none_ends_the_session_in_one_line(folder: Path) -> None:
     run_ = opened(folder, agent(folder, "Uncountable"))
     assert (await performed(run_)).exit_code == 1
+
+
+async def test_a_count_that_takes_too_long_ends_the_session(folder: Path) -> None:
+    run_ = opened(folder, agent(folder, "SlowCount"), message_timeout=0.2)
+    assert (await performed(run_)).exit_code == 1
+
+
+def test_a_class_has_only_so_long_to_say_its_name(folder: Path) -> None:
+    assert names(folder, "NameMethod") == ["said by a method"]
+    with pytest.raises(
+        UserError, match=r"took longer than 0.2 seconds to be made and to say its name \(--message_timeout\)"
+    ):
+        names(folder, "Slow", message_timeout=0.2)
+    with pytest.raises(UserError, match=r"can.t be made: RuntimeError: it called sys\.exit"):
+        names(folder, "Leaving")
 
 
 # --- Forgetting
