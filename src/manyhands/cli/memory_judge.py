@@ -89,10 +89,11 @@ def perform_scores(opened: Scores, *, as_json: bool = False, every: bool = False
     finally:
         reader.close()
     now = [each for each in found if each["agent"] in opened.workload.agents]
+    left = opened.workload.left(found)
     if as_json:
         print(json_text(now, indent=2))
     else:
-        _print(opened, now, every)
+        _print(now, left, every)
     for key, message in failed:
         err().print(printable(f"{key}: {message}"), markup=False, soft_wrap=True)
     if not as_json:
@@ -102,7 +103,8 @@ def perform_scores(opened: Scores, *, as_json: bool = False, every: bool = False
     return result.exit_code
 
 
-def _print(opened: Scores, found: list[dict[str, Any]], every: bool) -> None:
+def _print(found: list[dict[str, Any]], left: list[dict[str, Any]], every: bool) -> None:
+    """``left``: those that have not been judged yet."""
     console = out()
     for each in found:
         if every or each["score"] is None:
@@ -117,7 +119,8 @@ def _print(opened: Scores, found: list[dict[str, Any]], every: bool) -> None:
     table = Table(title=Text(printable(f"Judged by {judge}")), title_justify="left", box=None, pad_edge=False)
     for name in ("agent", "score", "tests", "asked", "cost"):
         table.add_column(name, justify="left" if name == "agent" else "right")
-    for name in dict.fromkeys(each["agent"] for each in found):
+    found = [*found, *left]
+    for name in _names(found):
         of = totals([each for each in found if each["agent"] == name])
         score = f"{of['score']:.2f} of {of['max_score']}"
         row = (score, f"{of['scored']} of {of['tests']}", f"{of['asked']:,}", f"${of['cost']:.4f}")
