@@ -47,6 +47,10 @@ class Original:
 
     def reset(self): ...
 
+class Passing(Original):
+    def __init__(self, *args, label="x", **kwargs):
+        super().__init__(*args, **kwargs)
+
 class Named(Plain):
     name = "My/agent"
 
@@ -116,6 +120,9 @@ def names(folder: Path, *agents: str, **options: Any) -> list[str]:
 def test_what_a_class_calls_itself_is_its_name(folder: Path) -> None:
     assert names(folder, "Plain") == ["Plain"]
     assert names(folder, "Original", max_prompt_size=4096) == ["Original - v2 - 4096"]
+    assert names(folder, "Passing", max_prompt_size=7) == [
+        "Passing - v2 - 7"
+    ]  # **kwargs go to the class that it is made from
     assert names(folder, "Named") == ["My-agent"]
     assert names(folder, "NamedInside(label='y')") == ["called y"]
     assert names(folder, "NamedInside(label='y', size=7)") == ["called y - size=7"]

@@ -31,10 +31,7 @@ class OwnClass:
         self._made = made
         self._seconds = seconds
         self._choice = choice
-        try:
-            self._takes: Mapping[str, inspect.Parameter] = inspect.signature(made).parameters
-        except (TypeError, ValueError):
-            self._takes = {}
+        self._takes = _parameters(made)
 
     def check(self, *, isolated: bool) -> None:
         """Raises UserError for arguments that the class doesn't take, and for one that can't forget where it has to."""
@@ -100,7 +97,7 @@ class OwnClass:
                 ) from None
             except Exception as error:
                 raise UserError(
-                    f"--agent_name: {self._choice.id} can't be made: {type(error).__name__}: {error}"
+                    f"--agent_name: {self._choice.id} can't be made: {type(error).__name__}: {' '.join(str(error).split())}"
                 ) from error
         return value.strip() if isinstance(value, str) and value.strip() else None
 
@@ -144,6 +141,23 @@ class OwnClass:
 
 OFFERED = ("run_name", "save_path", "max_prompt_size", "max_message_size")
 """The usual arguments, which a class gets if it takes them."""
+
+
+def _parameters(made: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What it takes; of a class that passes on whatever it is given (``**kwargs``), also what the class that it is made from takes."""
+    found: dict[str, inspect.Parameter] = {}
+    for each in made.__mro__[:-1] if isinstance(made, type) else (made,):
+        if isinstance(each, type) and each is not made and "__init__" not in each.__dict__:
+            continue
+        try:
+            more = inspect.signature(made if each is made else each.__dict__["__init__"]).parameters
+        except (TypeError, ValueError):
+            break
+        known = {name: value for name, value in more.items() if name in OFFERED and name not in found}
+        found = {**found, **known} if found else dict(more)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in more.values()):
+            break
+    return found
 
 
 def _called(function: Callable[[], Any], seconds: float) -> Any:
