@@ -198,7 +198,7 @@ async def test_what_a_server_does_not_know_it_may_answer_with_404() -> None:
     [
         (lambda: web.Response(status=429, text="slow down"), Cause.RATE_LIMIT, "429: slow down"),
         (lambda: web.Response(status=500, text="x" * 5000), Cause.TARGET_ERROR, "500"),
-        (lambda: web.Response(text="no JSON"), Cause.TARGET_ERROR, "can't be talked to"),
+        (lambda: web.Response(text="no JSON"), Cause.TARGET_ERROR, "answered message with what is no JSON"),
         (lambda: web.json_response([1]), Cause.TARGET_ERROR, "no JSON object"),
         (lambda: {"error": "broken"}, Cause.TARGET_ERROR, "says: broken"),
         (lambda: {"text": "x" * (17 << 20)}, Cause.TARGET_ERROR, "larger than"),

@@ -19,6 +19,7 @@ from manyhands.testing.commands import run
 from manyhands.testing.memory_benchmarks import opened, performed, records_of, write_configuration
 
 AGENTS = '''
+import sys, time
 from dataclasses import dataclass, field
 
 class Plain:
@@ -46,6 +47,10 @@ class Original:
 
     def reset(self): ...
 
+class Passing(Original):
+    def __init__(self, *args, label="x", **kwargs):
+        super().__init__(*args, **kwargs)
+
 class Named(Plain):
     name = "My/agent"
 
@@ -64,6 +69,23 @@ class Uncountable(Plain):
 class Broken(Plain):
     def __init__(self, max_prompt_size=None):
         self.name = "x" + max_prompt_size
+
+class NameMethod(Plain):
+    def name(self):
+        return "said by a method"
+
+class Slow(Plain):
+    def __init__(self):
+        self.name = "slow"
+        time.sleep(60)
+
+class SlowCount(Plain):
+    def token_len(self, text):
+        time.sleep(60)
+
+class Leaving(Plain):
+    def __init__(self):
+        self.name = sys.exit(0)
 
 class Abstract(Plain):
     def reset(self):
@@ -98,6 +120,9 @@ def names(folder: Path, *agents: str, **options: Any) -> list[str]:
 def test_what_a_class_calls_itself_is_its_name(folder: Path) -> None:
     assert names(folder, "Plain") == ["Plain"]
     assert names(folder, "Original", max_prompt_size=4096) == ["Original - v2 - 4096"]
+    assert names(folder, "Passing", max_prompt_size=7) == [
+        "Passing - v2 - 7"
+    ]  # **kwargs go to the class that it is made from
     assert names(folder, "Named") == ["My-agent"]
     assert names(folder, "NamedInside(label='y')") == ["called y"]
     assert names(folder, "NamedInside(label='y', size=7)") == ["called y - size=7"]
@@ -130,7 +155,7 @@ def test_a_session_of_an_earlier_version_keeps_its_name(folder: Path) -> None:
     from manyhands.memory.opening import _kept_name
 
     choice = choose_agent(agent(folder, "Original"))
-    assert session_name(choice, 5, "r") == "Original - v2 - 5"
+    assert session_name(choice, 5, "r", 60) == "Original - v2 - 5"
     recorded = {"sessions": [{"agent": choice.id, "limit": 5, "name": "Original", "round": 0}]}
     assert _kept_name(choice, 5, "Original - v2 - 5", recorded) == "Original"
     assert _kept_name(choice, 6, "Original - v2 - 6", recorded) == "Original - v2 - 6"
@@ -184,6 +209,21 @@ async def test_the_tokens_of_a_class_are_counted_by_it(folder: Path) -> None:
 async def test_a_count_that_is_none_ends_the_session_in_one_line(folder: Path) -> None:
     run_ = opened(folder, agent(folder, "Uncountable"))
     assert (await performed(run_)).exit_code == 1
+
+
+async def test_a_count_that_takes_too_long_ends_the_session(folder: Path) -> None:
+    run_ = opened(folder, agent(folder, "SlowCount"), message_timeout=0.2)
+    assert (await performed(run_)).exit_code == 1
+
+
+def test_a_class_has_only_so_long_to_say_its_name(folder: Path) -> None:
+    assert names(folder, "NameMethod") == ["said by a method"]
+    with pytest.raises(
+        UserError, match=r"took longer than 0.2 seconds to be made and to say its name \(--message_timeout\)"
+    ):
+        names(folder, "Slow", message_timeout=0.2)
+    with pytest.raises(UserError, match=r"can.t be made: RuntimeError: it called sys\.exit"):
+        names(folder, "Leaving")
 
 
 # --- Forgetting

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.check import _first_difference
 from manyhands.memory.dataset_registry import create
 from manyhands.memory.definition_files import format_definition
 from manyhands.memory.figures import figures_of
 from manyhands.memory.model import Ask, Definition
-from manyhands.memory.rejudging import judged_scores
+from manyhands.memory.rejudging import judged_scores, reopen_scores, totals
 from manyhands.memory.rescoring import DIFFERS, EQUAL, Rescored, agents_of, rescore
 from manyhands.memory.rule_judge import rule_judge
 from manyhands.memory.session_records import true_record
@@ -176,6 +178,31 @@ async def test_a_finished_run_is_judged_without_the_agent_and_paid_once(tmp_path
     assert (reported.code, "0.67 of 4" in reported.out) == (0, True)
     with pytest.raises(UserError, match=r"no scores by the judge 'nobody' \(there are some by owls, owls-2; "):
         judged_scores(tmp_path / "data/tests/small", "nobody")
+
+
+def test_a_dataset_that_is_half_judged_has_no_score_yet(tmp_path: Path) -> None:
+    write_configuration(tmp_path, ("colours", "jokes"), examples=2)
+    assert run(*words(tmp_path)).code == 0
+    run_folder = tmp_path / "data/tests/small"
+    assert run("memory", "rescore", str(run_folder), "--judge_model=simulated").code == 0
+    scores = json.loads((run_folder / "scores/simulated/scores.json").read_bytes())
+    assert scores["agents"][AGENT]["max_score"] == 2
+    place = run_folder / "results" / AGENT / "Jokes"
+    (place / "7_0.json").write_bytes((place / "0_0.json").read_bytes())
+    (left,) = reopen_scores(run_folder / "scores/simulated", environ={}).workload.left(scores["results"])
+    of = totals([*scores["results"], left])[AGENT]
+    assert (of["max_score"], of["tests"], of["scored"]) == (1, 5, 2)
+    assert of["unscored_datasets"] == {"Jokes": "not all of its tests have been judged yet"}
+
+
+def test_a_check_says_where_a_score_is_by_other_rules() -> None:
+    now = Outcome(ItemState.COMPLETED, {"rules": 2, "score": 1.0})
+    for recorded, of in (({"rules": 1}, "version 1"), ({}, "an earlier version")):
+        assert _first_difference({**recorded, "score": 1.0}, now) is None
+        problem = _first_difference({**recorded, "score": 0.5}, now)
+        assert problem is not None
+        assert f"'score' differs: it was scored by the rules of {of}, and is now by those of version 2" in problem
+    assert _first_difference({"rules": 2, "score": 0.5}, now) == "all steps agree, but the outcome's 'score' differs"
 
 
 def test_judging_is_killed_and_goes_on(tmp_path: Path) -> None:

@@ -89,10 +89,11 @@ def perform_scores(opened: Scores, *, as_json: bool = False, every: bool = False
     finally:
         reader.close()
     now = [each for each in found if each["agent"] in opened.workload.agents]
+    left = opened.workload.left(found)
     if as_json:
         print(json_text(now, indent=2))
     else:
-        _print(opened, now, every)
+        _print(now, left, every)
     for key, message in failed:
         err().print(printable(f"{key}: {message}"), markup=False, soft_wrap=True)
     if not as_json:
@@ -102,7 +103,8 @@ def perform_scores(opened: Scores, *, as_json: bool = False, every: bool = False
     return result.exit_code
 
 
-def _print(opened: Scores, found: list[dict[str, Any]], every: bool) -> None:
+def _print(found: list[dict[str, Any]], left: list[dict[str, Any]], every: bool) -> None:
+    """``left``: those that have not been judged yet."""
     console = out()
     for each in found:
         if every or each["score"] is None:
@@ -118,7 +120,7 @@ def _print(opened: Scores, found: list[dict[str, Any]], every: bool) -> None:
     for name in ("agent", "score", "tests", "asked", "cost"):
         table.add_column(name, justify="left" if name == "agent" else "right")
     without: dict[str, str] = {}
-    for name, of in totals(found).items():
+    for name, of in totals([*found, *left]).items():
         without.update(of["unscored_datasets"])
         score = f"{of['score']:.2f} of {of['max_score']}"
         row = (score, f"{of['scored']} of {of['tests']}", f"{of['asked']:,}", f"${of['cost']:.4f}")

@@ -17,6 +17,8 @@ from manyhands.engine.workload import ItemRow, Workload
 
 TIMES = "times"
 """The key of an outcome's record that may differ from one performance to the next."""
+RULES = "rules"
+"""The key of an outcome's record that says by which version of a workload's rules it was scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,18 @@ def _compare(row: ItemRow, performed: Performed) -> str | None:
 
 
 def _first_difference(recorded: dict[str, Any], outcome: Outcome) -> str | None:
-    for name in sorted({*recorded, *outcome.record} - {TIMES}):
+    for name in sorted({*recorded, *outcome.record} - {TIMES, RULES}):
         if recorded.get(name) != outcome.record.get(name):
-            return f"all steps agree, but the outcome's {name!r} differs"
+            return f"all steps agree, but the outcome's {name!r} differs{_by_other_rules(recorded, outcome)}"
     return None
+
+
+def _by_other_rules(recorded: dict[str, Any], outcome: Outcome) -> str:
+    before, now = recorded.get(RULES), outcome.record.get(RULES)
+    if before == now:
+        return ""
+    of = "an earlier version" if before is None else f"version {before}"
+    return f": it was scored by the rules of {of}, and is now by those of version {now}; what was said is the same"
 
 
 def _named(state: ItemState, reason: str | None) -> str:

@@ -81,7 +81,7 @@ def import_run(
     keep_configuration(definitions, text)
     _check(past, spec, definitions)
     choice = choose_agent(spec.agent_name[0])
-    name = session_name(choice, spec.max_prompt_size, folder.name)
+    name = session_name(choice, spec.max_prompt_size, folder.name, spec.message_timeout)
     _take_results(results, ResultPlaces.of(folder, name).folder, notice)
     start = datetime.fromtimestamp(session.log[0].timestamp, UTC).isoformat()
     held = {"agent": choice.id, "name": name, "limit": spec.max_prompt_size, "round": 0, "start_time": start}

@@ -201,7 +201,10 @@ def _check_contradictions(options: MemorySpec) -> None:
 
 def _names(options: MemorySpec, choices: Sequence[AgentChoice], run_name: str) -> dict[str, str]:
     """What results call the agents, by what was typed. Raises UserError."""
-    names = {choice.id: session_name(choice, options.max_prompt_size, run_name) for choice in choices}
+    names = {
+        choice.id: session_name(choice, options.max_prompt_size, run_name, options.message_timeout)
+        for choice in choices
+    }
     listed = list(names.values())
     twice = next((name for name in listed if listed.count(name) > 1), None)
     if twice is not None:

@@ -42,6 +42,7 @@ from manyhands.memory.session_records import dataset_scores
 from manyhands.memory.spec import MemorySpec
 from manyhands.models.factory import is_simulated
 
+NOT_YET = "not all of its tests have been judged yet"
 FILE = "scores.json"
 """The scores, when the run has been performed."""
 
@@ -150,15 +151,25 @@ class ScoresWorkload:
     def export(self, reader: RunReader) -> None:
         """All scores that there are, and what they come to."""
         found = records_of(reader)
+        every = [*found, *self.left(found)]
         content = {
             "judge": next((each["judge"] for each in found), None),
             "scoring": self.spec["scoring"],
             "cost": sum(each["cost"] for each in found),
-            "agents": totals(found),
+            "agents": totals(every),
             "results": found,
         }
         with written_aside(self._folder / FILE) as handle:
             json.dump(content, handle, indent=2)
+
+    def left(self, found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The results that have no record yet, as far as ``totals`` needs them: a dataset is scored when all of its tests are."""
+        there = {(each["agent"], each["dataset"], each["example"]) for each in found}
+        return [
+            {"agent": name, "dataset": dataset, "score": None, "why": NOT_YET, "verdict": "", "asked": 0, "cost": 0.0}
+            for name, dataset, path, _ in self._results
+            if (name, dataset, path.stem.rpartition("_")[0]) not in there
+        ]
 
     def _judge(self) -> ModelJudge | RuleJudge:
         asked = _of_the_judge(self._options)

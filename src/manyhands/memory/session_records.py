@@ -9,11 +9,14 @@ from typing import Any
 from manyhands.memory.datasets.base import BaseDataset
 from manyhands.memory.session import NO_JUDGE, Session
 
+RULES_VERSION = 2
+"""Of the rules by which answers are scored; goes up where one of them gives an answer another score."""
+
 
 def session_record(session: Session, name: str) -> dict[str, Any]:
     """The scores of its tests, by dataset, and its figures. ``score``: the sum of the datasets' means, of ``max_score`` datasets (behaviour
     specification, section 7). A dataset of which a test has no score is in neither, but in ``unscored_datasets``, with the reason;
-    ``unscored``: how many tests these have."""
+    ``unscored``: how many tests these have; ``rules``: the version of the rules, which earlier versions did not record."""
     scheduler, datasets = session.scheduler, dict[str, list[float | None]]()
     reasons: dict[str, str] = {}
     tests = [
@@ -33,6 +36,7 @@ def session_record(session: Session, name: str) -> dict[str, Any]:
     return {
         "agent": name,
         "simulated": session.agent.simulated,
+        "rules": RULES_VERSION,
         **dataset_scores(datasets, reasons),
         "tests": tests,
         "total_tokens": counters.total_tokens,

@@ -58,8 +58,13 @@ class HttpLine:
                 found = loads_outside(await answer_body(response, MAX_ANSWER))
         except TimeoutError:
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} gave no answer in time") from None
-        except (aiohttp.ClientError, ValueError) as error:
+        except aiohttp.ClientError as error:
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} can't be talked to: {error}") from error
+        except ValueError as error:
+            kind = message["type"]
+            raise ItemError(
+                Cause.TARGET_ERROR, f"the agent at {self._url} answered {kind} with what is no JSON: {error}"
+            ) from error
         if not isinstance(found, dict):
             raise ItemError(Cause.TARGET_ERROR, f"the agent at {self._url} answered with no JSON object")
         if found.get("error") and message["type"] == "reset":

@@ -141,7 +141,7 @@ def _outside(
 
 def _of_class(name: str, choice: AgentChoice, around: Surroundings) -> OutsideAgent:
     made = class_of(choice.target)
-    own = OwnClass(made, choice)
+    own = OwnClass(made, choice, around.seconds)
     make = own.maker(
         {
             "run_name": around.session,
@@ -157,17 +157,18 @@ def _of_class(name: str, choice: AgentChoice, around: Surroundings) -> OutsideAg
     return _outside(name, line, around, own.message_size(make) or around.max_message_size, own.counter(make))
 
 
-def session_name(choice: AgentChoice, limit: int | None, run_name: str) -> str:
-    """What results call an agent, also one whose class says so. Raises UserError for a class that can't be made."""
+def session_name(choice: AgentChoice, limit: int | None, run_name: str, seconds: float) -> str:
+    """What results call an agent, also one whose class says so. ``seconds``: for making that class. Raises UserError
+    for one that can't be made."""
     if choice.kind != "python":
         return choice.name(limit)
-    return OwnClass(class_of(choice.target), choice).name(limit, run_name)
+    return OwnClass(class_of(choice.target), choice, seconds).name(limit, run_name)
 
 
 def check_agent(choice: AgentChoice, *, isolated: bool = False) -> None:
     """Raises UserError for an agent that is not there. ``isolated``: whether it has to forget between tests."""
     if choice.kind == "python":
-        OwnClass(class_of(choice.target), choice).check(isolated=isolated)
+        OwnClass(class_of(choice.target), choice, seconds=60).check(isolated=isolated)
     if choice.kind == "command":
         program = command_words(choice.target)[0]
         if which(program) is None:

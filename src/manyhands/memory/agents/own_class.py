@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from manyhands.core.errors import ItemError, UserError
@@ -24,15 +25,13 @@ _MOST_COUNTED = 1 << 14
 
 
 class OwnClass:
-    """``made``: the class; ``choice``: how it was chosen, with arguments for it."""
+    """``made``: the class; ``choice``: how it was chosen, with arguments for it; ``seconds``: for one call of what is its own."""
 
-    def __init__(self, made: Callable[..., Any], choice: AgentChoice) -> None:
+    def __init__(self, made: Callable[..., Any], choice: AgentChoice, seconds: float) -> None:
         self._made = made
+        self._seconds = seconds
         self._choice = choice
-        try:
-            self._takes: Mapping[str, inspect.Parameter] = inspect.signature(made).parameters
-        except (TypeError, ValueError):
-            self._takes = {}
+        self._takes = _parameters(made)
 
     def check(self, *, isolated: bool) -> None:
         """Raises UserError for arguments that the class doesn't take, and for one that can't forget where it has to."""
@@ -89,10 +88,16 @@ class OwnClass:
                 "max_message_size": 4096,
             }
             try:
-                value = getattr(self.maker(offered)(), "name", None)
+                value = _in_time(lambda: getattr(self.maker(offered)(), "name", None), self._seconds)
+                value = _in_time(value, self._seconds) if inspect.ismethod(value) else value
+            except _Late:
+                raise UserError(
+                    f"--agent_name: {self._choice.id} took longer than {self._seconds:g} seconds to be made and to say its name "
+                    "(--message_timeout)"
+                ) from None
             except Exception as error:
                 raise UserError(
-                    f"--agent_name: {self._choice.id} can't be made: {type(error).__name__}: {error}"
+                    f"--agent_name: {self._choice.id} can't be made: {type(error).__name__}: {' '.join(str(error).split())}"
                 ) from error
         return value.strip() if isinstance(value, str) and value.strip() else None
 
@@ -114,7 +119,7 @@ class OwnClass:
         """Tokens of the longest message that it takes, None if it doesn't say. Raises ItemError if it can't be made."""
         value = getattr(self._made, "max_message_size", None)
         if value is not None and not isinstance(value, int):
-            value = getattr(_called(make), "max_message_size", None)
+            value = _called(lambda: getattr(make(), "max_message_size", None), self._seconds)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
     def counter(self, make: Callable[[], Any]) -> TokenCounter | None:
@@ -124,7 +129,7 @@ class OwnClass:
 
         @lru_cache(maxsize=_MOST_COUNTED)
         def count(text: str) -> int:
-            found = _called(lambda: make().token_len(text))
+            found = _called(lambda: make().token_len(text), self._seconds)
             if isinstance(found, bool) or not isinstance(found, int) or found < 0:
                 raise ItemError(
                     Cause.INVALID_INPUT, f"the agent's token_len gave {found!r:.60}, which is no number of tokens"
@@ -138,13 +143,62 @@ OFFERED = ("run_name", "save_path", "max_prompt_size", "max_message_size")
 """The usual arguments, which a class gets if it takes them."""
 
 
-def _called(function: Callable[[], Any]) -> Any:
+def _parameters(made: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What it takes; of a class that passes on whatever it is given (``**kwargs``), also what the class that it is made from takes."""
+    found: dict[str, inspect.Parameter] = {}
+    for each in made.__mro__[:-1] if isinstance(made, type) else (made,):
+        if isinstance(each, type) and each is not made and "__init__" not in each.__dict__:
+            continue
+        try:
+            more = inspect.signature(made if each is made else each.__dict__["__init__"]).parameters
+        except (TypeError, ValueError):
+            break
+        known = {name: value for name, value in more.items() if name in OFFERED and name not in found}
+        found = {**found, **known} if found else dict(more)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in more.values()):
+            break
+    return found
+
+
+def _called(function: Callable[[], Any], seconds: float) -> Any:
+    """What a function of the agent's gives. Raises ItemError for whatever it raises, and if it takes longer."""
     try:
-        return function()
+        return _in_time(function, seconds)
     except ItemError:
         raise
+    except _Late:
+        raise ItemError(Cause.TARGET_ERROR, f"the agent took longer than {seconds:g} seconds") from None
     except Exception as error:
         raise ItemError(Cause.TARGET_ERROR, f"the agent raised {type(error).__name__}: {error}") from error
+
+
+class _Late(TimeoutError):
+    """Raised by us, not by what was called."""
+
+
+def _in_time(function: Callable[[], Any], seconds: float) -> Any:
+    """Call a function in a thread, for which nobody waits longer than that, not even at the end. Raises what it raises, and _Late."""
+    found: list[Any] = []
+    failed: list[Exception] = []
+
+    def call() -> None:
+        try:
+            found.append(function())
+        except SystemExit:
+            return  # it may not end this program
+        except Exception as error:  # noqa: BLE001 - raised again below
+            failed.append(error)
+
+    thread = Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if found:
+        return found[0]
+    if thread.is_alive():
+        raise _Late
+    raise RuntimeError("it called sys.exit")
 
 
 def _holds(name: str, value: Any) -> bool:

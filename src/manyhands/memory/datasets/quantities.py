@@ -28,7 +28,7 @@ _NUMBERS = {
 }
 _GROUPS = {"pair": 2, "couple": 2, "dozen": 12}
 _DIGITS = re.compile(r"(?:x|×)?(\d{1,9})(?:\.0{1,9})?(?:x|×|[a-z]{1,12})?")
-_SEVERAL = re.compile(r"\d\s*[-–—/]\s*\d|\d[.,]\d*[1-9]")
+_SEVERAL = re.compile(r"\d\s*[-–—/]\s*\d|\d[.,]\d*[1-9]|^\s*[-–−]\s*\d")
 _LONGEST = 100
 """Characters of a quantity that are looked at."""
 
@@ -53,7 +53,8 @@ def _in_words(text: str) -> int | None:
         return None
     digits = [found for word in words if (found := _DIGITS.fullmatch(word))]
     if digits:
-        return int(digits[0][1]) if len(digits) == 1 else None
+        groups = [_GROUPS[word] for word in words if word in _GROUPS] or [1]
+        return int(digits[0][1]) * groups[0] if len(digits) == 1 and len(groups) == 1 else None
     named = [word for word in words if word in _NUMBERS]
     if len(named) > 1 and named[0] != named[-1] and named[-1] in _GROUPS:
         return _NUMBERS[named[0]] * _GROUPS[named[-1]]  # a dozen, two pairs

@@ -35,7 +35,9 @@ Wanted = list[tuple[str, int]]
 Given = list[tuple[str, int | None]]
 """What an answer names, and how many of it; None for a quantity that can't be read."""
 _NOTHING = re.compile(
-    r"\W*(?:(?:(?:the|your|my) )?(?:shopping )?list is (?:now |currently )?empty|empty(?: list)?|(?:there is |you need to buy )?nothing"
+    r"\W*(?:(?:(?:the|your|my) )?(?:shopping )?list is (?:now |currently )?empty(?: now)?|it(?:['’]s| is) empty|"
+    r"you (?:do not|don['’]t) (?:need|have) to buy anything|there are no items(?: (?:left|on (?:the|your) (?:shopping )?list))*|"
+    r"empty(?: list)?|(?:there is |you need to buy )?nothing"
     r"(?: (?:is )?(?:left|to buy|on (?:the|your|it|my)(?: shopping)?(?: list)?))*|none|no items?|null)\W*",
     re.IGNORECASE,
 )
