@@ -120,6 +120,11 @@ def test_every_difference_is_said_by_test_and_the_run_keeps_its_own(tmp_path: Pa
     [
         (("value: said", "value: SAID"), "test ax has changed (graders)"),
         (("tests:\n", "threshold: 0.3\ntests:\n"), "threshold changed: as before in this run"),
+        (
+            ("fail_on_error: true, workers: 1", "fail_on_error: false, workers: 3"),
+            "workers, fail_on_error changed: as before",
+        ),
+        (("tests:\n", "dataset: other\ntests:\n"), "dataset changed: as before in this run"),
         (("exit 1; cat", "exit 1; tac"), "target t (command) changed: as before in this run"),
         (("{target: t,", "{target: u,"), "target changed: as before in this run"),
         (("name: t,", "name: z,"), "target t (gone)"),
@@ -152,6 +157,10 @@ def test_a_file_that_is_gone_or_broken_is_said(tmp_path: Path) -> None:
     ran = resumed(tmp_path)
     assert any("as they were: e.yaml: there is no such file" in note for note in notes(ran))
     assert summary(tmp_path)["edited"][0]["problem"] is not None
+    assert "could not be compared with the run's tests (e.yaml: there is no such file)" in notes(ran)[-1]
+    assert not any(
+        "make another run" in note or "edited since" in note for note in notes(ran)
+    )  # there is nothing to make it of
     (tmp_path / "e.yaml").write_text(text)
     assert "edited" not in summary_after(tmp_path)
 

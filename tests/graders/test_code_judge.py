@@ -264,6 +264,23 @@ async def test_a_score_of_a_program_that_failed_does_not_count(text: str, code: 
 async def test_a_score_that_does_not_count_is_spoken_of() -> None:
     score = await printing({"score": 1}, exit_code=1, type="script")
     assert score.error == "the program ended with exit code 1, although it had printed a score: it does not count"
+    score = await printing({"error": "no database"}, exit_code=1, type="script")  # no score: these are its last words
+    assert score.error == """the program ended with exit code 1: '{"error": "no database"}'"""
+    assert (await printing("no database\n", exit_code=2)).error == "the program ended with exit code 2: 'no database'"
+
+
+@pytest.mark.parametrize("text", ['result: {"score": 0}', "done {'score': 0.0}", 'ok: {"assertions": []}'])
+async def test_a_score_within_a_line_is_no_plain_text(text: str) -> None:
+    for code in (0, 1):
+        assert (await printing(text, exit_code=code, type="script")).error is not None
+
+
+@pytest.mark.parametrize("text", ["0", "0.2\n", ".5", "0.0", "00", "false", "null", "NaN"])
+async def test_a_value_below_1_is_no_success(text: str) -> None:
+    score = await printing(text, type="code-grader")
+    assert score.error == f"the program printed no JSON object: '{text.strip()}'"
+    for fine in ("1", "3", "true", "0 errors", "1.0"):
+        assert (await printing(fine, type="code-grader")).value == 1
 
 
 CRASHES = {

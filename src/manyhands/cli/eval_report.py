@@ -250,6 +250,12 @@ def _print_ending(console: Console, errors: Console, result: RunResult, figures:
 
 def _edited(figures: Figures) -> Iterator[str]:
     for each in figures.get("edited", ()):
+        if each["problem"] is not None:
+            yield (
+                f"{each['path']} could not be compared with the run's tests ({each['problem']}); "
+                "these are results of the tests as they were"
+            )
+            continue
         counts = ", ".join(f"{count:,} {what}" for what, count in each["tests"].items() if count)
         about = f"tests: {counts}" if counts else "what holds for all its tests"
         yield f"{each['path']} has been edited since the run was made ({about}); these are results of the tests as they were"

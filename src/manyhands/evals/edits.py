@@ -32,6 +32,8 @@ _CALLED = {
     "conversation": "turns",
 }
 """What fields of tests are called, if not by their names."""
+_OF_FILES = ("threshold", "dataset", "workers", "fail_on_error", "cache")
+"""What is written once for all tests of a file, and kept as it was."""
 _NOT_COMPARED = ("id", "place", "targets")
 
 
@@ -143,8 +145,7 @@ class _Compared:
             edits.problem = (found.problems or ("it can't be read",))[0]
             return cls(edits, None)
         options, file = prepared.options, found.file
-        if file.threshold != recorded.threshold:
-            edits.head.append("threshold")
+        edits.head += [name for name in _OF_FILES if _given(file, name) != _given(recorded, name)]
         stands_in = options.dry_run or options.from_output or options.regrade
         if not stands_in:
             edits.head += _changed_targets(file, recorded, prepared, around, environ)
@@ -195,6 +196,12 @@ class _Compared:
     def _same_targets(self, before: Any, now: Any) -> bool:
         """What a test names itself. A run that was made with a choice among them has written that down instead."""
         return self._usual is None or before == now or (now is None and before == list(self._usual))
+
+
+def _given(of: EvalFile | FileTargets, name: str) -> Any:
+    """What is written, where false is as good as nothing."""
+    value = getattr(of, name)
+    return None if value is False else value
 
 
 def _written(test: Test) -> dict[str, Json]:

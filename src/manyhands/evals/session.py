@@ -164,8 +164,8 @@ def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, run: str, notice
     for each in edits:
         for line in each.lines():
             notice(line)
-    if not edits:
-        return
+    if not edits or any(each.problem is not None for each in edits):
+        return  # a file that can't be read makes no other run
     around = Surroundings.of(Path.cwd())
     files = shlex.join(around.shown(Path(path)) for path in recorded.options.eval_files)
     notice(

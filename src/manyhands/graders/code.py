@@ -6,8 +6,9 @@ signal, no object, an object with wrong types, the time limit, a program that ca
 input.
 
 A ``code_grader`` (also written ``script`` or ``command``) may print plain text, or nothing, instead of an object: its exit code is then the
-score, 1 for 0 and 0 for others, as long as it wrote nothing to standard error. Text that a failed program left behind is not plain if it
-begins like JSON, or one of its lines like an object.
+score, 1 for 0 and 0 for others, as long as it wrote nothing to standard error. Text is not plain if it says within a line what the
+score is (``result: {"score": 0}``); nor is what a failed program left behind if it begins like JSON, or one of its lines like an object.
+From a program that succeeds, ``0.2`` or ``false`` by itself is an error too: it would count as 1.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _TAIL = 1800
 _LAST_LINES = 300
 _JSON_LINE = re.compile(r"\A[\ufeff\s]*\[|^[\ufeff \t]*\{", re.MULTILINE)
 """What JSON begins with, whole or cut off."""
+_SCORE = re.compile(r"""["'](?:score|assertions)["']\s*:""")
+"""What says a score, in JSON or in a dictionary of Python's."""
+_BELOW_ONE = re.compile(r"0*(?:\.\d+)?|0+\.?|false|null|nan", re.IGNORECASE)
+"""A value by itself that is a score below 1, or none: a program that prints it and succeeds has not said that all is well."""
 _HIGHEST = 125
 """The highest exit code that is a program's own: shells use those above for programs that can't be run, and for signals."""
 
@@ -150,13 +155,14 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
         raise GraderError(_with_tail(f"the program took more than {seconds:g} s and was stopped", result))
     text = result.stdout.decode("utf-8", "replace")
     if result.exit_code != 0:
-        if plain and result.exit_code <= _HIGHEST and not (result.stderr.strip() or _JSON_LINE.search(text)):
+        silent = not (result.stderr.strip() or _JSON_LINE.search(text) or _SCORE.search(text[-LARGEST:]))
+        if plain and result.exit_code <= _HIGHEST and silent:
             return _plain(text, passed=False)
         raise GraderError(_with_tail(_ended(result) + _besides(text, result), result))
     value = last_object(text)
     if value is not None:
         return said(value, "the program")
-    if plain and not text.lstrip().startswith(("{", "[")):
+    if plain and not (text.lstrip().startswith(("{", "[")) or _meant_as_score(text)):
         return _plain(text, passed=True)
     what = "nothing" if not text.strip() else f"no JSON object: {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
     if len(text) > LARGEST:
@@ -164,11 +170,21 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
     raise GraderError(_with_tail(f"the program printed {what}", result))
 
 
+def _meant_as_score(text: str) -> bool:
+    """Whether the text of a program that succeeded says a score in a way that is not read, and may be below 1."""
+    end = text[-LARGEST:].strip()
+    return bool(end) and (_BELOW_ONE.fullmatch(end) or _SCORE.search(end)) is not None
+
+
 def _besides(text: str, result: ScriptResult) -> str:
-    """What a person would miss in an error that says how a program ended."""
+    """What a person would miss in an error that says how a program ended: its own last words, where standard error has none."""
     crashed = (result.exit_code or 0) > _HIGHEST
-    said_so = not crashed and not result.stderr.strip() and last_object(text) is not None
-    return ", although it had printed a score: it does not count" if said_so else ""
+    if crashed or result.stderr.strip() or not text.strip():
+        return ""
+    value = last_object(text)
+    if value is not None and not value.keys().isdisjoint(("score", "assertions")):
+        return ", although it had printed a score: it does not count"
+    return f": {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
 
 
 def _plain(text: str, *, passed: bool) -> dict[str, Any]:
