@@ -41,7 +41,7 @@ _NO_ANSWER = re.compile(
     r"""\bI\b[^.!?\n]{0,60}?\b((could|can|was|am|were|would)(\ not|n['’]t)(\ been)?|cannot|unable|failed)\b\W+(\w+\W+){0,3}?
       (access|answer|assess|complete|decide|determine|do|evaluate|fetch|fulfil\w*|get|give|judge|know|load|locate|open|produce|provide|rate|reach
        |read|retrieve|say|score|see|tell|view|find(?!\s+(any|anything|other|more|further|no)\b))\b
-    | \bI\b[^.!?\n]{0,60}?\b(do|did|have)(\ not|n['’]t)\W+(\w+\W+){0,2}?(know|read|opened|open|seen|see|score|rate|answer|have|had|got|get)\b
+    | \bI\b[^.!?\n]{0,60}?\b(do|did|have)(\ not|n['’]t)\W+(\w+\W+){0,2}?(know|read|open(ed)?|seen?|score|rate|answer|have|had|got|get)\b
     | \b(answer|result|score|value|it|this)\s+(could|can)(\ ?not|n['’]t)\s+be\b
     | ^\W*(would|could|might)\ (be|have|look|work|do)\b""",
     re.IGNORECASE | re.VERBOSE,
