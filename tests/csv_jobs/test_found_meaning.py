@@ -39,7 +39,25 @@ async def found(text: str, schema: dict[str, Any] | None, **more: Any) -> FoundR
 
 
 @SCHEMAS
-@pytest.mark.parametrize("how", ["cat", "crlf", "tail", "head", "framed", "fenced", "said"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cat",
+        "crlf",
+        "tail",
+        "head",
+        "framed",
+        "fenced",
+        "said",
+        "indented",
+        "quoted",
+        "yaml",
+        "lower",
+        "json",
+        "chat",
+        "all",
+    ],
+)
 async def test_a_prompt_that_comes_back_is_no_result(schema: dict[str, Any] | None, how: str) -> None:
     instruction = 'Score the path, as in:\n{"score": 4}\nDo not guess.'
     prompt = assignment(schema, instruction=instruction, printing=True).prompt
@@ -52,6 +70,13 @@ async def test_a_prompt_that_comes_back_is_no_result(schema: dict[str, Any] | No
         "framed": framed(prompt),
         "fenced": f"You said:\n```\n{prompt}\n```\n",
         "said": f"I was asked:\n{prompt}\nBut I can't see the file.",
+        "indented": "".join(f"    {line}\n" for line in lines),
+        "quoted": "".join(f"> {line}\n" for line in lines),
+        "yaml": "prompt: |\n" + "".join(f"  {line}\n" for line in lines),
+        "lower": prompt.lower(),
+        "json": event(prompt=prompt),
+        "chat": event(messages=[{"role": "user", "content": prompt}]),
+        "all": event(item_id="row-1", prompt=prompt, schema=schema or {}),
     }[how]
     answer = await found(text, schema, instruction=instruction)
     assert isinstance(answer, NoResult)
@@ -65,6 +90,24 @@ async def test_the_row_that_comes_back_is_no_result(schema: dict[str, Any] | Non
     row = {"score": 3, "path": "a"} if schema is None else {"score": 3, "rationale": "x"}
     for text in (json.dumps(row, **dumped), f"row:\n{json.dumps(row, **dumped)}\n", framed(json.dumps(row, **dumped))):
         assert await found(text, schema, row=row) == NoResult("it only repeated the row")
+
+
+@SCHEMAS
+async def test_a_row_with_line_ends_of_unicode_that_comes_back_is_no_result(schema: dict[str, Any] | None) -> None:
+    instruction = 'Score "a\u2028b\x85c", as in:\n{"score": 4}\nDo not guess.'
+    prompt = assignment(schema, instruction=instruction, printing=True).prompt
+    answer = await found(prompt, schema, instruction=instruction)
+    assert isinstance(answer, NoResult)
+    assert "only repeated" in (answer.why or "")
+
+
+async def test_a_row_whose_numbers_became_numbers_is_no_result() -> None:
+    given = Given("prompt", {"id": "7", "text": "t"})
+    for value in ({"id": 7, "text": "t"}, {"row": {"text": "t", "id": 7}}, {"row": given.row, "item_id": "row-1"}):
+        answer = await result_in(json.dumps(value), ANYTHING, given)
+        assert answer == NoResult("it only repeated the row"), value
+    assert await result_in('{"id": 7, "text": "T"}', ANYTHING, given) == FoundResult({"id": 7, "text": "T"}, ())
+    assert await result_in('{"item_id": "row-1"}', ANYTHING, given) == FoundResult({"item_id": "row-1"}, ())
 
 
 async def test_the_schema_that_comes_back_is_no_result() -> None:
@@ -164,6 +207,9 @@ def test_a_later_object_outranks_a_list_before_it() -> None:
         f"If it were there, {TEXT} is what I would say.",
         f"It is either {TEXT} or {TEXT}.",
         f"{TEXT}\nI could not determine whether that is so.",
+        f"If I could read it, the answer would be {TEXT}.",
+        f"```json\n{TEXT}\n```\nI don't have access to the file.",
+        f"{TEXT}\nI did not actually read the file.",
     ],
 )
 def test_an_example_in_prose_is_no_result(text: str, schema: OutputSchema) -> None:
@@ -181,6 +227,13 @@ def test_an_example_in_prose_is_no_result(text: str, schema: OutputSchema) -> No
         f"I could not find a test. For example, main.py has none. The result: {TEXT}",
         f"**Result:** `{TEXT}`",
         f"{TEXT}\nDone in 3 s.",
+        f"```json\n{TEXT}\n```\n\nI did not modify any files.",
+        f"{TEXT}\nI didn't change anything in the repository.",
+        f"{TEXT}\nI could not find any other problems, and did not run the tests.",
+        f"{TEXT}\nI was unable to run the tests.",
+        f"This could be a risk, so I say:\n{TEXT}",
+        f"<answer>{TEXT}</answer>",
+        f"I looked at it.\n<result>{TEXT}</result>\n",
         f"I can't see why not.\n\n{json.dumps(YES, indent=2)}\n",
         f"warning: could not open cache\n{TEXT}\nwarning: could not write cache",
     ],
@@ -197,6 +250,14 @@ async def test_why_there_is_none_is_told() -> None:
     assert "example" in answer.why
     assert await found("I don't know.", None) == NoResult(None)
     assert UNREPORTED
+
+
+@pytest.mark.parametrize("form", ["{}", "log line\n{}\nbye", "```json\n{}\n```"])
+def test_line_ends_of_unicode_within_strings_end_no_line(form: str) -> None:
+    value = {"answer": "a\u2028b\u2029c\x85d"}
+    text = form.replace("{}", json.dumps(value, ensure_ascii=False))
+    assert find_result(text, ANSWER) == FoundResult(value, ())
+    assert find_result(framed(text), ANSWER) == FoundResult(value, ())
 
 
 def test_of_what_codex_says_the_last_message_counts() -> None:

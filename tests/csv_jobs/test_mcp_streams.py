@@ -229,7 +229,9 @@ async def use_until_killed(folder: Path, job_id: str) -> None:
 
 
 async def test_a_job_whose_runner_was_killed_goes_on_with_the_next_server(folder: Path) -> None:
-    async with over_streams(*SIMULATED, "--simulated_latency=2", folder=folder) as client:
+    # Workers that end only when the test lets them.
+    worker = """sh -c 'while [ ! -e go ]; do sleep 0.05; done; echo "{\\"score\\": 1}"'"""
+    async with over_streams("--worker_command", worker, folder=folder) as client:
         killed = (await spawn(client))["job_id"]
     desk = JobDesk(folder / "data", environ=environment())
     kill_runner(desk, killed)
@@ -241,6 +243,7 @@ async def test_a_job_whose_runner_was_killed_goes_on_with_the_next_server(folder
     async with over_streams(*SIMULATED, "--no-run_interrupted", folder=folder) as client:
         await asyncio.sleep(0.5)
         assert content(await client.call_tool("get_agent_job_status", {"job_id": killed}))["state"] == "interrupted"
+    (folder / "go").touch()
     async with over_streams(*SIMULATED, folder=folder) as client:
         for _ in range(100):
             status = content(await client.call_tool("get_agent_job_status", {"job_id": killed}))

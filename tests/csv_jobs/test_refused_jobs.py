@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from manyhands.csv_jobs.desk import JobDesk
+from manyhands.csv_jobs.tool_results import status_object, status_text
 from manyhands.testing.batches import ServerThread
+from manyhands.testing.commands import environment
 from manyhands.testing.job_folders import JobFolder
 from manyhands.testing.scripted_server import ScriptedResponse
 
@@ -33,12 +36,15 @@ def test_a_rate_limit_is_in_the_status_and_the_log(tmp_path: Path) -> None:
         with folder.begin(*words) as command:
             assert command.wait_until(lambda: "waiting until" in command.said)
             waiting = folder.status()["waiting"]
+            status = JobDesk(folder.folder().parent, environ=environment()).status("j")
             shown = folder.jobs("status", "j").out
             waited = folder.jobs("wait", "j", "--timeout_ms=1500")
             log = (folder.folder() / "runner.log").read_text()
     assert waiting.startswith("waiting until ")
     assert "HTTP 429: Rate limit reached; 1 call waits" in waiting
     assert f"Now {waiting}" in shown
+    assert (status_object(status)["waiting"] or "").startswith("waiting until ")
+    assert "HTTP 429: Rate limit reached; 1 call waits." in status_text(status)
     assert waiting in waited.err
     assert "HTTP 429: Rate limit reached; 1 call waits" in log
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -465,3 +467,27 @@ async def test_the_limits_are_told_why_a_call_failed_and_when_it_is_made_again()
             assert report.again_in is not None
         assert (first.refused, last.refused, last.again_in) == (False, True, None)
         assert last.said == f"{server.base_url}: HTTP 404: no such model"
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [("/v1", "is --base_url right?"), ("", "does --base_url lack a path, as /v1?")],
+)
+async def test_a_path_that_is_not_there_is_told_with_what_was_asked(path: str, hint: str) -> None:
+    async with ScriptedServer([ScriptedResponse({"detail": "Not Found"}, 404)]) as server:
+        base_url = server.base_url.removesuffix("/v1") + path
+        error = await failure(base_url)
+    assert error.message == f"{base_url}: HTTP 404: Not Found (asked: {base_url}/chat/completions; {hint})"
+
+
+async def test_a_host_that_drops_what_it_gets_is_told_as_unreachable() -> None:
+    with socket.socket() as full, ExitStack() as held:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):  # more than wait to be accepted: the next are dropped
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        base_url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
+        error = await failure(base_url, longest_connect=0.2, retries=Retries(tries=1))
+    assert "can't connect: no connection within 0.2 s" in error.message

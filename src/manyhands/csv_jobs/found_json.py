@@ -92,7 +92,7 @@ def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult 
         if identity in seen:
             continue
         seen.add(identity)
-        if (what := search.repeated.what(identity)) is not None:
+        if (what := search.repeated.what(value)) is not None:
             search.passed_over(f"it only repeated {what}")
             continue
         found = FoundResult(value, schema.violations(value), stop)

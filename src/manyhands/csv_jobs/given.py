@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from manyhands.core.jsonio import Json, canonical
 from manyhands.csv_jobs.schema import OutputSchema
 
-ROW, SCHEMA = "the row", "the output schema"
+ROW, SCHEMA, PROMPT = "the row", "the output schema", "its prompt"
 _MOST_PLACES = 20
 _LEAST_PROSE = 2
 _MOST_READ = 1 << 20
@@ -18,6 +19,10 @@ _MOST_READ = 1 << 20
 _LEAST_READ = 2000
 """What such a line counts for at least."""
 _DECODER = json.JSONDecoder()
+_LABELS = frozenset(("role", "type", "id", "item_id", "job_id", "row_index"))
+"""Names of parts that say nothing beside a prompt or a row that comes back."""
+_DEEPEST = 4
+_MARKS = re.compile(r"^[ \t]*([>|#][ \t]*){0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,14 @@ class Repeated:
     """Tells what was given from what a worker made. ``given``: None if that is not known."""
 
     def __init__(self, given: Given | None, schema: OutputSchema) -> None:
-        self._lines = [] if given is None else [line.rstrip() for line in given.prompt.splitlines()]
+        self._lines = [] if given is None else _bare(given.prompt)
         self._places: dict[str, list[int]] = {}
         prose = _prose(self._lines)
         self._prose = frozenset(prose)
         for place in prose:
             self._places.setdefault(self._lines[place], []).append(place)
+        self._prompt = "" if given is None else given.prompt.strip()
+        self._required = _required(schema)
         self._known: dict[bytes, str] = {}
         if given is not None:
             if schema.value:
@@ -45,9 +52,41 @@ class Repeated:
             if given.row and not _asked_for(given.row, schema):
                 self._known[canonical(dict(given.row))] = ROW
 
-    def what(self, identity: bytes) -> str | None:
-        """What of the given an object is, by its canonical form."""
-        return self._known.get(identity)
+    def what(self, value: Mapping[str, Json]) -> str | None:
+        """What of the given an object is, or holds and nothing else."""
+        if not self._known:
+            return None
+        if (known := self._known_as(value)) is not None:
+            return known
+        if not value or self._required.issuperset(value):
+            return None
+        return self._held(value.items(), 0) or None
+
+    def _known_as(self, value: Mapping[str, Json]) -> str | None:
+        return self._known.get(canonical(dict(value))) or self._known.get(canonical(_as_text(value)))
+
+    def _held(self, parts: Iterable[tuple[str, Json]], depth: int) -> str | None:
+        """What named parts repeat; "" if they are labels alone, None if one of them is something else."""
+        found = ""
+        for name, part in parts:
+            what = self._what_part(name, part, depth)
+            if what is None:
+                return None
+            found = found or what
+        return found
+
+    def _what_part(self, name: str, part: Json, depth: int) -> str | None:
+        if name in _LABELS and isinstance(part, (str, int)):
+            return ""
+        if isinstance(part, str):
+            return PROMPT if part.strip() == self._prompt else None
+        if depth >= _DEEPEST:
+            return None
+        if isinstance(part, list):
+            return self._held(((name, each) for each in part[:_MOST_PLACES]), depth + 1)
+        if isinstance(part, dict):
+            return self._known_as(part) or self._held(part.items(), depth + 1)
+        return None
 
     def without_prompt(self, text: str) -> tuple[str, bool]:
         """The text without passages of the prompt, and whether there were any. A passage is consecutive lines of it, at least two of
@@ -55,7 +94,7 @@ class Repeated:
         if not self._places:
             return text, False
         lines = text.split("\n")
-        bare = [line.rstrip() for line in lines]
+        bare = _bare(text)
         if not any(line in self._places for line in bare):
             return text, False
         kept: list[str] = []
@@ -66,9 +105,8 @@ class Repeated:
                 kept.append(lines[place])
                 place += 1
                 continue
-            while (
-                kept and start and kept[-1].rstrip() == self._lines[start - 1]
-            ):  # what of it stands before its first sentence
+            # What of it stands before its first sentence:
+            while kept and start and _bare(kept[-1]) == self._lines[start - 1 : start]:
                 kept.pop()
                 start -= 1
             place, cut = place + length, True
@@ -86,6 +124,11 @@ class Repeated:
             if length > found[1] and sum(line in self._prose for line in range(start, start + length)) >= _LEAST_PROSE:
                 found = (start, length)
         return found
+
+
+def _bare(text: str) -> list[str]:
+    """The lines of a text without indents and marks of quotations, which an echo may have added, and in one case."""
+    return [_MARKS.sub("", line).rstrip().casefold() for line in text.split("\n")]
 
 
 def _prose(lines: list[str]) -> list[int]:
@@ -113,7 +156,19 @@ def _says_something(line: str) -> bool:
     return len(line.split()) > 1 and not line.lstrip().startswith(("{", "[", "}", "]", '"', "`"))
 
 
+def _as_text(row: Mapping[str, Json]) -> dict[str, Json]:
+    """A row whose numbers are text, as in the cells of CSV."""
+    return {
+        name: str(cell) if isinstance(cell, (int, float)) and not isinstance(cell, bool) else cell
+        for name, cell in row.items()
+    }
+
+
 def _asked_for(row: Mapping[str, Any], schema: OutputSchema) -> bool:
     """Whether the schema requires every column of the row, so that the row itself may be the right answer."""
+    return _required(schema).issuperset(row)
+
+
+def _required(schema: OutputSchema) -> frozenset[str]:
     required = (schema.value or {}).get("required")
-    return isinstance(required, list) and set(row) <= {name for name in required if isinstance(name, str)}
+    return frozenset(name for name in required if isinstance(name, str)) if isinstance(required, list) else frozenset()

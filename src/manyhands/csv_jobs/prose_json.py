@@ -16,8 +16,9 @@ from manyhands.core.jsonio import Json, TooDeep, check_depth, loads_outside
 
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _OPENING = re.compile(r"[{\[]")
-_INDENT = re.compile(r"[ \t`]{0,200}")
-_NO_MORE = re.compile(r"[ \t\r`]{0,200}(\n|\Z)")
+_TAG = r"(answer|final_answer|json|output|report|response|result)"
+_INDENT = re.compile(rf"[ \t`]{{0,200}}(<{_TAG}>[ \t]{{0,20}})?", re.IGNORECASE)
+_NO_MORE = re.compile(rf"[ \t\r`]{{0,200}}(</{_TAG}>[ \t\r]{{0,20}})?(\n|\Z)", re.IGNORECASE)
 _CLOSING = " \t\r\n.`*\"')!"
 """What may follow an object that ends a text."""
 _BULLET = re.compile(r"\s*([-*•+]|\d+[.)])\s")
@@ -26,7 +27,9 @@ _NEAR = 400
 _EXAMPLE = re.compile(
     r"""(
       \b(for|as\ an?|an?|another|here\ is\ an?)\s+(\w+\s+)?example\b | \bexamples?(\s+(of|output|answer|result|response|for)\b|\W*$)
-    | \bfor\ instance\b | \be\.\s?g\. | \bi\.\s?e\.\s+something\b | \b(could|might)\ (be|look|read|return)\b | \bhypothetical
+    | \bfor\ instance\b | \be\.\s?g\. | \bi\.\s?e\.\s+something\b | \bhypothetical
+    | \bif\ (I|it|there|this|that)\ (could|had|were|was)\b
+    | \b(could|might)\ (be|look|read|return)\b(\s+(like|as|this|that|these|one|of|any|the|so|follows|following|form|object|JSON))*\W*$
     | \b(format|form|schema|shape|structure)\s+(is|would\ be|should\ be)\b
     | \b(such\ as|something\ like|looks?\ like|of\ the\ form|instead\ of)(\s+(this|so|that|these|the\ following))?\W*$
     | \bz\.\s?B\. | \bzum\ Beispiel\b | \bpar\ exemple\b | \bpor\ ejemplo\b
@@ -35,7 +38,10 @@ _EXAMPLE = re.compile(
 )
 """Words that make an example of what follows them in the same sentence."""
 _NO_ANSWER = re.compile(
-    r"""\bI('m|\ am|\ was|\ have|'ve)?\b[^.!?\n]{0,60}?\b((could|can|did|do|was|am|have|would)(\ not|n['’]t)|cannot|unable|failed)\b
+    r"""\bI\b[^.!?\n]{0,60}?\b((could|can|was|am|were|would)(\ not|n['’]t)(\ been)?|cannot|unable|failed)\b\W+(\w+\W+){0,3}?
+      (access|answer|assess|complete|decide|determine|do|evaluate|fetch|fulfil\w*|get|give|judge|know|load|locate|open|produce|provide|rate|reach
+       |read|retrieve|say|score|see|tell|view|find(?!\s+(any|anything|other|more|further|no)\b))\b
+    | \bI\b[^.!?\n]{0,60}?\b(do|did|have)(\ not|n['’]t)\W+(\w+\W+){0,2}?(know|read|open(ed)?|seen?|score|rate|answer|have|had|got|get)\b
     | \b(answer|result|score|value|it|this)\s+(could|can)(\ ?not|n['’]t)\s+be\b
     | ^\W*(would|could|might)\ (be|have|look|work|do)\b""",
     re.IGNORECASE | re.VERBOSE,

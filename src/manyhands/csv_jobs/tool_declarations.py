@@ -117,6 +117,10 @@ STATUS_RESULT = _result(
         "total_tokens": _COUNT,
         "cost_usd": {"type": "number"},
         "simulated": {"type": "boolean", "description": "Whether a simulated model made up the results."},
+        "waiting": {
+            **_maybe("string"),
+            "description": "What it waits for, and until when: a rate limit, a server that is down.",
+        },
     }
 )
 """A job's status: the original's nine keys, then ours. Times are RFC 3339, UTC."""

@@ -49,6 +49,7 @@ def status_object(status: JobStatus) -> dict[str, Any]:
         "total_tokens": status.usage.total_tokens,
         "cost_usd": round(status.usage.cost, 6),
         "simulated": status.usage.simulated_calls > 0,
+        "waiting": status.waiting,
     }
 
 
@@ -107,7 +108,7 @@ def status_text(status: JobStatus) -> str:
     ]
     state = status.state.replace("_", " ")
     text = f"Job {_called(status)} is {state}: {', '.join(parts)}."
-    return f"{text} {status.last_error}" if status.last_error else text
+    return " ".join(part for part in (text, status.last_error, _capital(status.waiting)) if part)
 
 
 def spawned_text(spawned: Spawned, status: JobStatus) -> str:
@@ -117,6 +118,10 @@ def spawned_text(spawned: Spawned, status: JobStatus) -> str:
         f"Job {spawned.job_id} {begun} with {_rows(spawned.total_items)}; results go to {spawned.output_csv_path}. "
         f"Follow it with {WAIT}."
     )
+
+
+def _capital(line: str | None) -> str:
+    return f"{line[:1].upper()}{line[1:]}." if line else ""
 
 
 def _called(status: JobStatus) -> str:

@@ -46,9 +46,12 @@ LONGEST_RETRY_AFTER = 60.0
 LONGEST_SAID = 1000
 """Characters of what a problem says that are told at once."""
 LARGEST_RESPONSE = 64 * 1024 * 1024
+LONGEST_CONNECT = 10.0
+"""Seconds for a connection at most. A host that drops what it gets is told, and tried again, long before a call's own time is over."""
 _TIMED_OUT = 408
 _OF_CONTENT = (400, 422)
 """HTTP statuses of what is wrong with one request, though some servers say so of a model that they don't have."""
+_NOT_THERE = (404, 405)
 _UNBEGUN_TOLD = (
     "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
     "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
@@ -81,6 +84,7 @@ class OpenAIChatModel:
         prices: PriceTable | None = None,
         retries: Retries | None = None,
         longest_rate_limit_wait: float = LONGEST_RATE_LIMIT_WAIT,
+        longest_connect: float = LONGEST_CONNECT,
         largest_response: int = LARGEST_RESPONSE,
         simulated: bool = False,
         max_tokens: int | None = None,
@@ -90,6 +94,7 @@ class OpenAIChatModel:
         self._prices = prices or PriceTable()
         self._retries = retries or Retries()
         self._longest_rate_limit_wait = longest_rate_limit_wait
+        self._longest_connect = longest_connect
         self._largest_response = largest_response
         self._simulated = simulated
         self._max_tokens = max_tokens
@@ -181,7 +186,7 @@ class OpenAIChatModel:
         except TooLarge as error:
             return _failed(Problem(Cause.MODEL_ERROR, str(error)), unknown=True)
         if status != 200:
-            problem = classify(status, headers, content, clock.now())
+            problem = self._with_address(classify(status, headers, content, clock.now()))
             return self._broken(problem, read_json(content), request)
         return self._read(request, body, headers, content, clock)
 
@@ -238,7 +243,9 @@ class OpenAIChatModel:
     def _timeout(self, seconds: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(seconds)
         if timeout is None:
-            timeout = self._timeouts[seconds] = aiohttp.ClientTimeout(total=seconds, connect=min(60.0, seconds))
+            timeout = self._timeouts[seconds] = aiohttp.ClientTimeout(
+                total=seconds, connect=min(self._longest_connect, seconds)
+            )
         return timeout
 
     def _bounded(self, request: ChatRequest) -> ChatRequest:
@@ -282,12 +289,24 @@ class OpenAIChatModel:
         hint = f"under the budget, max_tokens is {bound:,}; --max_tokens sets another, on resume with --override=max_tokens"
         return replace(problem, message=f"{problem.message} ({hint})")
 
+    def _with_address(self, problem: Problem) -> Problem:
+        """The problem; if the address itself may be wrong, with what was asked."""
+        if problem.status not in _NOT_THERE or "model" in problem.message.lower():
+            return problem
+        path = urlsplit(self.endpoint.shown).path
+        mend = "is --base_url right?" if path.strip("/") else "does --base_url lack a path, as /v1?"
+        return replace(problem, message=f"{problem.message} (asked: {self.endpoint.shown}/chat/completions; {mend})")
+
     def _error(self, problem: Problem, failures: int) -> ItemError:
         tries = f" ({failures} tries)" if failures > 1 else ""
         message = f"{self.endpoint.shown}: {problem.message}{tries}"
         return ItemError(problem.cause, KNOWN.text(message), retry_after=problem.retry_after)
 
     def _connection_problem(self, error: BaseException, request: ChatRequest) -> str:
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return (
+                f"can't connect: no connection within {min(self._longest_connect, request.settings.call_timeout):g} s"
+            )
         if isinstance(error, TimeoutError):
             return f"no answer within {request.settings.call_timeout:g} s"
         if isinstance(error, aiohttp.ClientConnectorDNSError):
