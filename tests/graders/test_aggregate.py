@@ -225,3 +225,10 @@ def test_lists_carry_weights() -> None:
     assert isinstance(other, Configured)
     assert (grader.weight, grader.required, grader.negate) == (2.5, True, False)
     assert (other.weight, other.required, other.negate) == (1, None, True)
+
+
+def test_what_weighs_nothing_is_no_score_beside_what_was_left_out() -> None:
+    total = combine([score(1.0, weight=0), score(None, left_out="no fields")], pass_limit=0.8)
+    assert (total.value, total.error, total.left_out) == (None, None, ("a: no fields",))
+    total = combine([score(0.1, weight=0, minimum=0.5), score(None, left_out="no fields")], pass_limit=0.8)
+    assert total.value == 0.0

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from manyhands.core.jsonio import Json, TooDeep, check_depth, loads_outside
+from manyhands.core.jsonio import Json, TooDeep, check_depth, object_or_list
 
 _FENCE = re.compile(r"`{3,}|~{3,}")
 _OPENING = re.compile(r"[{\[]")
@@ -177,7 +177,7 @@ def _fences(text: str) -> list[_Block]:
         bare = line.strip()
         after = place + len(line) + 1
         if fence and bare == fence:
-            value = _parsed(text[inner:place].strip())
+            value = object_or_list(text[inner:place].strip())
             if isinstance(value, (dict, list)):
                 found.append(_Block(begin, min(after, len(text)), value))
             fence = ""
@@ -189,15 +189,6 @@ def _fences(text: str) -> list[_Block]:
 
 def _last_sentence(text: str) -> str:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", text[-_NEAR:])[-1]
-
-
-def _parsed(text: str) -> Json:
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return loads_outside(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _refuse(name: str) -> Json:

@@ -1,6 +1,6 @@
 """The nine tools as a client sees them: names, descriptions, JSON Schemas of arguments and results, and hints.
 
-The names, the arguments and the keys of the results are those of the original (behaviour specification, section 1); what is added is
+The names, the arguments and the keys of the results are those of the original; what is added is
 ``cancel_agent_job``, ``list_agent_jobs`` and ``retry_agent_job``, and keys beside the original's.
 """
 

@@ -31,11 +31,6 @@ class Refusals:
         self.reason: str | None = None
         """Why nothing comes of going on; None if something may."""
 
-    @property
-    def open(self) -> bool:
-        """Whether a model refused what it was last asked."""
-        return bool(self._streaks)
-
     def refused(self, asked: str, said: str, *, by_content: bool = False) -> None:
         """A call was refused. ``by_content``: perhaps for what it asked, which is so if another call was answered before."""
         if by_content and asked in self._answered:

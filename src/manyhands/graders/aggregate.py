@@ -52,6 +52,8 @@ def combine(scores: Sequence[Score], pass_limit: float = PASS_LIMIT) -> Total:
     if below:
         misses = (*[f"{score.name}: {shortfall(score)}" for score in below], *misses)
         return Total(0.0, verdict_of(0.0, pass_limit), hits, misses, reasoning, left_out=left_out)
+    if left_out and not any(score.weight for score in counted):
+        return Total(None, LEFT_OUT, hits, misses, reasoning, left_out=left_out)
     value = weighted_mean([(score.value or 0.0, score.weight) for score in counted])
     return Total(value, verdict_of(value, pass_limit), hits, misses, reasoning, left_out=left_out)
 

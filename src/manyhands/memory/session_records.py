@@ -14,9 +14,9 @@ RULES_VERSION = 2
 
 
 def session_record(session: Session, name: str) -> dict[str, Any]:
-    """The scores of its tests, by dataset, and its figures. ``score``: the sum of the datasets' means, of ``max_score`` datasets (behaviour
-    specification, section 7). A dataset of which a test has no score is in neither, but in ``unscored_datasets``, with the reason;
-    ``unscored``: how many tests these have; ``rules``: the version of the rules, which earlier versions did not record."""
+    """The scores of its tests, by dataset, and its figures. ``score``: the sum of the datasets' means, of ``max_score`` datasets. A dataset
+    of which a test has no score is in neither, but in ``unscored_datasets``, with the reason; ``unscored``: how many tests these have;
+    ``rules``: the version of the rules, which earlier versions did not record."""
     scheduler, datasets = session.scheduler, dict[str, list[float | None]]()
     reasons: dict[str, str] = {}
     tests = [

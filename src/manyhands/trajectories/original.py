@@ -1,7 +1,7 @@
 """Folders left by the original batch runner: ``batch_*.jsonl`` files, but no journal.
 
-Their finished prompts are adopted and not paid for again. The format is in the behaviour specification, sections 6 and 7;
-its known damage is expected here: torn lines, a good line glued to a torn one, duplicates, rows without an id, tombstones
+Their finished prompts are adopted and not paid for again. The known damage of such
+folders is expected here: torn lines, a good line glued to a torn one, duplicates, rows without an id, tombstones
 of discarded prompts (``{"prompt_index": 3, "discarded": "no_reasoning", "prompt": "…"}``).
 """
 

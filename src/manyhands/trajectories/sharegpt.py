@@ -1,4 +1,4 @@
-"""Conversations as ShareGPT turns: the layout of the original batch runner, to the byte (specification, section 5).
+"""Conversations as ShareGPT turns: the layout of the original batch runner, to the byte.
 
 Mended on purpose:
 

@@ -1,4 +1,4 @@
-"""Counting: tools per trajectory, and everything over a whole run (specification, sections 6 and 7.2)."""
+"""Counting: tools per trajectory, and everything over a whole run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which agent a person means, and what it is called (behaviour specification, section 1.2).
+"""Which agent a person means, and what it is called.
 
 ==============================  ======================================================================================
 ``MODEL``                       a model with as much of the conversation as its context holds
