@@ -319,7 +319,7 @@ def test_the_check_finds_a_quadratic_reader() -> None:
     try:
         with pytest.raises((AssertionError, pytest.fail.Exception)):
             _check(
-                lambda said: re.sub(r"<think>.*?</think>", "", said, flags=re.DOTALL), "", "<think>", "", SIZE // 2, 1
+                lambda said: re.sub(r"<think>.*?</think>", "", said, flags=re.DOTALL), "", "<think>", "", SIZE // 4, 1
             )
     finally:
         signal.signal(signal.SIGPROF, before)
