@@ -103,10 +103,15 @@ class Anchor:
 
 
 async def start_anchor(
-    bwrap: str, arguments: Sequence[str], files: Mapping[str, str], environment: Mapping[str, str], user: User | None
+    bwrap: str,
+    arguments: Sequence[str],
+    files: Mapping[str, str],
+    copies: Sequence[str],
+    environment: Mapping[str, str],
+    user: User | None,
 ) -> Anchor:
-    """Start bubblewrap with these arguments, with ``files`` (path inside, contents) made besides; as ``user`` if there is one.
-    Raises ItemError(SANDBOX_LOST)."""
+    """Start bubblewrap with these arguments, with ``files`` (path inside, contents) made besides, and ``copies`` of the host's files at
+    their paths; as ``user`` if there is one. Raises ItemError(SANDBOX_LOST)."""
     given: list[int] = []
     (input_read, lifeline), (output_read, output_write), (info_read, info_write) = fresh_pipes(3)
     try:
@@ -114,6 +119,10 @@ async def start_anchor(
         for path, text in files.items():
             given.append(_in_memory(text.encode()))
             words += ["--file", str(given[-1]), path]
+        for path in copies:
+            with suppress(FileNotFoundError):  # removed just now
+                given.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                words += ["--file", str(given[-1]), path]
         given.append(_in_memory(b"".join(os.fsencode(word) + b"\0" for word in [*words, *arguments])))
         init = _init(os.getpid(), user)
         become = [] if user is None else user.command()

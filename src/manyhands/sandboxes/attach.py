@@ -27,17 +27,19 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _READ_ONLY, _NOSUID, _NODEV, _IDMAP = 0x1, 0x2, 0x4, 0x00100000
 _MOVE_FROM_EMPTY_PATH, _MOVE_TO_EMPTY_PATH = 0x4, 0x40
 _CLONE_FS, _CLONE_NEWNS = 0x200, 0x20000
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_REFERENCE = os.O_PATH | os.O_CLOEXEC
 _SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of the host's, ``source``, that is seen inside at ``target``. Without ``writable`` it can only be read."""
+    """A folder or file of the host's, ``source``, that is seen inside at ``target``. Without ``writable`` it can only be read."""
 
     source: Path
     target: str
     writable: bool = False
+    public: bool = False
+    """Whether everybody may read it anyway."""
 
 
 class _MountAttributes(ctypes.Structure):
@@ -50,8 +52,9 @@ class _MountAttributes(ctypes.Structure):
 
 
 def attach(process: int, folders: Sequence[Folder], user: User) -> None:
-    """Put folders into the mount namespace of a process, at targets that exist there. What root owns in those that can only be read is
-    shown as ``user``'s, where the file system can do that. Nothing may be running inside yet. Takes root's rights. Raises OSError."""
+    """Put folders into the mount namespace of a process, at targets that exist there. What root owns in those that can only be read, and
+    are not public, is shown as ``user``'s, where the file system can do that. Nothing may be running inside yet. Takes root's rights.
+    Raises OSError."""
     failures: list[OSError] = []
 
     def work() -> None:
@@ -87,7 +90,7 @@ def _attach_all(process: int, folders: Sequence[Folder], user: User) -> None:
 
 def _detached(folder: Folder, user: User) -> int:
     """A copy of the folder's mount that is nowhere yet."""
-    source = os.open(folder.source, _FOLDER)
+    source = os.open(folder.source, _REFERENCE)
     try:
         flags = _AT_EMPTY_PATH | _AT_RECURSIVE | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
         tree = _call("open_tree", source, b"", flags)
@@ -95,7 +98,7 @@ def _detached(folder: Folder, user: User) -> int:
         os.close(source)
     try:
         _restrict(tree, _NOSUID | _NODEV | (0 if folder.writable else _READ_ONLY))
-        if not folder.writable:
+        if not (folder.writable or folder.public):
             try:
                 _restrict(tree, _IDMAP, _roots_files_as(user))
             except OSError as error:
@@ -121,7 +124,7 @@ def _restrict(tree: int, attributes: int, user_namespace: int = 0) -> None:
 
 
 def _move(tree: int, target: str) -> None:
-    place = os.open(target, _FOLDER | os.O_NOFOLLOW)
+    place = os.open(target, _REFERENCE | os.O_NOFOLLOW)
     try:
         _call("move_mount", tree, b"", place, b"", _MOVE_FROM_EMPTY_PATH | _MOVE_TO_EMPTY_PATH)
     finally:

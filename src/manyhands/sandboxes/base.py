@@ -95,6 +95,8 @@ class CommandSandbox:
         self._shell_state: ShellState | None = None
         self._shell_busy = False
         self._shell_lost = False
+        self._saved_state: ShellState | None = None
+        """What the file of the shell's state holds."""
         self._unsaved = False
         """Whether the shell's last state could not be written because the disk was full."""
         self._restarts = 0
@@ -378,7 +380,8 @@ class CommandSandbox:
         if shell.state is not self._shell_state:
             self._shell_state = shell.state
             self._jobs = shell.state.jobs
-            self._save_state(shell.state)
+            if self._saved_state is None or not self._saved_state.same_but_for_line(shell.state):
+                self._save_state(shell.state)
         if not shell.alive:
             self._shell = None
             self._retire(shell)
@@ -401,10 +404,11 @@ class CommandSandbox:
     def _save_state(self, state: ShellState, *, again: bool = False) -> None:
         file = self._folder / "state" / "shell"
         aside = self._folder / "shell.tmp"
+        self._saved_state = None
         try:
             _write_allocated(aside, state.to_bytes())
             aside.replace(file)
-            self._unsaved = False
+            self._saved_state, self._unsaved = state, False
         except OSError as error:
             if again or not is_full(error):
                 raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error

@@ -35,7 +35,16 @@ from manyhands.sandboxes.cgroups import Group, make_group
 from manyhands.sandboxes.checkpoint import Checkpoint
 from manyhands.sandboxes.disk_watch import with_room
 from manyhands.sandboxes.file_access import RunInside, read_inside, read_plain, write_inside, write_plain
-from manyhands.sandboxes.narrow_root import EMPTY, OWN_FILES, WORKSPACE, folders, mounts, search_path, start_directory
+from manyhands.sandboxes.narrow_root import (
+    EMPTY,
+    OWN_FILES,
+    WORKSPACE,
+    copies,
+    folders,
+    mounts,
+    search_path,
+    start_directory,
+)
 from manyhands.sandboxes.process import to_the_end
 from manyhands.sandboxes.project import PROJECT, data_folders, project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
@@ -158,7 +167,7 @@ class _BubblewrapLauncher:
         shown = folders(self._folder, self._alias, self._project, self._request.hidden)
         arguments = mounts(shown, limits, attached=user is not None)
         marked = launch.marked(self.environment, self._request, secrets.token_hex(8))
-        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, marked, user)
+        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, copies(limits.network), marked, user)
         if user is not None:
             await self._attach(self._anchor, shown, user)
 

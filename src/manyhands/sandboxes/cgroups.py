@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from manyhands.sandboxes.strays import read_all
+
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "manyhands-"
 _DEPTH = 4
@@ -40,7 +42,7 @@ class Group:
     @property
     def entrances(self) -> list[str]:
         """Files to write ``0`` into, by a process that wants to join."""
-        return [str(folder / "cgroup.procs") for folder in self.folders]
+        return [f"{folder}/cgroup.procs" for folder in self.folders]
 
     def members(self) -> set[int]:
         """The ids of all processes inside."""
@@ -188,7 +190,7 @@ def _kill(folders: tuple[Path, ...]) -> None:
 
 def _members(folder: Path) -> Iterator[int]:
     with suppress(OSError):
-        yield from (int(pid) for pid in (folder / "cgroup.procs").read_text().split() if pid != "0")
+        yield from (int(pid) for pid in read_all(f"{folder}/cgroup.procs").split() if pid != b"0")
 
 
 def _hierarchy_roots() -> list[Path]:

@@ -75,9 +75,9 @@ def disk_use(trees: Iterable[Path], pids: Iterable[int] = (), *, most: DiskUse, 
     for _ in range(_TRIES):
         count = _Count(most, deadline)
         try:
-            present = [tree for tree in trees if tree.is_dir()]
-            closed = [tree for tree in present if not walk(tree, count.visit)]
-            devices = {tree.stat().st_dev for tree in present}
+            present = [(tree, status.st_dev) for tree in trees if (status := _folder(tree)) is not None]
+            closed = [tree for tree, _ in present if not walk(tree, count.visit)]
+            devices = {device for _, device in present}
             for path, status in _held(pids):
                 if stat.S_ISSOCK(status.st_mode):
                     count.sent = count.sent or _has_sent(path)
@@ -90,6 +90,13 @@ def disk_use(trees: Iterable[Path], pids: Iterable[int] = (), *, most: DiskUse, 
         except _Enough:
             return DiskUse(count.size, count.entries, whole=False)
     return DiskUse(count.size, count.entries, whole, count.sent)
+
+
+def _folder(path: Path) -> os.stat_result | None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        status = os.stat(path)
+        return status if stat.S_ISDIR(status.st_mode) else None
+    return None
 
 
 def _held(pids: Iterable[int]) -> Iterator[tuple[str, os.stat_result]]:

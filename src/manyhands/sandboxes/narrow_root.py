@@ -6,7 +6,7 @@ import os
 import posixpath
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -100,24 +100,32 @@ def folders(folder: Path, alias: str | None, project: Path | None, hidden: Itera
     found = [Folder(folder / "tmp", "/tmp", writable=True)]
     found += [Folder(workspace, target, writable=True) for target in (WORKSPACE, alias) if target is not None]
     found += _python(_PYTHON)
+    found += [Folder(Path(path), path, public=True) for path in _public_etc() if os.path.isdir(path)]
+    found += _closing(folder / EMPTY)
     if project is not None:
         found.append(Folder(project, PROJECT))
         found += [Folder(folder / EMPTY, posixpath.join(PROJECT, path)) for path in hidden_below(project, hidden)]
     return found
 
 
+def copies(network: bool) -> list[str]:
+    """The public files of ``/etc``: each is copied, which takes bubblewrap a fifth of the time of a mount."""
+    names = [*_public_etc(), *(f"/etc/{name}" for name in _FOR_NETWORK if network)]
+    return [path for path in names if stat.S_ISREG(mode := _mode(path)) and mode & stat.S_IROTH]
+
+
 def mounts(shown: Sequence[Folder], limits: SandboxLimits, *, attached: bool) -> list[str]:
-    """Arguments for bwrap. ``shown``: what ``folders`` said; with ``attached`` only places for them are made."""
+    """Arguments for bwrap. ``shown``: what ``folders`` said; with ``attached`` only places for them are made, and ``attach`` does the
+    rest in a tenth of the time: bubblewrap reads the whole list of mounts for each one that it makes."""
     arguments = ["--unshare-all", *(["--share-net"] if limits.network else [])]
     arguments += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
     arguments += ["--uid", str(USER), "--gid", str(USER)]
-    arguments += [*_programs(), *_public_etc(limits.network)]
-    arguments += ["--proc", "/proc", *_closed_interfaces(), "--dev", "/dev"]
+    arguments += [*_programs(), "--proc", "/proc", "--dev", "/dev"]
     arguments += ["--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
     for each in shown:
         if not attached:
             arguments += ["--bind" if each.writable else "--ro-bind", os.fspath(each.source), each.target]
-        elif each.source.name != EMPTY or each.target == PROJECT:  # those within the project are there with it
+        elif not each.target.startswith(("/proc/", f"{PROJECT}/")):  # what these lie in has them already
             arguments += ["--dir", each.target]
     return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
 
@@ -152,19 +160,23 @@ def start_directory(cwd: str | None, project: Path | None = None) -> tuple[str, 
     return path, path
 
 
+def _closing(empty: Path) -> Iterator[Folder]:
+    """What closes those interfaces of the kernel which are not about processes: what can be set is read-only, what tells of
+    the machine is empty. ``empty``: an empty folder of the host's."""
+    yield Folder(Path("/proc/sys"), "/proc/sys", public=True)
+    for path, is_folder in _interfaces():
+        yield Folder(empty if is_folder else Path(os.devnull), path, public=True)
+
+
 @cache
-def _closed_interfaces() -> list[str]:
-    """Arguments that close those interfaces of the kernel which are not about processes: what can be set is read-only, what tells of
-    the machine is empty. What ordinary people can neither read nor write anyway is left as it is."""
-    arguments = ["--ro-bind", "/proc/sys", "/proc/sys"]
+def _interfaces() -> list[tuple[str, bool]]:
+    """Those that are here, and whether they are folders. What ordinary people can neither read nor write anyway is left as it is."""
+    found = []
     for name in _CLOSED:
-        path = f"/proc/{name}"
-        mode = _mode(path)
-        if stat.S_ISDIR(mode):
-            arguments += ["--tmpfs", path, "--remount-ro", path]
-        elif mode & (stat.S_IROTH | stat.S_IWOTH):
-            arguments += ["--ro-bind", os.devnull, path]
-    return arguments
+        mode = _mode(path := f"/proc/{name}")
+        if stat.S_ISDIR(mode) or mode & (stat.S_IROTH | stat.S_IWOTH):
+            found.append((path, stat.S_ISDIR(mode)))
+    return found
 
 
 def _programs() -> list[str]:
@@ -178,17 +190,10 @@ def _programs() -> list[str]:
     return arguments
 
 
-def _public_etc(network: bool) -> list[str]:
-    arguments = []
-    for name in (*_ETC, *(_FOR_NETWORK if network else ())):
-        path = f"/etc/{name}"
-        if _readable_by_all(path):
-            arguments += ["--ro-bind", path, path]
-    return arguments
-
-
-def _readable_by_all(path: str) -> bool:
-    return bool(_mode(path) & stat.S_IROTH)
+@cache
+def _public_etc() -> list[str]:
+    """What there is of it that everybody may read."""
+    return [path for name in _ETC if _mode(path := f"/etc/{name}") & stat.S_IROTH]
 
 
 def _mode(path: str) -> int:

@@ -29,6 +29,7 @@ _LONGEST_REPORT = 8 << 20
 _FIELDS = 6
 _LAST_MOMENTS = 2.0
 _COMMAND = ["bash", "--noprofile", "--norc", "-s"]
+_LINE = '\ndeclare -a BASH_LINENO=([0]="'
 
 # {report}: descriptor of the report pipe as inherited; {output}, {status}: numbers not otherwise used in the child.
 _BEGINNING = """\
@@ -63,10 +64,21 @@ class ShellState:
         """For a file. Jobs are left out: they do not outlive the sandbox."""
         return b"\0".join(part.encode(errors="surrogateescape") for part in (self.directory, self.script))
 
+    def same_but_for_line(self, other: ShellState) -> bool:
+        """Whether a file of one need not be replaced by one of the other: all that differs is how many lines the shell has read."""
+        return self.directory == other.directory and _without_line(self.script) == _without_line(other.script)
+
     @classmethod
     def from_bytes(cls, data: bytes) -> ShellState:
         directory, _, script = data.decode(errors="surrogateescape").partition("\0")
         return cls(directory, script)
+
+
+def _without_line(script: str) -> str:
+    if script.count(_LINE) != 1:
+        return script
+    before, _, after = script.partition(_LINE)
+    return before + after[after.find('"') :]
 
 
 class _Report:
