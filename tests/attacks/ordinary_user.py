@@ -157,5 +157,7 @@ def _copy_part(source: Path, target: Path) -> None:
 
 
 def _runs(python: str) -> bool:
-    command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--", python, "-I", "-c", ""]
+    # What setpriv starts is still found with root's rights; what that starts is not.
+    command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--", "sh", "-c", 'exec "$@"', "sh"]
+    command += [python, "-I", "-c", ""]
     return subprocess.run(command, capture_output=True, cwd="/").returncode == 0
