@@ -9,7 +9,7 @@ from manyhands import BatchRunner
 __all__ = ["BatchRunner"]
 
 if __name__ == "__main__":
-    from manyhands.engine.interpreters import leave_current_folder
+    from manyhands.processes.interpreters import leave_current_folder
 
     leave_current_folder()
     from manyhands.cli.main import main

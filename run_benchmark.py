@@ -3,7 +3,7 @@
 
 import sys
 
-from manyhands.engine.interpreters import leave_current_folder
+from manyhands.processes.interpreters import leave_current_folder
 
 if __name__ == "__main__":
     leave_current_folder()

@@ -19,7 +19,7 @@ from benchmarks.children import Meter, arguments, report
 from benchmarks.prompts import prompt
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 from manyhands.agents.toolbox import Toolbox
-from manyhands.engine.loop import loop_factory
+from manyhands.processes.event_loop import loop_factory
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, with_groups
 

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.children import Meter, arguments, peak_memory, report
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.run import RunResult, perform_run
-from manyhands.trajectories.session import Session, open_batch
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import RunResult, perform_run
+from manyhands.workloads.trajectories.opening import Session, open_batch
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 
 async def opened(settings: dict[str, Any]) -> Session:

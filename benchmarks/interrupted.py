@@ -8,9 +8,9 @@ from __future__ import annotations
 from benchmarks.batch import opened
 from benchmarks.children import arguments, report
 from manyhands.core.outcomes import Outcome
-from manyhands.engine.context import Item
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.run import Controls, perform_run
+from manyhands.engine.contract import Item
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import Controls, perform_run
 
 
 def main() -> None:

@@ -6,17 +6,15 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.rows import Row
-from manyhands.memory.actions import AskModel, Done, Evaluate, Send, Travel
-from manyhands.memory.course import ScheduledTest
-from manyhands.memory.dataset_registry import create
-from manyhands.memory.events import format_event
-from manyhands.memory.filler import FactFiller
-from manyhands.memory.filler_sources import builtin_facts
-from manyhands.memory.model import Evaluation
-from manyhands.memory.schedule_model import SchedulerSettings
-from manyhands.memory.scheduler import Scheduler
-from manyhands.memory.tokens import estimate
-from manyhands.memory.wording import default_wording
+from manyhands.workloads.memory.conversation.definitions import Evaluation
+from manyhands.workloads.memory.conversation.events import format_event
+from manyhands.workloads.memory.conversation.filler import FactFiller, builtin_facts
+from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.schedule import AskModel, Done, Evaluate, SchedulerSettings, Send, Travel
+from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from manyhands.workloads.memory.conversation.tokens import estimate
+from manyhands.workloads.memory.conversation.wording import default_wording
+from manyhands.workloads.memory.datasets.registry import create
 
 DATASETS = (
     "colours",

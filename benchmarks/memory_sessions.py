@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 from benchmarks.children import Meter, arguments, peak_memory, report, run_child
 from benchmarks.memory_schedule import DATASETS
 from benchmarks.rows import Row
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.run import perform_run
-from manyhands.memory.opening import open_memory
-from manyhands.memory.spec import MemorySpec
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import perform_run
+from manyhands.workloads.memory.opening import open_memory
+from manyhands.workloads.memory.settings import MemorySpec
 
 SESSIONS = 20
 CONTEXT = 8000

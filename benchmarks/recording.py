@@ -14,10 +14,9 @@ from benchmarks.children import Meter, arguments, report
 from manyhands.core.clock import SystemClock
 from manyhands.core.digests import digest
 from manyhands.core.usage import Usage
-from manyhands.engine.blobs import pack
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.performance import StepRow
-from manyhands.engine.store import Store
+from manyhands.engine.journal.records import StepRow, pack
+from manyhands.engine.journal.store import Store
+from manyhands.processes.event_loop import run_on_loop
 
 OUTPUT = {"message": {"role": "assistant", "content": "An answer of ordinary length. " * 8}, "finish_reason": "stop"}
 

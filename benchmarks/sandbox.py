@@ -10,8 +10,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.rows import Row
-from manyhands.engine.loop import run_on_loop
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 

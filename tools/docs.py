@@ -20,7 +20,7 @@ from textwrap import dedent
 from eval_tables import EvalTables
 
 from manyhands.cli.jobs import COMMANDS as JOBS_COMMANDS
-from manyhands.cli.jobs_spawn import SpawnOptions
+from manyhands.cli.jobs.spawn import SpawnOptions
 from manyhands.cli.main import COMMANDS
 from manyhands.cli.mcp import McpSettings
 from manyhands.cli.memory import COMMANDS as MEMORY_COMMANDS
@@ -29,17 +29,16 @@ from manyhands.cli.simulate import SimulateSettings
 from manyhands.core import failures
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.settings import Settings
-from manyhands.csv_jobs.tool_declarations import DECLARATIONS
-from manyhands.evals.spec import EvalSpec
-from manyhands.memory.spec import MemorySpec
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.sandboxes.protocol import SandboxLimits
-from manyhands.tools.declared import DECLARED, KNOWN_TOOLS
 from manyhands.tools.distributions import FORK, STANDARD_DISTRIBUTIONS
 from manyhands.tools.standard import standard_registry
-from manyhands.tools.toolsets import STANDARD
-from manyhands.trajectories.schema import METADATA, Field, Form, List, Object, schema_of
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.tools.toolsets import DECLARED, KNOWN_TOOLS, STANDARD
+from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
+from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.memory.settings import MemorySpec
+from manyhands.workloads.trajectories.lines.schema import METADATA, Field, Form, List, Object, schema_of
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -8,8 +8,18 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from manyhands.cli.options import options_of
-from manyhands.core.places import Place
-from manyhands.evals.blocks import (
+from manyhands.graders.composite import AggregatorEntry
+from manyhands.graders.config import Common
+from manyhands.graders.judged.rubric_items import RubricItem
+from manyhands.graders.registry import ALIASES as GRADER_ALIASES
+from manyhands.graders.registry import BUILTIN, load_kind
+from manyhands.graders.text.fields import FieldEntry
+from manyhands.graders.trajectory.skills import SkillCount
+from manyhands.graders.trajectory.step_rules import ArgsValue, SequenceValue, StepCount, ToolCount
+from manyhands.graders.trajectory.tool_calls import ExpectedCall
+from manyhands.io.keys import Entry
+from manyhands.io.locations import Place
+from manyhands.workloads.evals.evalfile.keys import (
     Block,
     EvalBlock,
     HookBlock,
@@ -20,8 +30,8 @@ from manyhands.evals.blocks import (
     TurnBlock,
     WorkspaceBlock,
 )
-from manyhands.evals.placeholders import PLACEHOLDERS
-from manyhands.evals.target_blocks import (
+from manyhands.workloads.evals.targets.command_lines import PLACEHOLDERS
+from manyhands.workloads.evals.targets.keys import (
     AgentCliBlock,
     AgentTargetOptions,
     CliBlock,
@@ -33,17 +43,7 @@ from manyhands.evals.target_blocks import (
     TargetBlock,
     agent_block,
 )
-from manyhands.evals.target_kinds import ALIASES, KINDS
-from manyhands.graders.composite import AggregatorEntry
-from manyhands.graders.config import Common
-from manyhands.graders.entry import Entry
-from manyhands.graders.fields import FieldEntry
-from manyhands.graders.registry import ALIASES as GRADER_ALIASES
-from manyhands.graders.registry import BUILTIN, load_kind
-from manyhands.graders.rubric_items import RubricItem
-from manyhands.graders.skills import SkillCount
-from manyhands.graders.trajectory import ExpectedCall
-from manyhands.graders.trajectory_kinds import ArgsValue, SequenceValue, StepCount, ToolCount
+from manyhands.workloads.evals.targets.kinds import ALIASES, KINDS
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 _BLOCKS: Mapping[str, type[Block]] = {

@@ -18,19 +18,19 @@ import aiohttp
 import orjson
 
 from benchmarks.children import Meter, arguments, report
-from manyhands.agents.never_called import NeverCalled
-from manyhands.agents.offer import ToolOffer
+from manyhands.agents.run_settings import NeverCalled
+from manyhands.agents.toolset_tools import ToolOffer
 from manyhands.core.clock import Clock
-from manyhands.csv_jobs.prepared import prepare
-from manyhands.csv_jobs.spec import JobSpec
-from manyhands.csv_jobs.workers.agent import AgentWorker
-from manyhands.csv_jobs.workload import CsvJobsWorkload
-from manyhands.engine.context import Item, Limits
-from manyhands.engine.loop import loop_factory
-from manyhands.models.openai_request import Endpoint, request_body
+from manyhands.engine.contract import Item, Limits
+from manyhands.models.openai.request import Endpoint, request_body
 from manyhands.models.protocol import ChatRequest, Completion
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.simulated.model import SimulatedModel
+from manyhands.processes.event_loop import loop_factory
 from manyhands.testing.memory_context import MemoryContext
+from manyhands.workloads.csv_jobs.prepared import prepare
+from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
+from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
 Bodies = list[dict[str, Any]]
 

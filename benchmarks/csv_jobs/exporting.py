@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.children import Meter, arguments, peak_memory, report
-from manyhands.csv_jobs.desk import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.children import Meter, arguments, peak_memory, report
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.spec import JobSpec
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.spec import JobSpec
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.children import Meter, arguments, report
-from manyhands.csv_jobs.launching import Orders
-from manyhands.csv_jobs.runner import Ready, perform
-from manyhands.csv_jobs.status import job_status
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.workloads.csv_jobs.service.launching import Orders
+from manyhands.workloads.csv_jobs.service.runner import Ready, perform
+from manyhands.workloads.csv_jobs.service.status import job_status
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def _records(few: int, many: int, *, kilobytes: float) -> Iterator[Row]:
 
 
 def _performed(suite: Path, tests: int) -> dict[str, Any]:
-    run = run_child("evals.performing", suite=str(suite))
+    run = run_child("workloads.evals.executing", suite=str(suite))
     if run["completed"] != tests:
         raise RuntimeError(f"{run['completed']} of {tests} tests were completed")
     return run

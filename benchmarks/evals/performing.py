@@ -12,10 +12,10 @@ from pathlib import Path
 
 from benchmarks.children import ChildMemory, Meter, arguments, peak_memory, report
 from manyhands.core.jsonio import loads
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.run import perform_run
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import perform_run
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.settings import EvalSpec
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     options = EvalSpec.make({"eval_files": [str(suite)], **given})
     session = run_on_loop(open_eval(options, resume=False, notice=lambda text: None, environ=os.environ))
     made, performing = making.read(), Meter()
-    with ChildMemory("manyhands.evals.results_process") as writer:
+    with ChildMemory("manyhands.workloads.evals.results.process") as writer:
         result = run_on_loop(perform_run(session.folder, session.workload))
     performed = performing.read()
     summary = loads((session.folder / "eval_summary.json").read_bytes())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if sys.argv[:1] == ["-m"]:  # python -m manyhands, about to begin: the current folder is in front of everything else
-    from manyhands.engine.interpreters import leave_current_folder
+    from manyhands.processes.interpreters import leave_current_folder
 
     leave_current_folder()
 
@@ -21,20 +21,20 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from manyhands.core.errors import ManyhandsError, RunError, StorageError, ToolError, UserError
-    from manyhands.engine.run import Controls, Progress, RunResult
+    from manyhands.runs.execution import Controls, Progress, RunResult
     from manyhands.tools.registry import tool
-    from manyhands.trajectories.batch_runner import BatchRunner, Callbacks, InvalidBatch, MissingDataset
+    from manyhands.workloads.trajectories.batch_runner import BatchRunner, Callbacks, InvalidBatch, MissingDataset
 
 _WHERE = {
-    "BatchRunner": "manyhands.trajectories.batch_runner",
-    "Callbacks": "manyhands.trajectories.batch_runner",
-    "Controls": "manyhands.engine.run",
-    "InvalidBatch": "manyhands.trajectories.batch_runner",
+    "BatchRunner": "manyhands.workloads.trajectories.batch_runner",
+    "Callbacks": "manyhands.workloads.trajectories.batch_runner",
+    "Controls": "manyhands.runs.execution",
+    "InvalidBatch": "manyhands.workloads.trajectories.batch_runner",
     "ManyhandsError": "manyhands.core.errors",
-    "MissingDataset": "manyhands.trajectories.batch_runner",
-    "Progress": "manyhands.engine.run",
+    "MissingDataset": "manyhands.workloads.trajectories.batch_runner",
+    "Progress": "manyhands.runs.execution",
     "RunError": "manyhands.core.errors",
-    "RunResult": "manyhands.engine.run",
+    "RunResult": "manyhands.runs.execution",
     "StorageError": "manyhands.core.errors",
     "ToolError": "manyhands.core.errors",
     "UserError": "manyhands.core.errors",

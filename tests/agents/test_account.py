@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.agents.account import Account, read_account
-from manyhands.agents.programs import AgentProgram
+from manyhands.agents.programs import Account, AgentProgram, read_account
 from manyhands.core.usage import Usage
 from manyhands.models.pricing import PriceTable
 

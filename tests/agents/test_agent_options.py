@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from manyhands.agents.offer import ToolOffer
 from manyhands.agents.options import LIMITS, AgentOptions, read_text, resume_spec
-from manyhands.agents.setup import check_prices, keep_files, kept_file, warn_of_unpriced
+from manyhands.agents.run_settings import check_prices, keep_files, kept_file, warn_of_unpriced
+from manyhands.agents.toolset_tools import ToolOffer
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import OptionalPath, optional_whole, setting
 from manyhands.tools.toolsets import Toolset

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.agents.tool_calls import parse_arguments, read_calls
-from manyhands.agents.tool_names import repair_name
-from manyhands.agents.toolbox import NO_TOOLS, Toolbox
+from manyhands.agents.reading import parse_arguments, read_calls
+from manyhands.agents.toolbox import NO_TOOLS, Toolbox, repair_name
 from manyhands.testing.agent_doubles import FakeTool
 
 KNOWN = ["read_file", "write_file", "terminal", "GetIssue"]

@@ -11,7 +11,7 @@ import pytest
 from manyhands.agents.loop import run_agent
 from manyhands.agents.task import AgentSettings, AgentTask
 from manyhands.core.clock import SystemClock
-from manyhands.engine.context import Item
+from manyhands.engine.contract import Item
 from manyhands.testing.agent_doubles import CHAT, FakeTool, no_sandbox
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import Reply, ScriptedModel, assistant, tool_call

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.command import LONGEST_ARGUMENT, CommandEnd, CommandLine, CommandRunner
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED, Redactor
-from manyhands.engine.strays import MARK, process_mark
-from manyhands.sandboxes.strays import process_table
+from manyhands.processes.commands import LONGEST_ARGUMENT, CommandEnd, CommandLine, CommandRunner
+from manyhands.processes.strays import MARK, process_mark, process_table
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -198,7 +197,7 @@ async def test_patience_lets_a_command_end_by_itself(runner: CommandRunner, tmp_
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from manyhands.agents.command import CommandRunner
+from manyhands.processes.commands import CommandRunner
 
 async def main():
     async with CommandRunner.opened("0b1c.1", dict(os.environ)) as runner:

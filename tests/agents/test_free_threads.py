@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from manyhands.agents.threads import MOST_IDLE, PATIENCE, FreeThreads
+from manyhands.processes.python_functions import MOST_IDLE, PATIENCE, FreeThreads
 
 
 @pytest.fixture

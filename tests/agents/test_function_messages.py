@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.functions import load_function
 from manyhands.core.errors import UserError
+from manyhands.processes.python_functions import load_function
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.offer import ToolOffer
-from manyhands.agents.optional import COLLAB, with_optional
-from manyhands.agents.parent import own_folders, parent_run, standard_toolsets
+from manyhands.agents.started_runs import own_folders, parent_run, standard_toolsets
+from manyhands.agents.toolset_tools import COLLAB, ToolOffer, with_optional
 from manyhands.core.errors import UserError
-from manyhands.engine.context import Item
+from manyhands.engine.contract import Item
 from manyhands.testing.memory_context import MemoryContext
-from manyhands.tools.declared import KNOWN_TOOLS
-from manyhands.tools.distributions import availability_notice
-from manyhands.tools.distributions_file import load_distributions_file
-from manyhands.tools.toolsets import STANDARD, Toolset
+from manyhands.tools.distributions import availability_notice, load_distributions_file
+from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset
 
 JOB_TOOLS = [
     "cancel_agent_job",
@@ -31,11 +28,11 @@ JOB_TOOLS = [
 ]
 NOT_LOADED = """
 import sys
-from manyhands.agents.offer import ToolOffer
-import manyhands.trajectories.workload
+from manyhands.agents.toolset_tools import ToolOffer
+import manyhands.workloads.trajectories.workload
 tools = ToolOffer.recorded(None).tools(["all"])
 assert not any(tool.name.endswith("agent_job") for tool in tools)
-print([name for name in sys.modules if name.startswith("manyhands.csv_jobs")])
+print([name for name in sys.modules if name.startswith("manyhands.workloads.csv_jobs")])
 """
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.processes.children import ExecResult
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
-from manyhands.sandboxes.protocol import ExecResult, Sandbox, SandboxLimits, SandboxRequest
+from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 
 PROCESSES = 64
 LIMITS = SandboxLimits(memory=512 << 20, processes=PROCESSES, file_size=64 << 20, cpu_seconds=30)

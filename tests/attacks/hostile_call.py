@@ -9,10 +9,10 @@ import sys
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError
-from manyhands.engine.limits import SharedLimits
-from manyhands.models.openai_client import OpenAIChatModel
+from manyhands.engine.limits.shared import SharedLimits
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.errors import Retries
 from manyhands.models.protocol import ChatRequest, ChatSettings
-from manyhands.models.retries import Retries
 
 KEY = "sk-very-secret-key-of-a-person"
 TIMEOUT = 0.8

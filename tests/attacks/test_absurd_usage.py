@@ -94,8 +94,8 @@ def test_what_an_earlier_version_left_does_not_end_a_resume(tmp_path: Path) -> N
 
 
 def test_a_batch_command_with_absurd_costs() -> None:
-    from manyhands.evals.record_lines import parse_known_line, parse_line
-    from manyhands.evals.records import read_record
+    from manyhands.workloads.evals.batch.records import parse_known_line, parse_line
+    from manyhands.workloads.evals.targets.answers import read_record
 
     for value in ("NaN", "Infinity", "-Infinity", "1e307", "-1"):
         text = b'{"id": "a", "text": "yes \\"cost_usd\\": NaN", "cost_usd": %s, "duration_ms": %s}' % (

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.core.jsonio import dumps
-from manyhands.models.openai_client import OpenAIChatModel
-from manyhands.models.openai_request import Endpoint, request_body
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.request import Endpoint, request_body
 from manyhands.models.protocol import ChatRequest, ChatSettings
-from manyhands.models.simulated_server import ServerOptions, SimulatedServer
+from manyhands.models.simulated.server import ServerOptions, SimulatedServer
 from manyhands.testing.batches import BatchFolder, Ran, ServerThread
 from manyhands.testing.commands import Command, SimulatedProcess
 from manyhands.testing.eval_runs import perform_eval

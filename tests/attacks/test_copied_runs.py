@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.csv_jobs.control import RUNNER, ask, remove_leftovers
-from manyhands.engine.strays import MARK, kill_strays, process_mark
+from manyhands.processes.strays import MARK, kill_strays, process_mark
 from manyhands.testing.commands import (
     Command,
     SimulatedProcess,
@@ -27,6 +26,7 @@ from manyhands.testing.commands import (
     trajectories,
     write_prompts,
 )
+from manyhands.workloads.csv_jobs.service.control import RUNNER, ask, remove_leftovers
 
 ITEMS = 10
 
@@ -71,7 +71,7 @@ def test_strays_of_a_dead_owner_are_killed_after_the_run_was_moved(tmp_path: Pat
 
 def stray_of(run_id: str) -> subprocess.Popen[bytes]:
     """A process that was started on behalf of a run by a process that is gone."""
-    code = "import sys; from manyhands.engine.strays import process_mark; print(process_mark(sys.argv[1]))"
+    code = "import sys; from manyhands.processes.strays import process_mark; print(process_mark(sys.argv[1]))"
     mark = subprocess.run([sys.executable, "-c", code, run_id], check=True, capture_output=True, text=True).stdout
     return subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark.strip()})
 
@@ -126,7 +126,7 @@ def test_strays_of_strays_are_killed_with_them() -> None:
     run_id = secrets.token_hex(8)
     code = """
 import os, subprocess, sys
-from manyhands.engine.strays import MARK, process_mark
+from manyhands.processes.strays import MARK, process_mark
 subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: process_mark(sys.argv[1])})
 print("ready", flush=True)
 sys.stdin.read()

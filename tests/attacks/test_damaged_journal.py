@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import ManyhandsError, RunError
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.outputs import SET_ASIDE
-from manyhands.engine.reader import JournalReader
 from manyhands.testing.commands import (
     Command,
     Ended,

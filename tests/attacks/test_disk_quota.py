@@ -15,11 +15,11 @@ import pytest
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
-from manyhands.sandboxes.disk_use import DiskUse, disk_use
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from manyhands.sandboxes.files.disk_use import DiskUse, disk_use
+from manyhands.sandboxes.files.trees import clear_folder
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
-from manyhands.sandboxes.trees import clear_folder
 
 QUOTA = 10 << 20
 LIMITS = SandboxLimits(disk=QUOTA, files=500, min_free=0)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from manyhands.sandboxes.freezing import stop_all
+from manyhands.sandboxes.commands.freezing import stop_all
 
 _BEAT = """
 import os, signal

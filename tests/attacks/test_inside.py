@@ -13,7 +13,7 @@ from tests.attacks.held_sandbox import PROCESSES, HeldSandbox
 from tests.attacks.outside import CANARY, Outside, digests, key_in_the_environment, own_folder, own_programs
 
 from manyhands.core.errors import ItemError
-from manyhands.sandboxes.protocol import ExecResult
+from manyhands.processes.children import ExecResult
 
 PRELUDE = (Path(__file__).parent / "prelude.py").read_text()
 CASES = [

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.engine.strays import process_mark
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.processes.strays import children, process_mark
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.sandboxes.strays import children
 from manyhands.testing.commands import (
     Command,
     SimulatedProcess,

@@ -19,27 +19,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.agents import account, reading, tool_calls
-from manyhands.agents.tool_names import repair_name
-from manyhands.agents.toolbox import Toolbox
-from manyhands.core import jsonio, likeness
+from manyhands.agents import programs, reading
+from manyhands.agents import reading as tool_calls
+from manyhands.agents.toolbox import Toolbox, repair_name
+from manyhands.core import jsonio, text
+from manyhands.core import text as likeness
 from manyhands.core.errors import ToolError
 from manyhands.core.redaction import Redactor
-from manyhands.csv_jobs import export_csv, formats, table_jsonl, template
-from manyhands.csv_jobs.found_json import find_result
-from manyhands.csv_jobs.given import Given, Repeated
-from manyhands.csv_jobs.schema import OutputSchema
-from manyhands.evals import record_lines, variables
-from manyhands.graders import answer_json, dates, fields, judge_prompt, regex_size, skills, verdicts
-from manyhands.memory import rouge, tokens, tolerant_json
-from manyhands.memory.datasets import locations, quantities, restaurant_menu, settling
-from manyhands.memory.report import conversations
-from manyhands.models import openai_errors, reasoning, simulated
+from manyhands.graders import json_values, verdicts
+from manyhands.graders.judged import prompts as judge_prompt
+from manyhands.graders.text import dates, fields, patterns
+from manyhands.graders.trajectory import skills
+from manyhands.io.tables import json_lines, writers
+from manyhands.models import reasoning
+from manyhands.models.openai import errors
+from manyhands.models.simulated import model
 from manyhands.testing.agent_doubles import FakeTool
-from manyhands.tools import edits, patches, results, schema, search, success, text
+from manyhands.tools import results, schema
+from manyhands.tools import results as success
+from manyhands.tools.files import edits, search
+from manyhands.tools.files import patch as patches
 from manyhands.tools.standard import standard_registry
-from manyhands.trajectories import sharegpt, tags, turns
-from manyhands.trajectories.batch_runner import WORDS
+from manyhands.workloads.csv_jobs.rows import prompts, schema_formats
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.workers.input_echo import Given, Repeated
+from manyhands.workloads.csv_jobs.workers.printed_result import find_result
+from manyhands.workloads.evals.batch import records
+from manyhands.workloads.evals.evalfile import variables
+from manyhands.workloads.memory.conversation import tokens
+from manyhands.workloads.memory.datasets.answers import matching, settling, tolerant_json
+from manyhands.workloads.memory.datasets.answers import matching as rouge
+from manyhands.workloads.memory.datasets.builtin import locations, restaurant
+from manyhands.workloads.memory.report import conversations
+from manyhands.workloads.trajectories.batch_runner import WORDS
+from manyhands.workloads.trajectories.lines import sharegpt, turns
+from manyhands.workloads.trajectories.lines import sharegpt as tags
 
 SIZE = 40_000
 """Characters of the shorter text."""
@@ -92,8 +106,8 @@ def _likened(said: str) -> None:
 
 def _told(said: str) -> None:
     error = {"error": {"message": said, "code": said, "metadata": {"raw": said}}}
-    openai_errors.classify(400, {}, jsonio.dumps(error), 0.0)
-    openai_errors.classify(400, {}, said.encode("utf-8", "replace"), 0.0)
+    errors.classify(400, {}, jsonio.dumps(error), 0.0)
+    errors.classify(400, {}, said.encode("utf-8", "replace"), 0.0)
 
 
 def _turned(said: str) -> None:
@@ -119,8 +133,8 @@ def _gathered(said: str) -> None:
 
 
 def _simulated(said: str) -> None:
-    simulated.simulate([{"role": "user", "content": said}])
-    simulated._identifiers([{"role": "user", "content": said}])
+    model.simulate([{"role": "user", "content": said}])
+    model._identifiers([{"role": "user", "content": said}])
 
 
 def _bounded(said: str) -> None:
@@ -173,21 +187,21 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
         (*JSON, "[\n", "[{},\n", "a b\n", "{}\n"),
     ),
     "account of a program": (
-        lambda said: account.read_account(said, lambda usage: None),
+        lambda said: programs.read_account(said, lambda usage: None),
         (*JSON, '{"type":"result","usage":{}}\n', '{"type":"thread.started"}\n', '"error"'),
     ),
-    "quantity": (quantities.quantity_in, (*NUMBER, "two ", "dozen ", "x", "½")),
+    "quantity": (matching.quantity_in, (*NUMBER, "two ", "dozen ", "x", "½")),
     "options in a message": (WORDS.text, ("--model", "=", "'", " ", "a", "-", "--x=", ")")),
     "web page": (
         lambda said: (
-            openai_errors.page_instead(said.encode()),
-            openai_errors.error_text(None, f"<html>{said}".encode()),
+            errors.page_instead(said.encode()),
+            errors.error_text(None, f"<html>{said}".encode()),
         ),
         ("<html", "<!--", "-->", "<title>", "<script", "</script>", "<", ">", *SPACE, "a"),
     ),
     "shape of a message": (likeness.shape, ("a", "1", "-", "0x", "_", " ", "g")),
     "any result in output": (lambda said: find_result(said, OutputSchema.of(None)), JSON),
-    "JSON in an answer": (answer_json.json_in, (*JSON, "```\n", "~~~~\n")),
+    "JSON in an answer": (json_values.json_in, (*JSON, "```\n", "~~~~\n")),
     "verdict": (verdicts.last_object, (*JSON, "\n{")),
     "tolerant JSON": (tolerant_json.tolerant_json, JSON),
     "tolerant JSON of a list": (lambda said: tolerant_json.tolerant_json(f"[{said}"), JSON),
@@ -208,25 +222,25 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "bounded result": (_bounded, ("a", "\x01", '"', "é")),
     "failed result": (success.failed_by_content, JSON),
     "text of an error": (_told, ("exceed", "context", "prompt is too ", "a", "{", '"', *SPACE)),
-    "reset of a limit": (lambda said: openai_errors.parse_reset(said, 0), (*NUMBER, "h", "m", "s", " ")),
+    "reset of a limit": (lambda said: errors.parse_reset(said, 0), (*NUMBER, "h", "m", "s", " ")),
     "retry after": (
-        lambda said: openai_errors.parse_retry_after({"Retry-After": said}, 0),
+        lambda said: errors.parse_retry_after({"Retry-After": said}, 0),
         (*NUMBER, "Mon,", ":", " "),
     ),
     "number in an answer": (fields.number_in, (*NUMBER, " ")),
     "date in an answer": (dates.day_of, (*NUMBER, "T", ":", "jan", "mon", "2020", " ")),
-    "size of a pattern": (regex_size.written_out, ("(", ")", "{1}", "{", "9", "[", "]", "\\", "a", "}")),
+    "size of a pattern": (patterns.written_out, ("(", ")", "{1}", "{", "9", "[", "]", "\\", "a", "}")),
     "files of skills": (
         lambda said: [*skills._SKILL_FILE.finditer(said)],
         ("skills/", "/", "SKILL.md", "a", ".", " ", "`"),
     ),
     "variables": (lambda said: variables._PLACE.sub("", said), ("{{", "}}", "{", " ", "a", "-", ".")),
     "variables of a judge": (lambda said: judge_prompt._VARIABLE.sub("", said), ("{{", "}}", "{", " ", "a")),
-    "template": (lambda said: template._MARKS.sub("", said), ("{", "}", "{{", "}}", "a")),
-    "lines of a batch's output": (lambda said: record_lines.parse_line(said.encode()), (*JSON, '"id"')),
-    "depth of a batch's output": (lambda said: record_lines.too_deep(said.encode()), (*JSON, '\\"', '}\\"')),
-    "keys of JSON Lines": (lambda said: table_jsonl._parse(1, said), JSON),
-    "cells of a table": (export_csv._NUMBER.fullmatch, NUMBER),
+    "template": (lambda said: prompts._MARKS.sub("", said), ("{", "}", "{{", "}}", "a")),
+    "lines of a batch's output": (lambda said: records.parse_line(said.encode()), (*JSON, '"id"')),
+    "depth of a batch's output": (lambda said: jsonio.too_deep(said.encode()), (*JSON, '\\"', '}\\"')),
+    "keys of JSON Lines": (lambda said: json_lines._parse(1, said), JSON),
+    "cells of a table": (writers._NUMBER.fullmatch, NUMBER),
     "simulated answer": (_simulated, ("[simulate:", "]", ",", "=", "job_id", ":", "is", "'", "Item ID: ", *SPACE)),
     "sentences": (
         lambda said: settling.settles_on(said, "cat", ["dog"]),
@@ -236,12 +250,12 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
         lambda said: [*locations._LEG.finditer(said)],
         ("From ", "a", ", go ", "1", "km ", " to ", ".", "\n"),
     ),
-    "menu": (restaurant_menu.menu_in, ("1", ". ", "a", "\n", " ")),
+    "menu": (restaurant.menu_in, ("1", ". ", "a", "\n", " ")),
     "lines of a log": (conversations._LINE.fullmatch, ("Test ", "(", ")", ":", "a", " ")),
     "secrets": (Redactor(["aaaaaaaaab", "abababababc"]).text, ("a", "b", "ab")),
     **{
         f"format {name}": (pattern.fullmatch, words("a 1 - . / ~0 ~ %20 : # T P Y M D S +"))
-        for name, pattern in formats._PATTERNS.items()
+        for name, pattern in schema_formats._PATTERNS.items()
     },
 }
 
@@ -251,7 +265,7 @@ def _refused() -> Iterator[None]:
     """Readers may refuse what they are given, in any way that callers know."""
     try:
         yield
-    except (ValueError, RecursionError, ToolError, record_lines.NoRecord):
+    except (ValueError, RecursionError, ToolError, records.NoRecord):
         pass
 
 
@@ -346,7 +360,7 @@ def test_pieces_are_found_where_a_plain_search_finds_them(lines: list[str], data
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.sampled_from("abcdef"), max_size=40), st.lists(st.sampled_from("abcdef"), max_size=40))
 def test_a_diff_says_what_changed(old: list[str], new: list[str]) -> None:
-    from manyhands.tools.diffs import LineMatcher
+    from manyhands.tools.files.edits import LineMatcher
 
     made: list[str] = []
     at = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.tool_calls import MOST_CALLS
+from manyhands.agents.reading import MOST_CALLS
 from manyhands.testing.batches import REASONED, BatchFolder, ServerThread
 from manyhands.testing.commands import ledger, run
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.command import CommandRunner
-from manyhands.graders.script_pool import Scripts
-from manyhands.memory.agents.program_line import ProgramLine
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.script_pool import Scripts
+from manyhands.processes.strays import process_table
+from manyhands.processes.tags import Tags, kill_tagged, tagged, tagged_words
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxRequest
-from manyhands.sandboxes.strays import process_table
-from manyhands.sandboxes.tags import Tags, kill_tagged, tagged, tagged_words
+from manyhands.workloads.memory.agents.external.program import ProgramLine
 
 DAEMON = """\
 import os, sys, time

@@ -8,7 +8,7 @@ import pytest
 from tests.attacks.held_sandbox import HeldSandbox
 from tests.attacks.outside import digests, own_folder, own_programs
 
-from manyhands.sandboxes.protocol import ExecResult
+from manyhands.processes.children import ExecResult
 
 pytestmark = pytest.mark.xdist_group("attacks")
 

@@ -8,8 +8,9 @@ import pytest
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
-from manyhands.sandboxes.protocol import ExecResult, SandboxRequest
+from manyhands.processes.children import ExecResult
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from manyhands.sandboxes.protocol import SandboxRequest
 
 _PROGRAM = "#!/bin/sh\necho ran with all rights on the sandbox >/workspace/ran\n"
 

@@ -15,20 +15,19 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, ToolError
-from manyhands.csv_jobs.corrections import Corrections
-from manyhands.csv_jobs.found_json import result_in
-from manyhands.csv_jobs.reports import ReportRoom
-from manyhands.csv_jobs.schema import OutputSchema
-from manyhands.engine.killable import killable
-from manyhands.models.openai_client import OpenAIChatModel
-from manyhands.models.retries import Retries
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.errors import Retries
+from manyhands.processes.killable import killable
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from manyhands.testing.agent_doubles import FakeTool, hold
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
-from manyhands.tools.mcp import McpTool, _validator
+from manyhands.tools.mcp.tools import McpTool, _validator
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.standard import standard_registry
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.workers.printed_result import result_in
+from manyhands.workloads.csv_jobs.workers.reports import Corrections, ReportRoom
 
 LONGEST_LAG = 2.0
 """Seconds for which the event loop may be held up; what was mended held it for 38 and more."""
@@ -217,7 +216,7 @@ async def test_helpers_have_neither_the_keys_nor_the_folder_of_this_process(
 ) -> None:
     import os
 
-    from manyhands.engine import killable as module
+    from manyhands.processes import killable as module
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", os.environ.get("PYTHONPATH", "")]))

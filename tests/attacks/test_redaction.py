@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 from manyhands.core.redaction import REDACTED, Redactor, is_secret, without_user_info
 from manyhands.core.settings import shown as settings_shown
-from manyhands.engine.blobs import unpack
-from manyhands.evals.kept_stream import KeptStream
-from manyhands.sandboxes.capture import Capture
+from manyhands.core.text import shorten
+from manyhands.engine.journal.records import unpack
+from manyhands.processes.children import Capture
+from manyhands.processes.output_file import KeptStream
 from manyhands.testing.commands import environment
 from manyhands.testing.scripted_server import chat_response
-from manyhands.tools.text import shorten
 
 KEY = "sk-planted/0123456789+abcdefXYZ"
 BLOBS = {"items": ("payload", "record"), "steps": ("request", "output")}

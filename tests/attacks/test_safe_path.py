@@ -158,7 +158,7 @@ def test_an_agent_of_a_persons_own_is_found_by_its_path_only(hostile: Path) -> N
 
 def test_a_module_that_is_installed_looks_for_its_own_imports_elsewhere(hostile: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from manyhands.agents.functions import load_function;"
+        "import sys; from pathlib import Path; from manyhands.processes.python_functions import load_function;"
         "print(load_function('wave:open', Path(sys.argv[1]), ValueError))"
     )
     (hostile / "chunk.py").write_text(CODE, encoding="utf-8")
@@ -169,7 +169,7 @@ def test_a_module_that_is_installed_looks_for_its_own_imports_elsewhere(hostile:
 
 def test_what_is_handed_on_is_neither_empty_nor_relative_nor_the_current_folder(hostile: Path, tmp_path: Path) -> None:
     program = (
-        "import os, sys; from manyhands.engine.interpreters import module_path, own_module_path, leave_current_folder;"
+        "import os, sys; from manyhands.processes.interpreters import module_path, own_module_path, leave_current_folder;"
         "sys.path[:0] = ['', '.', os.getcwd(), 'relative']; sys.path.append('');"
         "print(module_path()); print(own_module_path({'PYTHONPATH': ':/named:.:'}));"
         "leave_current_folder(); print(os.pathsep.join(sys.path)); print(os.environ['PATH'])"

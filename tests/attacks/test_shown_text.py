@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.core.terminal import json_text, printable
+from manyhands.core.text import json_text, printable
 from manyhands.testing.commands import environment
 from manyhands.testing.scripted_server import chat_response
 

@@ -19,15 +19,14 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError
-from manyhands.evals.changed_files import changed
-from manyhands.evals.file_changes import plain_diff
-from manyhands.evals.workspace_templates import copy_tree
-from manyhands.graders.workspace_tools import WORKSPACE, list_files, read_file, search_files
-from manyhands.sandboxes.checkpoint import Checkpoint
-from manyhands.sandboxes.trees import NotPlain, Tree, clear_folder, open_folder, replace_file
+from manyhands.graders.judged.agent_judge import WORKSPACE, list_files, read_file, search_files
+from manyhands.sandboxes.files.checkpoint import Checkpoint
+from manyhands.sandboxes.files.trees import NotPlain, Tree, clear_folder, open_folder, replace_file
 from manyhands.testing.commands import PROGRAM, environment
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 from manyhands.tools.protocol import ToolEnvironment
+from manyhands.workloads.evals.workspaces.changes import changed, plain_diff
+from manyhands.workloads.evals.workspaces.templates import copy_tree
 
 NAMES = [f"f{number}" for number in range(12)]
 # Swaps files for links to the host's secret, and folders for links to the folder it is in, as fast as it goes.

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from manyhands.agents.options import AgentOptions
-from manyhands.cli.eval_names import present_names
+from manyhands.cli.evals.run import present_names
 from manyhands.cli.options import UsageError, help_text, options_of
-from manyhands.core.yaml_files import read_source
-from manyhands.evals.spec import EvalSpec
+from manyhands.io.yaml_files import read_source
 from manyhands.testing.batches import Ran, read_lines, run_command
+from manyhands.workloads.evals.settings import EvalSpec
 
 SUITE = """\
 targets:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.jobs_spawn import SpawnOptions
+from manyhands.cli.jobs.spawn import SpawnOptions
 from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.batches import Ran, ServerThread, run_command

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from manyhands.csv_jobs.export_jsonl import write_jsonl
-from manyhands.evals.output_lines import unwind
-from manyhands.memory.events import Event, EventType, format_event, parse_event
+from manyhands.io.tables.writers import write_jsonl
 from manyhands.testing.batches import BatchFolder, run_command
 from manyhands.testing.job_folders import FUNCTION, JobFolder
-from manyhands.trajectories.exports import combine
+from manyhands.workloads.evals.batch.output_lines import unwind
+from manyhands.workloads.memory.conversation.events import Event, EventType, format_event, parse_event
+from manyhands.workloads.trajectories.exports import combine
 
 BREAKS = "a\u2028b\u2029c\x85d\x1ce\x1df\x1eg\x0bh\x0ci\rj\nk"
 """Every character at which ``str.splitlines`` ends a line."""

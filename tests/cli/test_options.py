@@ -20,7 +20,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 PROGRAM = "manyhands batch"
 NEEDED = ["--dataset_file=d.jsonl", "--batch_size=2", "--run_name=r"]

@@ -23,7 +23,7 @@ from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of
 from manyhands.testing.commands import PROGRAM, environment
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 Check = Callable[[BatchFolder], None]
 CHECKS: dict[str, Check] = {}

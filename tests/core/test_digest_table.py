@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.core.digest_table import DigestTable
+from manyhands.io.digest_table import DigestTable
 
 DIGESTS = st.sampled_from([b"", b"\0", b"0" * 16, b"0" * 64]) | st.binary(max_size=3)
 

@@ -6,7 +6,7 @@ import pytest
 
 from manyhands.core.errors import RunError
 from manyhands.core.python_words import PythonWords
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 WORDS = PythonWords(BatchSpec, {"resume": "run(resume=True)"})
 

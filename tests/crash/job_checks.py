@@ -11,12 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.csv_jobs.export_columns import OUR_COLUMNS
-from manyhands.csv_jobs.status import COMPLETED
-from manyhands.csv_jobs.workload import CsvJobsWorkload
 from manyhands.engine.check import check_run
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.workload import ItemRow
+from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.service.status import COMPLETED
+from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 from tests.crash.job_site import ANSWERED, HEADERS, LAUNCHED, Job, cells
 from tests.crash.rounds import Report
 

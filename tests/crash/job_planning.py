@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from manyhands.csv_jobs.status import CANCELLED, COMPLETED
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.store import is_owned
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.store import is_owned
 from manyhands.testing.commands import Command, run
+from manyhands.workloads.csv_jobs.service.status import CANCELLED, COMPLETED
 from tests.crash.job_checks import exported
 from tests.crash.job_rounds import asides
 from tests.crash.job_site import JobSite, cells, wait_for

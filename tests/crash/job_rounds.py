@@ -14,12 +14,12 @@ from typing import Literal
 
 from mcp import Client, MCPError
 
-from manyhands.csv_jobs.status import COMPLETED, INTERRUPTED, PENDING, RUNNING
-from manyhands.csv_jobs.tool_declarations import RUN, SPAWN, WAIT
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.workload import ItemRow
+from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.commands import Command, Ended
 from manyhands.testing.mcp_clients import content, over_streams, server_processes
+from manyhands.workloads.csv_jobs.mcp.declarations import RUN, SPAWN, WAIT
+from manyhands.workloads.csv_jobs.service.status import COMPLETED, INTERRUPTED, PENDING, RUNNING
 from tests.crash.job_checks import JobCheck, Struck, exported
 from tests.crash.job_site import CONCURRENCY, INSTRUCTION, Job, JobSite, Kind, wait_for
 from tests.crash.rounds import LINGER_SECONDS, Report

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from manyhands.core.jsonio import dumps, loads
-from manyhands.csv_jobs.control import RUNNER
-from manyhands.csv_jobs.status import JobStatus, job_status
-from manyhands.engine.folders import is_made
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.store import is_owned
-from manyhands.engine.workload import ItemRow
+from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.store import is_owned
+from manyhands.runs.folders import is_made
 from manyhands.testing.commands import SimulatedProcess, alive, describe, marked_processes
+from manyhands.workloads.csv_jobs.service.control import RUNNER
+from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status
 
 Kind = Literal["agent", "tools", "printing", "reporting", "killing", "lingering", "function", "striking"]
 HEADERS = ("name", "text")
@@ -119,7 +119,7 @@ log=$1 item=$MANYHANDS_ITEM_ID
 printf '{"event": "launched", "item": "%s", "word": "%s"}\n' "$item" "$$" >> "$log"
 if [ $((${item#row-} % 3)) = 1 ] && [ ! -e "$log.$item" ]; then
   : > "$log.$item"
-  grep -aqs manyhands.csv_jobs.runner "/proc/$PPID/cmdline" && kill -KILL "$PPID"
+  grep -aqs manyhands.workloads.csv_jobs.service.runner "/proc/$PPID/cmdline" && kill -KILL "$PPID"
   sleep 60
 fi
 printf '{"item": "%s", "word": "%s"}\n' "$item" "$$"
@@ -259,7 +259,7 @@ class Job:
 
     def runners(self) -> list[int]:
         """The processes that perform it, or are about to."""
-        words = (b"manyhands.csv_jobs.runner", os.fsencode(self.folder))
+        words = (b"manyhands.workloads.csv_jobs.service.runner", os.fsencode(self.folder))
         return [pid for pid, line in _processes() if all(word in line.split(b"\0") for word in words) and alive(pid)]
 
     def gone(self) -> bool:

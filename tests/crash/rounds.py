@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from manyhands.core.digests import derive_seed
 from manyhands.core.jsonio import Json, line, loads
-from manyhands.engine.folders import is_made
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.folders import is_made
 from manyhands.testing.commands import (
     PROGRAM,
     Command,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from manyhands.engine.folders import is_made
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.folders import is_made
 from manyhands.testing.commands import Command, SimulatedProcess, run
 from tests.crash.rounds import slow_server
 

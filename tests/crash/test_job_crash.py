@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.csv_jobs.status import CANCELLED
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.commands import environment, run
+from manyhands.workloads.csv_jobs.service.status import CANCELLED
 from tests.crash.campaign import JobPlan, Sites
 from tests.crash.job_checks import JobCheck, exported
 from tests.crash.job_site import ANSWERED, JobSite, wait_for
@@ -97,7 +97,12 @@ def test_what_was_accepted_counts_even_if_the_job_is_stopped_at_once(sites: Site
 def run_directly(folder: Path) -> subprocess.CompletedProcess[str]:
     """The process that performs a job, started past all that looks first whether there is one."""
     return subprocess.run(
-        [sys.executable, "-c", "import sys; from manyhands.csv_jobs.runner import main; sys.exit(main())", str(folder)],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from manyhands.workloads.csv_jobs.service.runner import main; sys.exit(main())",
+            str(folder),
+        ],
         input="",
         capture_output=True,
         text=True,

@@ -14,18 +14,15 @@ from typing import Any
 import pytest
 
 from manyhands.agents.loop import run_agent
-from manyhands.agents.offer import ToolOffer
 from manyhands.agents.options import AgentOptions
-from manyhands.agents.parent import parent_run
+from manyhands.agents.started_runs import parent_run
 from manyhands.agents.task import AgentSettings, AgentTask
+from manyhands.agents.toolset_tools import ToolOffer
 from manyhands.agents.world import World
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError
-from manyhands.csv_jobs.collab import collab_tools, inherited
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.spec import JobSpec
-from manyhands.engine.context import Item
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.engine.contract import Item
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.testing.agent_doubles import CHAT
@@ -34,6 +31,9 @@ from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, M
 from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 from manyhands.testing.scripted_server import RecordedRequest, chat_response
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
+from manyhands.workloads.csv_jobs.mcp.collab import collab_tools, inherited
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.spec import JobSpec
 
 TABLE = "id,city\na,Rome\nb,Oslo\nc,Lima\n"
 SPAWN = {"csv_path": "rows.csv", "instruction": "Say something about {city}.", "id_column": "id", "job_name": "cities"}

@@ -22,17 +22,17 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.csv_jobs.export import ExportOptions, write_export
-from manyhands.csv_jobs.export_columns import OUR_COLUMNS
-from manyhands.csv_jobs.rows import BAD_ROW, JobRow, TableInfo
-from manyhands.engine.context import Context
-from manyhands.engine.database import queries
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import Controls, create_run, perform_run
-from manyhands.engine.store import Store
-from manyhands.engine.workload import PlannedItem
+from manyhands.engine.contract import Context, PlannedItem
+from manyhands.engine.journal.database import queries
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.store import Store
+from manyhands.io.tables.base import TableInfo
+from manyhands.runs.execution import Controls, create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload
 from manyhands.testing.table_runs import JOB_ID, enter_job, export_table, reported
+from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
+from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
 
 HEADERS = ("name", "note")
 TABLE = TableInfo("/nowhere/in.csv", "csv", HEADERS)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.csv_jobs.export_columns import OUR_COLUMNS, Columns
-from manyhands.csv_jobs.export_flatten import MOST_LEAVES, Leaf, leaves_of
 from manyhands.testing.table_runs import export_table, reported
+from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS, Columns
+from manyhands.workloads.csv_jobs.rows.flatten import MOST_LEAVES, Leaf, leaves_of
 
 PLACE = {
     "type": "object",

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from manyhands.core.jsonio import dumps, without_surrogates
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.csv_jobs.export_columns import OUR_COLUMNS
-from manyhands.csv_jobs.table import open_table
+from manyhands.io.tables.formats import open_table
 from manyhands.testing.table_runs import export_table, reported
+from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
 
 NASTY = [
     '"',

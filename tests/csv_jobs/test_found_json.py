@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.csv_jobs.found_json import find_result
-from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.testing.job_rows import SCORE_SCHEMA
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.workers.printed_result import find_result
 
 ANYTHING = OutputSchema.of(None)
 SCORE = OutputSchema.of(SCORE_SCHEMA)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from manyhands.csv_jobs.endings import UNREPORTED
-from manyhands.csv_jobs.found_json import FoundResult, NoResult, find_result, result_in
-from manyhands.csv_jobs.given import Given
-from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.testing.job_rows import SCORE_SCHEMA, assignment
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.workers.input_echo import Given
+from manyhands.workloads.csv_jobs.workers.printed_result import FoundResult, NoResult, find_result, result_in
+from manyhands.workloads.csv_jobs.workers.reports import UNREPORTED
 
 ANSWER_SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 ANSWER = OutputSchema.of(ANSWER_SCHEMA)

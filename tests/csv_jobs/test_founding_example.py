@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from manyhands.csv_jobs.prompt import REPORT_TOOL
-from manyhands.engine.folders import open_reader
+from manyhands.runs.folders import open_reader
 from manyhands.testing.commands import environment
 from manyhands.testing.job_folders import FUNCTION, JobFolder
 from manyhands.testing.mcp_clients import content, over_streams, words
+from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/csv_jobs"
 SCHEMA = json.loads((EXAMPLE / "schema.json").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.csv_jobs.item_ids import ItemIds, source_id_of
+from manyhands.workloads.csv_jobs.rows.planning import ItemIds, source_id_of
 
 SOURCE_IDS = st.sampled_from(
     ["a", "a-2", "a-3", "a-2-2", "row-1", "row-2", "row-2-2", " a", "a" * 63, "a" * 64, "b" * 200]

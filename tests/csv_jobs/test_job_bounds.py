@@ -13,18 +13,18 @@ from pydantic import BaseModel
 
 from manyhands.core.errors import ItemError, ToolError, UserError
 from manyhands.core.failures import Cause
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.prepared import dry_run
-from manyhands.csv_jobs.spec import LIMIT_VARIABLE, JobSpec
-from manyhands.csv_jobs.table import open_table
-from manyhands.csv_jobs.tool_declarations import SPAWN
-from manyhands.csv_jobs.tool_paths import ToolPaths
-from manyhands.csv_jobs.tools import Caller, JobTools, ToolSettings
-from manyhands.csv_jobs.workers.function import FunctionWorker
+from manyhands.io.tables.formats import open_table
 from manyhands.testing.commands import environment
 from manyhands.testing.job_folders import FUNCTION, JobFolder
 from manyhands.testing.job_rows import assignment
 from manyhands.testing.memory_context import MemoryContext
+from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
+from manyhands.workloads.csv_jobs.mcp.declarations import SPAWN
+from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
+from manyhands.workloads.csv_jobs.prepared import dry_run
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.spec import LIMIT_VARIABLE, JobSpec
+from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 
 _CROWD = '''
 import time

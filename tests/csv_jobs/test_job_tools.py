@@ -17,14 +17,14 @@ from jsonschema import Draft202012Validator
 from pydantic import SecretStr
 
 from manyhands.core.errors import ToolError
-from manyhands.csv_jobs import tool_declarations as declared
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.status import JobStatus
-from manyhands.csv_jobs.tool_declarations import DECLARATIONS, STATUS_RESULT
-from manyhands.csv_jobs.tool_paths import ToolPaths
-from manyhands.csv_jobs.tools import Caller, JobTools, ToolSettings
-from manyhands.engine.folders import open_reader
+from manyhands.runs.folders import open_reader
 from manyhands.testing.commands import environment
+from manyhands.workloads.csv_jobs.mcp import declarations as declared
+from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
+from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, STATUS_RESULT
+from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.status import JobStatus
 
 ORIGINAL_STATUS = {
     "job_id",

@@ -19,19 +19,19 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, StorageError, ToolError, UserError
 from manyhands.core.redaction import Redactor
-from manyhands.csv_jobs.control import ControlServer, Message
-from manyhands.csv_jobs.desk import JobDesk, Spawned
-from manyhands.csv_jobs.launching import Orders, launch
-from manyhands.csv_jobs.prepared import dry_run
-from manyhands.csv_jobs.runner import say
-from manyhands.csv_jobs.spec import LIMIT_VARIABLE, JobSpec
-from manyhands.csv_jobs.status import COMPLETED, JobStatus
-from manyhands.csv_jobs.tool_declarations import SPAWN
-from manyhands.csv_jobs.tool_paths import ToolPaths
-from manyhands.csv_jobs.tools import Caller, JobTools, ToolSettings
-from manyhands.engine.folders import is_made, open_reader
-from manyhands.engine.store import Store, is_owned
+from manyhands.engine.journal.store import Store, is_owned
+from manyhands.runs.folders import is_made, open_reader
 from manyhands.testing.commands import environment
+from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
+from manyhands.workloads.csv_jobs.mcp.declarations import SPAWN
+from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
+from manyhands.workloads.csv_jobs.prepared import dry_run
+from manyhands.workloads.csv_jobs.service.control import ControlServer, Message
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk, Spawned
+from manyhands.workloads.csv_jobs.service.launching import Orders, launch
+from manyhands.workloads.csv_jobs.service.runner import say
+from manyhands.workloads.csv_jobs.service.status import COMPLETED, JobStatus
+from manyhands.workloads.csv_jobs.spec import LIMIT_VARIABLE, JobSpec
 
 NOBODY = 65534
 FLAKY = '[ -e fail-$MANYHANDS_ITEM_ID ] && exit 1; while [ -e slow ]; do sleep 0.05; done; echo "{}"'

@@ -14,12 +14,12 @@ import aiohttp
 import anyio
 import pytest
 
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.mcp_http import LARGEST_BODY
-from manyhands.csv_jobs.tool_declarations import DECLARATIONS
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
 from manyhands.testing.commands import environment
 from manyhands.testing.mcp_clients import HttpServer, begun, content, over_http, words
+from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
+from manyhands.workloads.csv_jobs.mcp.http import LARGEST_BODY
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
 
 SIMULATED = ("--model=simulated", "--toolsets=none")
 HELLO = {

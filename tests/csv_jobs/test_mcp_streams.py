@@ -20,11 +20,11 @@ import pytest
 from mcp import Client, MCPError
 from mcp_types import Tool
 
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.tool_declarations import DECLARATIONS
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
 from manyhands.testing.commands import environment, run
 from manyhands.testing.mcp_clients import begun, content, over_streams, server_processes, words
+from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
 
 SIMULATED = ("--model=simulated", "--toolsets=none")
 SLOW = (*SIMULATED, "--simulated_latency=60")

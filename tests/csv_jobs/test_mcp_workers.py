@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
 from manyhands.testing.commands import environment
 from manyhands.testing.mcp_clients import HttpServer, content, over_http, over_streams
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
 
 SCHEMA = {
     "type": "object",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.csv_jobs.prompt import REPORT_TOOL, corrected, quoted, same_id, shown_id, worker_prompt
-from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, corrected, quoted, same_id, shown_id, worker_prompt
 
 
 def prompt(schema: dict[str, Any] | None = None, *, printing: bool = False, **changes: Any) -> str:

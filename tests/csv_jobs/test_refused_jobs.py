@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.tool_results import status_object, status_text
 from manyhands.testing.batches import ServerThread
 from manyhands.testing.commands import environment
 from manyhands.testing.job_folders import JobFolder
 from manyhands.testing.scripted_server import ScriptedResponse
+from manyhands.workloads.csv_jobs.mcp.replies import status_object, status_text
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
 
 NOTHING = ScriptedResponse({"error": {"message": "The model `gone` does not exist"}}, 404)
 LIMITED = ScriptedResponse({"error": {"message": "Rate limit reached"}}, 429, {"Retry-After": "300"})

@@ -8,14 +8,14 @@ import jsonschema
 import pytest
 
 from manyhands.core.clock import SystemClock
+from manyhands.core.digests import Draws
 from manyhands.core.errors import ItemError, ToolError
-from manyhands.csv_jobs.report_tool import Reporting, ReportTool
-from manyhands.csv_jobs.schema import OutputSchema
-from manyhands.models.draws import Draws
-from manyhands.models.schema_examples import example
+from manyhands.models.simulated.calls import example
 from manyhands.testing.agent_doubles import no_sandbox
 from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.workers.report_tool import Reporting, ReportTool
 
 
 def made(schema: dict[str, Any] | None = None, **more: Any) -> tuple[ReportTool, ToolEnvironment, Reporting]:

@@ -9,11 +9,10 @@ import pytest
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.csv_jobs import reports
-from manyhands.csv_jobs.corrections import Corrections
-from manyhands.csv_jobs.reports import SECRET, Acceptance, OpenReport, Report, ReportRoom
-from manyhands.csv_jobs.schema import OutputSchema
 from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.workers import reports
+from manyhands.workloads.csv_jobs.workers.reports import SECRET, Acceptance, Corrections, OpenReport, Report, ReportRoom
 
 SCHEMA = OutputSchema.of(SCORE_SCHEMA)
 

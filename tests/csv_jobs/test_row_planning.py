@@ -16,11 +16,10 @@ from pyarrow import parquet
 
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.csv_jobs.planning import plan_rows
-from manyhands.csv_jobs.rows import JobRow
-from manyhands.csv_jobs.table import open_table
-from manyhands.engine.context import Item
-from manyhands.engine.workload import PlannedItem
+from manyhands.engine.contract import Item, PlannedItem
+from manyhands.io.tables.formats import open_table
+from manyhands.workloads.csv_jobs.rows.model import JobRow
+from manyhands.workloads.csv_jobs.rows.planning import plan_rows
 
 BAD = 'id,text\na,1\nb\n\na,"x\ny"\nb,2,3\n"c"c,1\n,4\n'
 

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.csv_jobs.schema import LONGEST_MESSAGE, MOST_VIOLATIONS, NOT_AN_OBJECT, OutputSchema
 from manyhands.testing.job_rows import SCORE_SCHEMA
+from manyhands.workloads.csv_jobs.rows.output_schema import (
+    LONGEST_MESSAGE,
+    MOST_VIOLATIONS,
+    NOT_AN_OBJECT,
+    OutputSchema,
+)
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 VALUES = st.recursive(

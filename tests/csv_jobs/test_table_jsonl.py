@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.csv_jobs.rows import TableInfo
-from manyhands.csv_jobs.table import RawRow, format_of_table, open_table
+from manyhands.io.tables.base import TableInfo
+from manyhands.io.tables.formats import RawRow, format_of_table, open_table
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

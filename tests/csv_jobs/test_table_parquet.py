@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from manyhands.core.errors import UserError
-from manyhands.csv_jobs.parquet_values import json_values
-from manyhands.csv_jobs.table import RawRow, open_table
+from manyhands.io.tables.formats import RawRow, open_table
+from manyhands.io.tables.parquet import json_values
 
 
 def write(folder: Path, table: Any, **settings: Any) -> Path:
@@ -176,7 +176,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 sys.modules["pyarrow"] = None  # as if it was not installed
-from manyhands.csv_jobs.table import open_table
+from manyhands.io.tables.formats import open_table
 try:
     open_table(Path(sys.argv[1]))
 except Exception as error:

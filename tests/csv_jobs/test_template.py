@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.csv_jobs.template import Template
+from manyhands.workloads.csv_jobs.rows.prompts import Template
 
 HEADERS = ("name", "full name", "x", "Name")
 CELLS = ("Ada", "Ada Lovelace", "{name}", "ADA")

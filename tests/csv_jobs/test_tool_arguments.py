@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import ToolError, UserError
-from manyhands.csv_jobs.tool_arguments import PROBLEM, Arguments
-from manyhands.csv_jobs.tool_paths import ToolPaths
+from manyhands.workloads.csv_jobs.mcp.arguments import PROBLEM, Arguments, ToolPaths
 
 
 @pytest.mark.parametrize("value", [2.5, -1, "3", True, [], {}, 2**64])

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.never_called import NeverCalled
+from manyhands.agents.run_settings import NeverCalled
 from manyhands.agents.trajectory import fold
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
-from manyhands.csv_jobs.endings import UNREPORTED
-from manyhands.csv_jobs.prompt import REPORT_TOOL
-from manyhands.csv_jobs.rows import Accepted, Assignment
-from manyhands.csv_jobs.spec import JobSpec
-from manyhands.csv_jobs.workers.agent import REMINDERS, AgentWorker
 from manyhands.models.protocol import ChatModel
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.simulated.model import SimulatedModel
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder
 from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, When
 from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
+from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
+from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
+from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.workers.agent import REMINDERS, AgentWorker
+from manyhands.workloads.csv_jobs.workers.reports import UNREPORTED
 
 Turn = Message | str
 

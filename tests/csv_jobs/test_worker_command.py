@@ -17,16 +17,14 @@ import pytest
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.csv_jobs.endings import UNREPORTED
-from manyhands.csv_jobs.reports import SECRET, ReportRoom
-from manyhands.csv_jobs.rows import Accepted, Assignment
-from manyhands.csv_jobs.workers.command import LONGEST_TAIL, CommandWorker
-from manyhands.engine.budget import Budget
-from manyhands.engine.limits import SharedLimits
-from manyhands.engine.strays import process_mark
-from manyhands.sandboxes.strays import process_table
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
+from manyhands.processes.strays import process_mark, process_table
 from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, When
+from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
+from manyhands.workloads.csv_jobs.workers.command import LONGEST_TAIL, CommandWorker
+from manyhands.workloads.csv_jobs.workers.reports import SECRET, UNREPORTED, ReportRoom
 
 API_KEY = "sk-0123456789abcdef"
 # What workers find in Python: ``report(result)`` hands a report in and returns the answer.

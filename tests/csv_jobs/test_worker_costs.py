@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.spec import JobSpec
 from manyhands.testing.batches import Ran, run_command
 from manyhands.testing.job_folders import FUNCTION, JobFolder
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.spec import JobSpec
 
 # An agent program: what it does is in the row's text, what it costs in the row's name, if that is a number.
 AGENT = """#!/usr/bin/env python3

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.csv_jobs.rows import Accepted, Assignment
-from manyhands.csv_jobs.workers.function import FunctionWorker
 from manyhands.testing.job_rows import SCORE_SCHEMA, assignment
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
+from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
+from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 
 
 async def call(function: Callable[..., Any], work: Assignment | None = None, **more: Any) -> Accepted:
@@ -279,7 +279,7 @@ async def test_a_call_that_hangs_holds_nobody_up() -> None:
 HANGING = """
 import asyncio, sys, time
 from pathlib import Path
-from manyhands.csv_jobs.workers.function import FunctionWorker
+from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 from manyhands.testing.job_rows import assignment
 from manyhands.testing.memory_context import MemoryContext
 

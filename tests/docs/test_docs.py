@@ -17,11 +17,11 @@ from tempfile import TemporaryFile
 import pytest
 
 from manyhands.core.outcomes import StopReason
-from manyhands.csv_jobs.export_columns import OUR_COLUMNS
-from manyhands.csv_jobs.tool_declarations import STATES
-from manyhands.evals.result_records import STATUSES
-from manyhands.sandboxes.checkpoint import MOST_BYTES, MOST_ENTRIES
+from manyhands.sandboxes.files.checkpoint import MOST_BYTES, MOST_ENTRIES
 from manyhands.testing.forked import ForkedProcess
+from manyhands.workloads.csv_jobs.mcp.declarations import STATES
+from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
+from manyhands.workloads.evals.results.records import STATUSES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

@@ -12,9 +12,9 @@ import pytest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Context
-from manyhands.engine.performance import KEEP
-from manyhands.engine.run import create_run, perform_run
+from manyhands.engine.attempt import KEEP
+from manyhands.engine.contract import Context
+from manyhands.runs.execution import create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload
 
 KEYS = ("plain", "wanted", "failing", "discarded")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.engine.blobs import COMPRESS_FROM, pack, unpack
+from manyhands.engine.journal.records import COMPRESS_FROM, pack, unpack
 
 TEXT = st.text(st.characters(exclude_categories=()))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT

@@ -19,11 +19,12 @@ import pytest
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Reserve
-from manyhands.engine.context import CallReport, Item
+from manyhands.engine.attempt import Claim
+from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.processes import ProcessExecutor
-from manyhands.engine.performance import Claim, StepRow
-from manyhands.engine.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.records import StepRow
 from manyhands.testing.engine_runs import perform_steps_run, start_steps_run
 
 STEPS = 5

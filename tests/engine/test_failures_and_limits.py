@@ -13,9 +13,9 @@ from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.context import CallReport, Context, Effect
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import RunResult, create_run, perform_run
+from manyhands.engine.contract import CallReport, Context, Effect
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import RunResult, create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload
 
 DONE = Outcome(ItemState.COMPLETED)

@@ -16,10 +16,9 @@ from manyhands.core.errors import StorageError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.blobs import pack
-from manyhands.engine.performance import StepRow
-from manyhands.engine.store import Store
-from manyhands.engine.workload import PlannedItem
+from manyhands.engine.contract import PlannedItem
+from manyhands.engine.journal.records import StepRow, pack
+from manyhands.engine.journal.store import Store
 from manyhands.testing.engine_runs import perform_steps_run, start_steps_run
 
 

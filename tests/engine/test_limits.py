@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.context import CallReport
-from manyhands.engine.limits import AdaptiveLimiter, Budget, SharedLimits
+from manyhands.engine.contract import CallReport
+from manyhands.engine.limits.shared import AdaptiveLimiter, Budget, SharedLimits
 
 OK = CallReport()
 LIMITED = CallReport(rate_limited=True)

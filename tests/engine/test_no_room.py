@@ -8,7 +8,7 @@ import pytest
 
 from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import Cause
-from manyhands.engine.performance import classify
+from manyhands.engine.attempt import classify
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -11,10 +11,10 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Context
+from manyhands.engine.contract import Context
+from manyhands.engine.journal.store import REWRITE, Store
 from manyhands.engine.outputs import repair
-from manyhands.engine.run import create_run, perform_run
-from manyhands.engine.store import REWRITE, Store
+from manyhands.runs.execution import create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload, perform_steps_run
 from manyhands.testing.steps_workload import StepsWorkload
 

@@ -17,13 +17,13 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError
 from manyhands.core.jsonio import dumps
-from manyhands.engine.blobs import pack
-from manyhands.engine.database import file_system, file_system_of, queries
-from manyhands.engine.folders import find_runs, open_reader
-from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.run import create_run
-from manyhands.engine.store import RunLock, Store, is_owned
-from manyhands.engine.summary import summarise
+from manyhands.engine.journal.database import file_system, file_system_of, queries
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.records import pack
+from manyhands.engine.journal.store import RunLock, Store, is_owned
+from manyhands.runs.execution import create_run
+from manyhands.runs.folders import find_runs, open_reader
+from manyhands.runs.ledger import summarise
 from manyhands.testing.engine_runs import make_steps_run, perform_steps_run, start_steps_run
 from manyhands.testing.steps_workload import StepsWorkload
 
@@ -89,7 +89,7 @@ def test_a_journal_of_the_first_schema_is_brought_up_to_date_and_goes_on(tmp_pat
     reader.close()
     folder.mkdir()
     connection = sqlite3.connect(folder / JOURNAL)
-    connection.executescript(files("manyhands.engine").joinpath("migrations/0001_journal.sql").read_text())
+    connection.executescript(files("manyhands.engine.journal").joinpath("migrations/0001_journal.sql").read_text())
     connection.execute("PRAGMA user_version = 1")
     identity = StepsWorkload(spec, folder).input_identity()
     facts = {"run_id": '"r1"', "workload": '"steps"', "spec": "{}", "seed": "0", "created_at": "1.0", "version": '"0"'}

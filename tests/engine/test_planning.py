@@ -14,10 +14,9 @@ import pytest
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Context
-from manyhands.engine.reader import JOURNAL, JournalReader
-from manyhands.engine.run import create_run, perform_run
-from manyhands.engine.workload import PlannedItem
+from manyhands.engine.contract import Context, PlannedItem
+from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.runs.execution import create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload, perform_steps_run, start_steps_run
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.context import Context, Item
-from manyhands.engine.engine import MOST_UNSETTLED
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import Progress, create_run, perform_run
-from manyhands.engine.summary import ledger, summarise
+from manyhands.engine.contract import Context, Item
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.scheduler import MOST_UNSETTLED
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import Progress, create_run, perform_run
+from manyhands.runs.ledger import ledger, summarise
 from manyhands.testing.engine_runs import ProgramWorkload, make_steps_run, perform_steps_run
 
 

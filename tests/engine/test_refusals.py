@@ -9,13 +9,13 @@ import pytest
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.likeness import shape
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.text import shape
 from manyhands.core.usage import Reserve
-from manyhands.engine.context import CallReport, Context
-from manyhands.engine.nothing_kept import nothing_kept
-from manyhands.engine.refusals import MOST, Refusals
-from manyhands.engine.run import RunResult, create_run, perform_run
+from manyhands.engine.contract import CallReport, Context
+from manyhands.engine.discards import nothing_kept
+from manyhands.engine.limits.shared import MOST, Refusals
+from manyhands.runs.execution import RunResult, create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload
 
 Answer = Callable[[Context], str | None]

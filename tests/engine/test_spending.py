@@ -9,11 +9,11 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.budget import Budget
-from manyhands.engine.context import CallReport
-from manyhands.engine.limits import SharedLimits
-from manyhands.engine.spending import STEPS, SpendingMark
-from manyhands.engine.store import Store
+from manyhands.engine.contract import CallReport
+from manyhands.engine.journal.store import Store
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
+from manyhands.engine.limits.spending_mark import STEPS, SpendingMark
 
 
 class Session:

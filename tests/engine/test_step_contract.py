@@ -13,9 +13,9 @@ from manyhands.core.errors import Interrupted, ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.context import Context, Effect
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import Controls, RunResult, create_run, perform_run
+from manyhands.engine.contract import Context, Effect
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import Controls, RunResult, create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload
 
 DONE = Outcome(ItemState.COMPLETED)

@@ -13,9 +13,9 @@ import pytest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Context, Effect
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import Controls, Progress, RunResult, create_run, perform_run
+from manyhands.engine.contract import Context, Effect
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import Controls, Progress, RunResult, create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload, make_steps_run
 
 

@@ -6,9 +6,9 @@ import asyncio
 from datetime import datetime
 
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.context import CallReport
-from manyhands.engine.limits import Budget, SharedLimits
-from manyhands.engine.waits import LINE_SECONDS, Wait, WaitLines, long_waits
+from manyhands.engine.contract import CallReport
+from manyhands.engine.limits.shared import Budget, SharedLimits
+from manyhands.engine.limits.waits import LINE_SECONDS, Wait, WaitLines, long_waits
 
 
 class ManualClock:

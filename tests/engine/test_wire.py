@@ -15,9 +15,10 @@ from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.context import CallReport, Item
+from manyhands.engine.attempt import Claim, Performed
+from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.executors import wire
-from manyhands.engine.performance import Claim, Performed, StepRow
+from manyhands.engine.journal.records import StepRow
 
 PAYLOAD = {"row": ["a", None, 1.5, {"deep": ["ü"]}]}
 

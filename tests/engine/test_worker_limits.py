@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.context import CallReport
+from manyhands.engine.contract import CallReport
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.worker import Owner
 

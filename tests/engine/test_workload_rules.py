@@ -10,8 +10,8 @@ import pytest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Context, Item
-from manyhands.engine.run import create_run, perform_run
+from manyhands.engine.contract import Context, Item
+from manyhands.runs.execution import create_run, perform_run
 from manyhands.testing.engine_runs import ProgramWorkload
 
 

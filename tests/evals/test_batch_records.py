@@ -16,10 +16,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from manyhands.evals.batch_output import OutputFile, Progress
-from manyhands.evals.output_lines import ArrayElements
-from manyhands.evals.record_index import MOST_NAMED, RecordIndex
-from manyhands.evals.record_lines import MAX_RECORD, BadLine, Event, Found, LineScanner, NoRecord, parse_line
+from manyhands.workloads.evals.batch.output import OutputFile, Progress
+from manyhands.workloads.evals.batch.output_lines import MAX_RECORD, ArrayElements
+from manyhands.workloads.evals.batch.records import (
+    MOST_NAMED,
+    BadLine,
+    Event,
+    Found,
+    LineScanner,
+    NoRecord,
+    RecordIndex,
+    parse_line,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

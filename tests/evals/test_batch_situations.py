@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.command import CommandRunner
-from manyhands.core.places import Place
-from manyhands.engine.strays import process_mark
-from manyhands.evals.batch_command import BatchCommand, BatchReport, Fault
-from manyhands.evals.command_settings import CommandSettings
-from manyhands.evals.placeholders import CommandTemplate
-from manyhands.evals.records import Answer
-from manyhands.sandboxes.strays import process_table
+from manyhands.io.locations import Place
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.strays import process_mark, process_table
+from manyhands.workloads.evals.batch.command import BatchCommand
+from manyhands.workloads.evals.batch.reports import BatchReport, Fault
+from manyhands.workloads.evals.targets.answers import Answer
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, CommandTemplate
 
 SITUATIONS = Path(__file__).parents[3] / "shared" / "data" / "evals" / "batch_situations"
 IDS = ("a", "b", "c")

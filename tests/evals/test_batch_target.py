@@ -18,18 +18,17 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.command import CommandRunner
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.places import Place
 from manyhands.core.redaction import REDACTED, Redactor
-from manyhands.engine.strays import process_mark
-from manyhands.evals.batch_command import BatchCommand, BatchReport, Fault, FaultKind
-from manyhands.evals.command_settings import CommandSettings
-from manyhands.evals.kept_stream import KeptStream
-from manyhands.evals.placeholders import CommandTemplate
-from manyhands.evals.records import Answer
-from manyhands.sandboxes.strays import process_table
+from manyhands.io.locations import Place
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.output_file import KeptStream
+from manyhands.processes.strays import process_mark, process_table
+from manyhands.workloads.evals.batch.command import BatchCommand
+from manyhands.workloads.evals.batch.reports import BatchReport, Fault, FaultKind
+from manyhands.workloads.evals.targets.answers import Answer
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, CommandTemplate
 
 # What runners find in Python: ``say(id, …)`` writes a record, at once.
 PRELUDE = """
@@ -480,12 +479,12 @@ async def test_the_share_of_a_test(suite: Suite) -> None:
 OWNER = """
 import asyncio, sys, json
 from pathlib import Path
-from manyhands.agents.command import CommandRunner
-from manyhands.core.places import Place
-from manyhands.engine.strays import process_mark
-from manyhands.evals.batch_command import BatchCommand
-from manyhands.evals.command_settings import CommandSettings
-from manyhands.evals.placeholders import CommandTemplate
+from manyhands.processes.commands import CommandRunner
+from manyhands.io.locations import Place
+from manyhands.processes.strays import process_mark
+from manyhands.workloads.evals.batch.command import BatchCommand
+from manyhands.workloads.evals.targets.command_lines import CommandSettings
+from manyhands.workloads.evals.targets.command_lines import CommandTemplate
 async def main():
     folder = Path(sys.argv[1])
     settings = CommandSettings(CommandTemplate.parse(sys.executable + " runner.py", Place("t")), folder)

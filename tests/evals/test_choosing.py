@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.core.places import Place
-from manyhands.evals.choosing import id_filter, split_patterns, told_apart
-from manyhands.evals.model import EvalFile, Test
-from manyhands.evals.spec import EvalSpec
+from manyhands.io.locations import Place
+from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns, told_apart
+from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
+from manyhands.workloads.evals.settings import EvalSpec
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.agents.command import LONGEST_ARGUMENT, MAX_OUTPUT, CommandRunner
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.places import Place
 from manyhands.core.redaction import REDACTED
-from manyhands.engine.strays import process_mark
-from manyhands.evals.command_settings import CommandSettings
-from manyhands.evals.command_target import MAX_ANSWER, Asked, CommandTarget, Question, read_answer
-from manyhands.evals.placeholders import CommandTemplate
-from manyhands.evals.records import answer_from_json
-from manyhands.sandboxes.strays import process_table
+from manyhands.io.locations import Place
+from manyhands.processes.commands import LONGEST_ARGUMENT, MAX_OUTPUT, CommandRunner
+from manyhands.processes.strays import process_mark, process_table
+from manyhands.workloads.evals.targets.answers import answer_from_json
+from manyhands.workloads.evals.targets.command import MAX_ANSWER, Asked, CommandTarget, Question, read_answer
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, CommandTemplate
 
 KEY = "sk-0123456789abcdef"
 

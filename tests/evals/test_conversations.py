@@ -14,11 +14,11 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.engine.check import check_run
-from manyhands.engine.reader import JournalReader
-from manyhands.evals.conversation import aggregated, transcript, windowed
-from manyhands.evals.workload import EvalsWorkload
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
+from manyhands.workloads.evals.grading.conversation import aggregated, transcript, windowed
+from manyhands.workloads.evals.workload import EvalsWorkload
 
 OWN = """\
 import json, os, signal, time

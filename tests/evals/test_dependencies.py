@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.core.places import Place
 from manyhands.engine.check import check_run
-from manyhands.engine.reader import JournalReader
-from manyhands.evals.dependency_checks import Dependents
-from manyhands.evals.model import Test
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
-from manyhands.evals.workload import EvalsWorkload
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.io.locations import Place
 from manyhands.testing.eval_runs import EvalRun, perform_eval
+from manyhands.workloads.evals.evalfile.loading import Dependents
+from manyhands.workloads.evals.evalfile.tests import Test
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.workload import EvalsWorkload
 
 OWN = """\
 import asyncio, os, signal

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.evals.file_references import Surroundings
-from manyhands.graders.dotenv_files import environment, parse_dotenv, read_dotenv
+from manyhands.io.dotenv_files import environment, parse_dotenv, read_dotenv
+from manyhands.io.search_paths import Surroundings
 from manyhands.testing.eval_runs import perform_eval
 
 

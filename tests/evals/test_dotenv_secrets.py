@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.engine.blobs import unpack
+from manyhands.engine.journal.records import unpack
 from manyhands.testing.batches import Ran, ServerThread, read_lines, run_command
 from manyhands.testing.scripted_server import chat_response
 

@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from manyhands.evals.programs import missing
+from manyhands.processes.programs import missing
 from manyhands.testing.batches import Ran, read_lines, run_command
 
 PREFIX = "manyhands: error: "

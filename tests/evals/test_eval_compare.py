@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.evals.compare import Scored, compare, load_side
 from manyhands.testing.batches import Ran, run_command
+from manyhands.workloads.evals.results.compare import Scored, compare, load_side
 
 
 def scored(

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.evals.file_references import Surroundings
-from manyhands.evals.finding import files_below, find_evals
-from manyhands.evals.globs import alternatives, compiled, matching_files
+from manyhands.io.search_paths import Surroundings
+from manyhands.workloads.evals.evalfile.finding import files_below, find_evals
+from manyhands.workloads.evals.evalfile.patterns import alternatives, compiled_glob, matching_files
 
 TEST = "tests: [{id: a, criteria: c, input: i}]\n"
 
@@ -44,7 +44,7 @@ TEST = "tests: [{id: a, criteria: c, input: i}]\n"
     ],
 )
 def test_patterns(pattern: str, path: str, fits: bool) -> None:
-    assert (compiled(pattern).fullmatch(path) is not None) == fits
+    assert (compiled_glob(pattern).fullmatch(path) is not None) == fits
 
 
 def test_alternatives() -> None:
@@ -56,15 +56,15 @@ def test_alternatives() -> None:
 @given(st.text(max_size=30))
 def test_any_pattern_is_read_or_refused(text: str) -> None:
     try:
-        compiled(text)
+        compiled_glob(text)
     except ValueError:
         return
 
 
 @given(st.text(st.characters(exclude_characters="*?[{}"), max_size=30))
 def test_text_without_marks_fits_itself_only(text: str) -> None:
-    assert compiled(text).fullmatch(text)
-    assert not compiled(text).fullmatch(text + "x")
+    assert compiled_glob(text).fullmatch(text)
+    assert not compiled_glob(text).fullmatch(text + "x")
 
 
 def write(folder: Path, *names: str, text: str = TEST) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.evals.id_patterns import compiled
 from manyhands.testing.batches import Ran, read_lines, run_command
+from manyhands.workloads.evals.evalfile.patterns import compiled_ids
 
 MOCK = "targets: {m: {provider: mock, response: hello}}\n"
 GRADED = MOCK + "assert: [{type: contains, value: hello}]\n"
@@ -166,4 +166,4 @@ def test_tests_are_chosen_as_the_original_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["[z-a]", "{a,b}" * 12])
 def test_patterns_that_cant_be_read(pattern: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
-        compiled([pattern])
+        compiled_ids([pattern])

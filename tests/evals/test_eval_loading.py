@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.evals.loading import load_evals
-from manyhands.evals.model import EvalFile, Test
+from manyhands.workloads.evals.evalfile.loading import load_evals
+from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
 
 SEED = """
 description: Batch CLI demo using structured input

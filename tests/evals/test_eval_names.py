@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.evals.loading import load_evals
-from manyhands.evals.model import EvalFile, Test
+from manyhands.workloads.evals.evalfile.loading import load_evals
+from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
 
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="\ufeff\ufffe\uffff"), max_size=30

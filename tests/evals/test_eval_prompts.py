@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.core.places import Place
-from manyhands.evals.messages import MessageJson
-from manyhands.evals.model import Test
+from manyhands.io.locations import Place
+from manyhands.workloads.evals.evalfile.messages import MessageJson
+from manyhands.workloads.evals.evalfile.tests import Test
 
 
 def said(role: str, content: object = None, **more: object) -> MessageJson:

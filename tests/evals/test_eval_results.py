@@ -20,12 +20,12 @@ from ruamel.yaml import YAML
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import wilson
-from manyhands.engine.workload import BEHIND_INPUT, ItemRow
-from manyhands.evals.eval_summary import EvalFigures
-from manyhands.evals.output_names import ENDINGS
-from manyhands.evals.result_files import write_as
-from manyhands.evals.result_records import Record, results
-from manyhands.evals.results import records_in
+from manyhands.engine.contract import BEHIND_INPUT, ItemRow
+from manyhands.workloads.evals.results.formats import write_as
+from manyhands.workloads.evals.results.records import Record, results
+from manyhands.workloads.evals.results.summary import EvalFigures
+from manyhands.workloads.evals.results.writing import records_in
+from manyhands.workloads.evals.settings import ENDINGS
 
 _numbers = count(1)
 LIMIT = 0.8

@@ -16,12 +16,12 @@ import pytest
 
 from manyhands.cli.progress import ProgressView, details
 from manyhands.core.errors import UserError
-from manyhands.engine.run import Progress, perform_run
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
-from manyhands.evals.target_reports import said, target_reports
+from manyhands.runs.execution import Progress, perform_run
 from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
+from manyhands.workloads.evals.batch.reports import said, target_reports
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.settings import EvalSpec
 
 SITUATIONS = Path(__file__).parents[3] / "shared" / "data" / "evals" / "batch_situations"
 BULK = """\

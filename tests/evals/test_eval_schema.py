@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from manyhands.core.yaml_files import parse_yaml, read_yaml
-from manyhands.evals.blocks import Block, EvalBlock, HookBlock, SuiteExecution, TestBlock, TestExecution, TurnBlock
-from manyhands.evals.file_references import Surroundings
-from manyhands.evals.finding import files_below
-from manyhands.evals.schema_export import eval_schema, targets_schema
-from manyhands.evals.target_kinds import KINDS
-from manyhands.graders.entry import snake
+from manyhands.io.keys import snake
+from manyhands.io.search_paths import Surroundings
+from manyhands.io.yaml_files import parse_yaml, read_yaml
+from manyhands.workloads.evals.evalfile.finding import files_below
+from manyhands.workloads.evals.evalfile.keys import (
+    Block,
+    EvalBlock,
+    HookBlock,
+    SuiteExecution,
+    TestBlock,
+    TestExecution,
+    TurnBlock,
+)
+from manyhands.workloads.evals.schema import eval_schema, targets_schema
+from manyhands.workloads.evals.targets.kinds import KINDS
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"

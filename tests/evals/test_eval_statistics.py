@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.core.quantiles import effective_size, incomplete_beta, t_below, t_quantile, two_sided
 from manyhands.core.statistics import (
     EXACT_PAIRS,
     bootstrap,
     detectable_effect,
     distribution,
+    effective_size,
+    incomplete_beta,
     mean,
     paired,
     pass_at_k,
@@ -26,6 +27,9 @@ from manyhands.core.statistics import (
     quantiles,
     sign_flips,
     sign_test,
+    t_below,
+    t_quantile,
+    two_sided,
     wilson,
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.evals.validation import Report, validate
+from manyhands.workloads.evals.validation import Report, validate
 
 GOOD = "tests: [{id: a, criteria: c, input: i, assert: [{type: is_json}]}]\n"
 MOCK = "targets: {mock: {provider: mock}}\n"

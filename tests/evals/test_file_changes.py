@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.agents.command import CommandRunner
-from manyhands.engine.strays import process_mark
-from manyhands.evals import file_changes as module
-from manyhands.evals.changed_files import changed
-from manyhands.evals.file_changes import cut, file_changes, plain_diff
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.strays import process_mark
+from manyhands.workloads.evals.workspaces import changes as module
+from manyhands.workloads.evals.workspaces.changes import changed, cut, file_changes, plain_diff
 
 LINES = st.lists(st.sampled_from(["", "a", "b", "ü", "--- x", "@@ -1 +1 @@"]), max_size=8)
 TEXTS = st.builds(lambda lines, end: "\n".join(lines) + end, LINES, st.sampled_from(["", "\n"]))

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from manyhands.agents.command import CommandRunner
-from manyhands.core.places import Place
-from manyhands.engine.strays import process_mark
-from manyhands.evals.healthcheck import Health
-from manyhands.evals.placeholders import CommandTemplate
-from manyhands.evals.target_settings import Healthcheck
+from manyhands.io.locations import Place
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.strays import process_mark
+from manyhands.workloads.evals.targets.checks import Health
+from manyhands.workloads.evals.targets.command_lines import CommandTemplate
+from manyhands.workloads.evals.targets.kinds import Healthcheck
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.core.places import Place
-from manyhands.evals.interpolation import Interpolation, has_reference, is_reference, names
+from manyhands.io.locations import Place
+from manyhands.workloads.evals.evalfile.variables import Interpolation, has_reference, is_reference, names
 
 PLACE = Place("targets.yaml", ("targets", 0), {("targets", 0): 3})
 ENVIRON = {"A": "one", "B": "two", "EMPTY": "", "TRICKY": "${{ A }} {OUTPUT_FILE}"}

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, loads
-from manyhands.core.places import Place
-from manyhands.evals.kept_tests import BLOCK, IN_MEMORY, KeptTests
-from manyhands.evals.loading import load_evals
-from manyhands.evals.model import Conversation, Hook, Test, Trials, Turn, Workspace
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
+from manyhands.io.locations import Place
+from manyhands.workloads.evals.evalfile.kept_tests import BLOCK, IN_MEMORY, KeptTests
+from manyhands.workloads.evals.evalfile.loading import load_evals
+from manyhands.workloads.evals.evalfile.tests import Conversation, Hook, Test, Trials, Turn, Workspace
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.settings import EvalSpec
 
 TEXTS = st.text(max_size=12)
 NAMES = st.text(min_size=1, max_size=8)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.eval_runs import EvalRun, perform_eval
-from manyhands.trajectories.checks import load_checks
+from manyhands.workloads.trajectories.grade_file import load_checks
 
 ANSWER: dict[str, Any] = {
     "id": "a",

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.agents.command import LONGEST_ARGUMENT
 from manyhands.core.errors import ItemError, UserError
-from manyhands.core.places import Place
-from manyhands.evals.placeholders import PLACEHOLDERS, CommandTemplate, Values, check_files_format, quoted
+from manyhands.io.locations import Place
+from manyhands.processes.commands import LONGEST_ARGUMENT
+from manyhands.processes.shell_quoting import quoted
+from manyhands.workloads.evals.targets.command_lines import PLACEHOLDERS, CommandTemplate, Values, check_files_format
 
 PLACE = Place("targets.yaml", ("targets", 0, "command"), {("targets", 0): 3})
 SHOW = f"{sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"

@@ -10,7 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manyhands.core.jsonio import dumps, loads
-from manyhands.evals.records import (
+from manyhands.graders.messages import trace_of
+from manyhands.graders.protocol import ToolUse
+from manyhands.workloads.evals.targets.answers import (
     LONGEST_MESSAGE,
     MOST_NOTICES,
     Answer,
@@ -21,8 +23,6 @@ from manyhands.evals.records import (
     read_text,
     record_id,
 )
-from manyhands.graders.protocol import ToolUse
-from manyhands.graders.traces import trace_of
 
 FIELDS = ["id", "text", "output", "output_messages", "token_usage", "cost_usd", "duration_ms", "error"]
 INNER = ["role", "content", "tool_calls", "tool", "name", "input", "arguments", "output", "start_time", "end_time"]

@@ -12,9 +12,6 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
-from manyhands.evals.checking import check_usable
-from manyhands.evals.prepared import load
-from manyhands.evals.spec import EvalSpec
 from manyhands.testing.eval_runs import perform_eval
 from manyhands.testing.scripted_server import (
     RecordedRequest,
@@ -23,6 +20,9 @@ from manyhands.testing.scripted_server import (
     ScriptedServer,
     chat_response,
 )
+from manyhands.workloads.evals.prepared import load
+from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.targets.checks import check_usable
 
 NOTHING = ScriptedResponse({"error": {"message": "The model `gone` does not exist"}}, 404)
 SCORE = {"score": 1.0, "hits": [], "misses": [], "reasoning": "fine"}

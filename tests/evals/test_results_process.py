@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.jsonio import dumps, loads
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import perform_run
-from manyhands.evals.result_lines import RESULTS, Counting
-from manyhands.evals.results import SUMMARY
-from manyhands.evals.results_process import FROM_TESTS, ResultsProcess
-from manyhands.evals.session import Session, open_eval
-from manyhands.evals.spec import EvalSpec
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import perform_run
 from manyhands.testing.commands import run
 from manyhands.testing.eval_runs import perform_eval
+from manyhands.workloads.evals.making import Session, open_eval
+from manyhands.workloads.evals.results.process import FROM_TESTS, ResultsProcess
+from manyhands.workloads.evals.results.writing import RESULTS, SUMMARY, Counting
+from manyhands.workloads.evals.settings import EvalSpec
 
 COUNTING = Counting((0.8,), 0.8, 0.95, 0)
 SUITE = """\
@@ -134,7 +133,9 @@ def _end_without_a_word(folder: Path) -> None:
     """Begin the process, and end as an owner that is killed does."""
     order = {"folder": str(folder.absolute()), "counting": COUNTING.to_json(), "owner": os.getpid()}
     process = subprocess.Popen(
-        [sys.executable, "-m", "manyhands.evals.results_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "manyhands.workloads.evals.results.process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     process.stdin.write(dumps(order) + b"\n")
@@ -159,7 +160,7 @@ def _end_with_the_last_word(folder: Path) -> str:
     code = f"""
 import json, os, subprocess, sys
 order = json.dumps({{**{order!r}, "owner": os.getpid()}})
-command = [sys.executable, "-m", "manyhands.evals.results_process"]
+command = [sys.executable, "-m", "manyhands.workloads.evals.results.process"]
 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 process.stdin.write(f"{{order}}\\nend\\n".encode())
 process.stdin.flush()

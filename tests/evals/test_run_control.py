@@ -15,15 +15,14 @@ from manyhands.core.errors import UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.check import check_run
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import Controls, perform_run
-from manyhands.evals.places import slots
-from manyhands.evals.prepared import PreparedEval
-from manyhands.evals.retrying import tries
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
-from manyhands.evals.workload import EvalsWorkload
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import Controls, perform_run
 from manyhands.testing.eval_runs import EvalRun, perform_eval
+from manyhands.workloads.evals.control import slots, tries
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.prepared import PreparedEval
+from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.workload import EvalsWorkload
 
 OWN = """\
 import asyncio, json

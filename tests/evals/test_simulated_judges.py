@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.eval import run as eval_command
+from manyhands.cli.evals.run import run as eval_command
 from manyhands.testing.eval_runs import perform_eval
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.evals.file_references import Surroundings
-from manyhands.evals.findings import Findings
-from manyhands.evals.loading import load_evals
-from manyhands.evals.model import EvalFile
-from manyhands.evals.survey import Survey
-from manyhands.evals.target_choice import choose_targets
-from manyhands.evals.target_settings import (
+from manyhands.io.findings import Findings
+from manyhands.io.search_paths import Surroundings
+from manyhands.workloads.evals.evalfile.loading import load_evals
+from manyhands.workloads.evals.evalfile.tests import EvalFile
+from manyhands.workloads.evals.targets.choice import Survey, choose_targets
+from manyhands.workloads.evals.targets.definitions import Target, TargetFile, find_targets
+from manyhands.workloads.evals.targets.kinds import (
     AgentSettings,
     CliSettings,
     MockSettings,
@@ -24,7 +24,6 @@ from manyhands.evals.target_settings import (
     PythonSettings,
     ReplaySettings,
 )
-from manyhands.evals.targets import Target, TargetFile, find_targets
 
 TESTS = "tests: [{id: a, criteria: c, input: i}]\n"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.eval import run as eval_command
+from manyhands.cli.evals.run import run as eval_command
 from manyhands.core.errors import UserError
-from manyhands.sandboxes.strays import process_table
+from manyhands.processes.strays import process_table
 from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.core.places import Place
-from manyhands.core.yaml_files import parse_source, parse_yaml, read_yaml
-from manyhands.evals.jsonl_source import parsed_line, read_jsonl
+from manyhands.io.json_lines import parsed_line, read_jsonl
+from manyhands.io.locations import Place
+from manyhands.io.yaml_files import parse_source, parse_yaml, read_yaml
 
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_characters="\x7f\x85\ufeff\ufffe\uffff", exclude_categories=("Cc", "Cs")),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.batches import REASONED, ServerThread
 from manyhands.testing.commands import (
     Command,

@@ -13,10 +13,9 @@ from manyhands.agents.trajectory import fold
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, ToolError, UserError
 from manyhands.core.failures import Cause
-from manyhands.graders.agent_judge import LOOK, LOOK_PLAIN
+from manyhands.graders.judged.agent_judge import LOOK, LOOK_PLAIN, WORKSPACE, list_files, read_file, search_files
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.graders.workspace_tools import WORKSPACE, list_files, read_file, search_files
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.simulated.model import SimulatedModel
 from manyhands.testing.grader_doubles import NamedJudges, graders_of, make_grading
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import Reply, ScriptedModel, assistant, tool_call

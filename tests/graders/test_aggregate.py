@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.graders.aggregate import combine
+from manyhands.core.decimals import inverse, weighted_mean
+from manyhands.graders.combining import combine
 from manyhands.graders.configured import Configured, checked, negated
-from manyhands.graders.exact import inverse, weighted_mean
 from manyhands.graders.protocol import Candidate, Grading, Score, ToolUse, verdict_of
 from manyhands.testing.grader_doubles import graders_of, make_grading
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.core.jsonio import dumps
-from manyhands.graders.aggregate import combine
+from manyhands.graders.combining import combine, grade_all
 from manyhands.graders.protocol import Candidate, ToolUse
-from manyhands.graders.running import grade_all
 from manyhands.testing.grader_doubles import graders_of, make_grading
 
 FIELDS = [

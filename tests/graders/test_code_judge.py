@@ -19,9 +19,10 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import loads
 from manyhands.core.usage import Usage
 from manyhands.graders.payload import encoded, payload_of
-from manyhands.graders.protocol import Candidate, Score, ScriptResult, ToolUse
-from manyhands.graders.script_pool import Scripts
+from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.graders.verdicts import LARGEST, last_object, said
+from manyhands.processes.exits import ScriptResult
+from manyhands.processes.script_pool import Scripts
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel

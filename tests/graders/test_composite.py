@@ -14,9 +14,9 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.usage import Usage
-from manyhands.graders.aggregate import combine
-from manyhands.graders.protocol import Candidate, Score, ScriptResult
-from manyhands.graders.running import grade_all
+from manyhands.graders.combining import combine, grade_all
+from manyhands.graders.protocol import Candidate, Score
+from manyhands.processes.exits import ScriptResult
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, grade, graders_of, make_grading
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel

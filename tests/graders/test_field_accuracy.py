@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.graders.answer_json import json_in
-from manyhands.graders.fields import number_in
+from manyhands.graders.json_values import MISSING, at, equal, json_in, steps_of
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.graders.values import MISSING, at, equal, steps_of
+from manyhands.graders.text.fields import number_in
 from manyhands.testing.grader_doubles import grade, graders_of
 
 

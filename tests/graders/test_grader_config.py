@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.core.places import Place
-from manyhands.core.yaml_files import parse_yaml
 from manyhands.graders.config import grader_types, normal_entries, parse_graders
 from manyhands.graders.protocol import Candidate
 from manyhands.graders.registry import ALIASES, BUILTIN, spellings_of
+from manyhands.io.locations import Place
+from manyhands.io.yaml_files import parse_yaml
 from manyhands.testing.grader_doubles import FILE, grade, graders_of
 
 CALL = {"tool": "search", "args": {"camelCase": 1, "kebab-case": {"Inner-Key": 2}}}

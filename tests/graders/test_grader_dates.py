@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.graders.dates import day_of, pattern_of
+from manyhands.graders.text.dates import day_of, pattern_of
 
 JANUARY = date(2025, 1, 15)
 

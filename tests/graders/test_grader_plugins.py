@@ -10,8 +10,8 @@ PLUGIN = """
 from dataclasses import dataclass
 from typing import Any
 
-from manyhands.graders.entry import Entry, key, read
-from manyhands.graders.found import found
+from manyhands.io.keys import Entry, key, read
+from manyhands.graders.protocol import found
 
 
 class LengthEntry(Entry):

@@ -13,8 +13,8 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Usage
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.graders.script_pool import Scripts
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.simulated.model import SimulatedModel
+from manyhands.processes.script_pool import Scripts
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import Reply, ScriptedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.graders.matching import most_pairs
+from manyhands.graders.trajectory.tool_calls import most_pairs
 
 
 def test_partners_are_changed_for_others() -> None:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
-from manyhands.graders.aggregate import combine, shortfall
+from manyhands.graders.combining import combine, grade_all, shortfall
 from manyhands.graders.configured import own_verdict
 from manyhands.graders.protocol import Candidate, Score, ToolUse, verdict_of
-from manyhands.graders.running import grade_all
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, grade, graders_of, make_grading
 from manyhands.testing.scripted_model import ScriptedModel
 

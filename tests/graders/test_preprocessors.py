@@ -9,8 +9,9 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.graders.programs import media_type
-from manyhands.graders.protocol import Candidate, ScriptResult
+from manyhands.graders.preprocessors import media_type
+from manyhands.graders.protocol import Candidate
+from manyhands.processes.exits import ScriptResult
 from manyhands.testing.grader_doubles import ScriptedPrograms, grade, graders_of, make_grading
 from manyhands.testing.memory_context import MemoryContext
 

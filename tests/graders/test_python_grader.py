@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.calling import STUCK
 from manyhands.core.errors import UserError
 from manyhands.graders.protocol import Candidate, Score
+from manyhands.processes.python_functions import STUCK
 from manyhands.testing.grader_doubles import graders_of, make_grading
 from manyhands.testing.memory_context import MemoryContext
 

@@ -12,8 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.graders.regex_rule import compiled
-from manyhands.graders.regex_size import written_out
+from manyhands.graders.text.patterns import compiled, written_out
 from manyhands.testing.grader_doubles import grade, graders_of
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.simulated.model import SimulatedModel
 from manyhands.testing.grader_doubles import NamedJudges, graders_of, make_grading
 from manyhands.testing.scripted_model import ScriptedModel
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.graders.protocol import Candidate, ToolUse
-from manyhands.graders.skills import skills_of
+from manyhands.graders.trajectory.skills import skills_of
 from manyhands.testing.grader_doubles import grade, graders_of
 
 

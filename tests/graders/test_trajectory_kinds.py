@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, dumps
-from manyhands.core.places import Place
 from manyhands.graders.config import normal_entries
 from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.graders.registry import spellings_of
-from manyhands.graders.steps import like, steps_of
+from manyhands.graders.trajectory.steps import like, steps_of
+from manyhands.io.locations import Place
 from manyhands.testing.grader_doubles import FILE, NamedJudges, grade, graders_of, make_grading
 from manyhands.testing.scripted_model import ScriptedModel
 

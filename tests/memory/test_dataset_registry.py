@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.memory import dataset_registry
-from manyhands.memory.configuration import read_configuration
-from manyhands.memory.dataset_registry import class_named, create, dataset_class, dataset_ids, dataset_of
-from manyhands.memory.datasets.base import estimated_tokens
+from manyhands.workloads.memory.datasets import registry
+from manyhands.workloads.memory.datasets.base import estimated_tokens
+from manyhands.workloads.memory.datasets.configuration import read_configuration
+from manyhands.workloads.memory.datasets.registry import class_named, create, dataset_class, dataset_ids, dataset_of
 
 OTHER = """
-from manyhands.memory.datasets.base import BaseDataset
+from manyhands.workloads.memory.datasets.base import BaseDataset
 
 class Rivers(BaseDataset):
     id = "rivers_of_test"
@@ -38,11 +38,11 @@ def other_package(tmp_path: Path) -> Iterator[None]:
     )
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
-    dataset_registry._plugged.cache_clear()
+    registry._plugged.cache_clear()
     yield
     sys.path.remove(str(tmp_path))
     sys.modules.pop("rivers_package", None)
-    dataset_registry._plugged.cache_clear()
+    registry._plugged.cache_clear()
 
 
 def test_by_id_and_by_name() -> None:

@@ -15,18 +15,17 @@ from hypothesis import strategies as st
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import text_of
-from manyhands.memory.agents.chat import SYSTEM, ChatAgent, age_in_words
-from manyhands.memory.agents.cost import REPLY_TOKENS, CostEstimator
-from manyhands.memory.agents.embedding import EndpointEmbedder
-from manyhands.memory.agents.model_steps import ModelCaller
-from manyhands.memory.agents.naming import choose_agent, folder_name
-from manyhands.memory.agents.protocol import Incoming
-from manyhands.memory.agents.retrieval import EmbeddingIndex, RetrievalAgent, TextIndex
-from manyhands.memory.agents.scratchpad import ScratchpadAgent
-from manyhands.memory.agents.window import OVERHEAD, Window
+from manyhands.io.files import folder_name
 from manyhands.models.protocol import ChatRequest, ChatSettings
 from manyhands.testing.memory_context import MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel
+from manyhands.workloads.memory.agents.chat import OVERHEAD, SYSTEM, ChatAgent, Window, age_in_words
+from manyhands.workloads.memory.agents.choice import choose_agent
+from manyhands.workloads.memory.agents.model_calls import EndpointEmbedder, ModelCaller
+from manyhands.workloads.memory.agents.retrieval import EmbeddingIndex, RetrievalAgent, TextIndex
+from manyhands.workloads.memory.agents.scratchpad import ScratchpadAgent
+from manyhands.workloads.memory.agents.simulated import REPLY_TOKENS, CostEstimator
+from manyhands.workloads.memory.conversation.agent import Incoming
 
 
 def words(text: str) -> int:

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from manyhands.cli.main import main
-from manyhands.cli.memory_view import line_of, view_of
+from manyhands.cli.memory.benchmark import line_of, view_of
 from manyhands.core.errors import UserError
-from manyhands.memory.configuration import read_configuration
-from manyhands.memory.progress import Standing, WaitingTest
 from manyhands.testing.commands import PROGRAM, environment
 from manyhands.testing.memory_benchmarks import START, log_of, write_configuration
+from manyhands.workloads.memory.conversation.driver import Standing, WaitingTest
+from manyhands.workloads.memory.datasets.configuration import read_configuration
 
 
 def manyhands(*words: str) -> tuple[int, str, str]:

@@ -16,13 +16,21 @@ from hypothesis import strategies as st
 
 from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
-from manyhands.memory.dataset_registry import create, dataset_class, dataset_ids
-from manyhands.memory.datasets.base import BaseDataset
-from manyhands.memory.datasets.chapterbreak import pages_of
-from manyhands.memory.datasets.restaurant import Restaurant
-from manyhands.memory.datasets.restaurant_menu import MENU
-from manyhands.memory.model import Ask, Dataset, Definition, Evaluation, Exchange, Message, Say, Wait
-from manyhands.memory.rule_judge import rule_judge
+from manyhands.workloads.memory.conversation.definitions import (
+    Ask,
+    Dataset,
+    Definition,
+    Evaluation,
+    Exchange,
+    Message,
+    Say,
+    Wait,
+)
+from manyhands.workloads.memory.datasets.base import BaseDataset
+from manyhands.workloads.memory.datasets.builtin.chapterbreak import pages_of
+from manyhands.workloads.memory.datasets.builtin.restaurant import MENU, Restaurant
+from manyhands.workloads.memory.datasets.registry import create, dataset_class, dataset_ids
+from manyhands.workloads.memory.datasets.rule_judge import rule_judge
 
 SPAN = 100_000
 Agent = Callable[[BaseDataset, Definition, Sequence[Message], str], str]

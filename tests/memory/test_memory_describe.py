@@ -10,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.memory_describe import run as describe_command
-from manyhands.cli.memory_run import run as run_command
+from manyhands.cli.memory.benchmark import run as run_command
+from manyhands.cli.memory.describe import run as describe_command
 from manyhands.core.errors import UserError
-from manyhands.memory.agents.naming import choose_agent
-from manyhands.memory.describing import SessionSettings, describe_configuration, price_of
-from manyhands.memory.figures import figures_of
-from manyhands.memory.report.schedule_text import MOST_ROWS, schedule_text
-from manyhands.memory.report.timeline import Course, Timeline
-from manyhands.memory.simulating import simulate
 from manyhands.models.pricing import Price
 from manyhands.testing.memory_schedules import ToldDataset, scheduler_of
+from manyhands.workloads.memory.agents.choice import choose_agent
+from manyhands.workloads.memory.description import SessionSettings, describe_configuration, price_of, simulate
+from manyhands.workloads.memory.results.figures import figures_of
+from manyhands.workloads.memory.results.timeline import MOST_ROWS, Course, Timeline, schedule_text
 
 CONFIGURATION = """
 config: {run_name: Described}

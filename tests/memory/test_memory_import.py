@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.engine.run import RunResult
-from manyhands.memory.events import Event, EventType, ended_tests, format_event, read_master_log
-from manyhands.memory.importing import import_run
-from manyhands.memory.opening import reopen_memory
-from manyhands.memory.tokens import read_token_lengths
+from manyhands.runs.execution import RunResult
 from manyhands.testing.memory_benchmarks import opened, performed, records_of, write_configuration
+from manyhands.workloads.memory.conversation.events import Event, EventType, ended_tests, format_event, read_master_log
+from manyhands.workloads.memory.conversation.tokens import read_token_lengths
+from manyhands.workloads.memory.importing import import_run
+from manyhands.workloads.memory.opening import reopen_memory
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "memory"
 VERIFICATION = DATA / "verification"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.engine.reader import run_id_of
+from manyhands.engine.journal.reader import run_id_of
 from manyhands.testing.commands import Command, SimulatedProcess, alive, marked_processes, one_line, run
 from manyhands.testing.memory_benchmarks import START, log_of, opened, performed, records_of, write_configuration
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.memory.dataset_registry import create
-from manyhands.memory.datasets.jokes import ago
-from manyhands.memory.datasets.mentions import mentions
-from manyhands.memory.datasets.prospective import QUOTES
-from manyhands.memory.datasets.settling import settles_on
-from manyhands.memory.datasets.spy_meeting import TOPICS
-from manyhands.memory.model import Definition, Exchange, Message
-from manyhands.memory.rule_judge import rule_judge
+from manyhands.workloads.memory.conversation.definitions import Definition, Exchange, Message
+from manyhands.workloads.memory.datasets.answers.matching import mentions
+from manyhands.workloads.memory.datasets.answers.settling import settles_on
+from manyhands.workloads.memory.datasets.builtin.instructions import QUOTES
+from manyhands.workloads.memory.datasets.builtin.jokes import ago
+from manyhands.workloads.memory.datasets.builtin.spy_meeting import TOPICS
+from manyhands.workloads.memory.datasets.registry import create
+from manyhands.workloads.memory.datasets.rule_judge import rule_judge
 
 
 def score(dataset_id: str, rules: Any, definition: Definition, *answers: str, **arguments: Any) -> float:

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.memory.dataset_registry import create
-from manyhands.memory.datasets.stories import tell
-from manyhands.memory.datasets.word_lists import FIRST_NAMES
-from manyhands.memory.model import Definition
-from manyhands.models.draws import Draws
+from manyhands.core.digests import Draws
+from manyhands.workloads.memory.conversation.definitions import Definition
+from manyhands.workloads.memory.datasets.builtin.sallyanne import tell
+from manyhands.workloads.memory.datasets.registry import create
+from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES
 
 SEEDS = st.integers(0, 2**32)
 CHANGED = re.compile(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.memory_run import spelled
+from manyhands.cli.memory.benchmark import spelled
 from manyhands.core.errors import RunError, UserError
 from manyhands.testing.commands import PROGRAM, environment
 from manyhands.testing.memory_benchmarks import opened, performed, rows_of, write_configuration

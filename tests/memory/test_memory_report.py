@@ -17,22 +17,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.cli.memory_report import run as report_command
-from manyhands.cli.memory_run import run as run_command
+from manyhands.cli.memory.benchmark import run as run_command
+from manyhands.cli.memory.report import run as report_command
 from manyhands.core.errors import UserError
-from manyhands.memory.events import Event, EventType
-from manyhands.memory.figures import figures_of
-from manyhands.memory.report import plots
-from manyhands.memory.report.colours import agent_colours, score_colour
-from manyhands.memory.report.comparison import pairings
-from manyhands.memory.report.conversations import Room, answered, html_size, task_log
-from manyhands.memory.report.facts import published_facts
-from manyhands.memory.report.gathering import Reported, gather
-from manyhands.memory.report.page import NO_PLOTS, file_name, write_report
-from manyhands.memory.report.spans import FEWEST, span_groups
-from manyhands.memory.report.timeline import timeline_of
-from manyhands.memory.report.views import agent_views
 from manyhands.testing.memory_schedules import count_words
+from manyhands.workloads.memory.conversation.events import Event, EventType
+from manyhands.workloads.memory.report import plots
+from manyhands.workloads.memory.report.comparison import pairings
+from manyhands.workloads.memory.report.conversations import Room, answered, html_size, task_log
+from manyhands.workloads.memory.report.facts import published_facts
+from manyhands.workloads.memory.report.gathering import Reported, gather
+from manyhands.workloads.memory.report.page import NO_PLOTS, file_name, write_report
+from manyhands.workloads.memory.report.views import agent_views
+from manyhands.workloads.memory.report.words import agent_colours, score_colour
+from manyhands.workloads.memory.results.figures import FEWEST, figures_of, span_groups
+from manyhands.workloads.memory.results.timeline import timeline_of
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "memory"
 CONFIGURATION = """
@@ -153,7 +152,7 @@ def test_the_same_results_give_the_same_page(data_dir: Path, tmp_path: Path) -> 
 def test_without_matplotlib_there_are_tables_and_a_hint(data_dir: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from manyhands.cli.memory_report import run\n"
+        "from manyhands.cli.memory.report import run\n"
         "sys.exit(run(sys.argv[1:]))"
     )
     words = ["Small", "--data_dir", str(data_dir), "-o", str(tmp_path / "page.html")]

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from manyhands.memory.course import ScheduledTest
-from manyhands.memory.dataset_registry import class_named, made_of
-from manyhands.memory.events import RESPONSES, SENDS, Event, EventType
-from manyhands.memory.filler import random_state
-from manyhands.memory.model import Evaluation, Exchange, Message
-from manyhands.memory.replaying import PublishedSession, read_session
-from manyhands.memory.result_files import result_of
-from manyhands.memory.schedule_model import EndedTest
-from manyhands.memory.wording import read_wording
 from manyhands.testing.memory_benchmarks import opened, performed, write_configuration
+from manyhands.workloads.memory.conversation.definitions import Evaluation, Exchange, Message
+from manyhands.workloads.memory.conversation.events import RESPONSES, SENDS, Event, EventType
+from manyhands.workloads.memory.conversation.filler import random_state
+from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.schedule import EndedTest
+from manyhands.workloads.memory.conversation.wording import read_wording
+from manyhands.workloads.memory.datasets.registry import class_named, made_of
+from manyhands.workloads.memory.replaying import PublishedSession, read_session
+from manyhands.workloads.memory.results.files import result_of
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "memory" / "tests"
 KEYS = [

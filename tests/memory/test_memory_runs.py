@@ -17,11 +17,9 @@ from aiohttp import web
 
 from manyhands.core.errors import ManyhandsError, RunError, UserError
 from manyhands.core.outcomes import ItemState
-from manyhands.engine.run import Controls, RunResult
-from manyhands.engine.store import RunLock
-from manyhands.engine.workload import ItemRow
-from manyhands.memory.agents.reader import ReadingModel
-from manyhands.memory.opening import Opened
+from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.store import RunLock
+from manyhands.runs.execution import Controls, RunResult
 from manyhands.testing.commands import alive
 from manyhands.testing.memory_benchmarks import (
     WITHOUT_MODEL,
@@ -33,6 +31,8 @@ from manyhands.testing.memory_benchmarks import (
     steps_of,
     write_configuration,
 )
+from manyhands.workloads.memory.agents.simulated import ReadingModel
+from manyhands.workloads.memory.opening import Opened
 
 CHAT = "LLMChatSession - simulated - 600"
 

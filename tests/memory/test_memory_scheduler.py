@@ -8,12 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.memory.actions import Action, AskModel, Evaluate, ResetAgent, Save, Saved, Send, Travel
-from manyhands.memory.course import ScheduledTest
-from manyhands.memory.events import Event, EventType
-from manyhands.memory.model import Wait
-from manyhands.memory.scheduler import Scheduler
 from manyhands.testing.memory_schedules import MIDDLE, ToldDataset, drive, says, scheduler_of
+from manyhands.workloads.memory.conversation.definitions import Wait
+from manyhands.workloads.memory.conversation.events import Event, EventType
+from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.schedule import (
+    Action,
+    AskModel,
+    Evaluate,
+    ResetAgent,
+    Save,
+    Saved,
+    Send,
+    Travel,
+)
+from manyhands.workloads.memory.conversation.scheduler import Scheduler
 
 
 def said(scheduler: Scheduler) -> list[str]:

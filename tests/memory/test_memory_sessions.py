@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 
 from manyhands.core.clock import SystemClock
-from manyhands.memory.agents.chat import ChatAgent
-from manyhands.memory.agents.model_steps import ModelCaller
-from manyhands.memory.agents.outside import OutsideAgent
-from manyhands.memory.agents.reader import ReadingModel
-from manyhands.memory.agents.scripted import ForgetfulAgent
-from manyhands.memory.benchmark import Benchmark
-from manyhands.memory.events import Event, EventType, format_event
-from manyhands.memory.judging import RuleJudge
-from manyhands.memory.places import ResultPlaces
-from manyhands.memory.session import Session, TimeTravel
-from manyhands.memory.session_files import SessionFiles
 from manyhands.models.protocol import ChatSettings
 from manyhands.testing.memory_benchmarks import opened, write_configuration
 from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
 from manyhands.testing.scripted_model import ScriptedModel
+from manyhands.workloads.memory.agents.chat import ChatAgent
+from manyhands.workloads.memory.agents.external.agent import OutsideAgent
+from manyhands.workloads.memory.agents.model_calls import ModelCaller
+from manyhands.workloads.memory.agents.simulated import ForgetfulAgent, ReadingModel
+from manyhands.workloads.memory.conversation.driver import Session, TimeTravel
+from manyhands.workloads.memory.conversation.events import Event, EventType, format_event
+from manyhands.workloads.memory.datasets.benchmark import Benchmark
+from manyhands.workloads.memory.folders import ResultPlaces
+from manyhands.workloads.memory.judge import RuleJudge
+from manyhands.workloads.memory.results.files import SessionFiles
 
 START = 1_715_936_400.0
 DATASETS = ("colours", "jokes", "prospective_memory", "restaurant", "shopping", "trigger_response")

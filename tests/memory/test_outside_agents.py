@@ -19,12 +19,12 @@ from aiohttp import web
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.memory.agents.class_line import ClassLine
-from manyhands.memory.agents.http_line import TIME_HEADER, HttpLine
-from manyhands.memory.agents.making import class_of
-from manyhands.memory.agents.program_line import ProgramLine, command_words
 from manyhands.testing.commands import PROGRAM, alive, environment
 from manyhands.testing.memory_benchmarks import write_configuration
+from manyhands.workloads.memory.agents.external.http import TIME_HEADER, HttpLine
+from manyhands.workloads.memory.agents.external.program import ProgramLine, command_words
+from manyhands.workloads.memory.agents.external.python_class import ClassLine
+from manyhands.workloads.memory.agents.factory import class_of
 
 MESSAGE: dict[str, Any] = {
     "type": "message",

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from manyhands.core.errors import UserError
-from manyhands.memory.agents.naming import choose_agent
-from manyhands.memory.events import MESSAGES, RESPONSES, read_master_log
 from manyhands.testing.commands import run
 from manyhands.testing.memory_benchmarks import opened, performed, records_of, write_configuration
+from manyhands.workloads.memory.agents.choice import choose_agent
+from manyhands.workloads.memory.conversation.events import MESSAGES, RESPONSES, read_master_log
 
 AGENTS = '''
 import sys, time
@@ -151,8 +151,8 @@ async def test_two_sizes_have_two_folders_and_two_columns(folder: Path) -> None:
 
 
 def test_a_session_of_an_earlier_version_keeps_its_name(folder: Path) -> None:
-    from manyhands.memory.agents.making import session_name
-    from manyhands.memory.opening import _kept_name
+    from manyhands.workloads.memory.agents.factory import session_name
+    from manyhands.workloads.memory.opening import _kept_name
 
     choice = choose_agent(agent(folder, "Original"))
     assert session_name(choice, 5, "r", 60) == "Original - v2 - 5"

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from manyhands.memory.dataset_registry import made_of
-from manyhands.memory.model import Dataset, Exchange, Message
+from manyhands.workloads.memory.conversation.definitions import Dataset, Exchange, Message
+from manyhands.workloads.memory.datasets.registry import made_of
 
 FILE = Path(__file__).resolve().parents[2] / "examples" / "memory" / "own_dataset" / "promises.py"
 LONGEST = 40

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.memory.dataset_registry import class_named, made_of
-from manyhands.memory.definition_files import definition_path, format_definition, read_definitions
-from manyhands.memory.events import format_event, read_master_log
-from manyhands.memory.filler import FactFiller
-from manyhands.memory.filler_sources import read_facts
-from manyhands.memory.model import Dataset
-from manyhands.memory.replay_model import ReplayResult
-from manyhands.memory.replaying import replay
-from manyhands.memory.tokens import estimate, read_token_lengths
-from manyhands.memory.wording import read_wording
+from manyhands.workloads.memory.conversation.definitions import Dataset
+from manyhands.workloads.memory.conversation.events import format_event, read_master_log
+from manyhands.workloads.memory.conversation.filler import FactFiller, read_facts
+from manyhands.workloads.memory.conversation.tokens import estimate, read_token_lengths
+from manyhands.workloads.memory.conversation.wording import read_wording
+from manyhands.workloads.memory.datasets.definition_files import definition_path, format_definition, read_definitions
+from manyhands.workloads.memory.datasets.registry import class_named, made_of
+from manyhands.workloads.memory.replay_model import ReplayResult
+from manyhands.workloads.memory.replaying import replay
 
 DATA = Path(__file__).parents[3] / "shared/data/memory"
 VERIFICATION = DATA / "verification"

@@ -14,17 +14,18 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.check import _first_difference
-from manyhands.memory.dataset_registry import create
-from manyhands.memory.definition_files import format_definition
-from manyhands.memory.figures import figures_of
-from manyhands.memory.model import Ask, Definition
-from manyhands.memory.rejudging import judged_scores, reopen_scores, totals
-from manyhands.memory.rescoring import DIFFERS, EQUAL, Rescored, agents_of, rescore
-from manyhands.memory.rule_judge import rule_judge
-from manyhands.memory.session_records import true_record
 from manyhands.testing.commands import Command, SimulatedProcess, run
 from manyhands.testing.memory_benchmarks import START, opened, performed, records_of, write_configuration
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedServer
+from manyhands.workloads.memory.conversation.definitions import Ask, Definition
+from manyhands.workloads.memory.datasets.definition_files import format_definition
+from manyhands.workloads.memory.datasets.registry import create
+from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.published.rejudging import reopen_scores, totals
+from manyhands.workloads.memory.published.rescoring import DIFFERS, EQUAL, Rescored, agents_of, rescore
+from manyhands.workloads.memory.results.figures import figures_of
+from manyhands.workloads.memory.results.judged_scores import judged_scores
+from manyhands.workloads.memory.results.records import true_record
 
 JUDGED = ("jokes", "trigger_response", "locations", "delayed_recall", "restaurant")
 AGENT = "ForgetfulAgent"

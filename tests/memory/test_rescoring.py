@@ -12,11 +12,21 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.memory.dataset_registry import create
-from manyhands.memory.definition_files import format_definition
-from manyhands.memory.model import Definition
-from manyhands.memory.rescoring import DIFFERS, EDITED, EQUAL, NEEDS_MODEL, NEW, UNSCORED, Rescored, compared, rescore
-from manyhands.memory.rule_judge import rule_judge
+from manyhands.workloads.memory.conversation.definitions import Definition
+from manyhands.workloads.memory.datasets.definition_files import format_definition
+from manyhands.workloads.memory.datasets.registry import create
+from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.published.rescoring import (
+    DIFFERS,
+    EDITED,
+    EQUAL,
+    NEEDS_MODEL,
+    NEW,
+    UNSCORED,
+    Rescored,
+    compared,
+    rescore,
+)
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "memory"
 

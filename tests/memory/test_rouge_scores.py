@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.memory.rouge import rouge_l, stems
+from manyhands.workloads.memory.datasets.answers.matching import rouge_l, stems
 
 WORDS = st.lists(st.sampled_from(["the", "quick", "brown", "foxes", "jump", "over", "lazy", "dogs"]), max_size=8)
 

@@ -13,19 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.memory.definition_files import (
-    default_waits,
+from manyhands.workloads.memory.conversation.definitions import Definition, Wait, default_waits
+from manyhands.workloads.memory.conversation.events import (
+    MESSAGES,
+    Event,
+    EventType,
+    format_event,
+    parse_event,
+    read_master_log,
+    readable,
+)
+from manyhands.workloads.memory.conversation.schedule import Counters
+from manyhands.workloads.memory.conversation.tokens import counted_before, counter_named, estimate, read_token_lengths
+from manyhands.workloads.memory.conversation.wording import default_wording, read_wording
+from manyhands.workloads.memory.datasets.definition_files import (
     definition_path,
     read_definition,
     read_definitions,
     write_definitions,
 )
-from manyhands.memory.events import MESSAGES, Event, EventType, format_event, parse_event, read_master_log, readable
-from manyhands.memory.model import Definition, Wait
-from manyhands.memory.runstats import read_runstats, runstats_of
-from manyhands.memory.schedule_model import Counters
-from manyhands.memory.tokens import counted_before, counter_named, estimate, read_token_lengths
-from manyhands.memory.wording import default_wording, read_wording
+from manyhands.workloads.memory.results.runstats import read_runstats, runstats_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 TIMES = st.floats(min_value=0, max_value=4e9)

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.memory.course import ScheduledTest
-from manyhands.memory.events import EventType
-from manyhands.memory.filler import Fact
-from manyhands.memory.model import Dataset, Wait
-from manyhands.memory.replay_model import ReplayResult
-from manyhands.memory.replaying import replay
-from manyhands.memory.resuming import resume
-from manyhands.memory.schedule_model import Counters
-from manyhands.memory.scheduler import Scheduler
-from manyhands.memory.tokens import TokenCounter
-from manyhands.memory.wording import Wording
 from manyhands.testing.memory_schedules import FACTS, WORDING, ToldDataset, count_words, says, scheduler_of
 from manyhands.testing.memory_sessions import HeldSession, hold, write_session
+from manyhands.workloads.memory.conversation.definitions import Dataset, Wait
+from manyhands.workloads.memory.conversation.events import EventType
+from manyhands.workloads.memory.conversation.filler import Fact
+from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.schedule import Counters
+from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from manyhands.workloads.memory.conversation.tokens import TokenCounter
+from manyhands.workloads.memory.conversation.wording import Wording
+from manyhands.workloads.memory.replay_model import ReplayResult
+from manyhands.workloads.memory.replaying import replay
+from manyhands.workloads.memory.resuming import resume
 
 SPAN = 120
 WORDS = TokenCounter("words", count_words, exact=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.memory.tolerant_json import NotJson, tolerant_json
+from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

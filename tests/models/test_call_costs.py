@@ -11,12 +11,12 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError
 from manyhands.core.usage import Usage
-from manyhands.engine.limits import Budget, SharedLimits
-from manyhands.models.openai_client import OpenAIChatModel
-from manyhands.models.openai_response import parse_usage
+from manyhands.engine.limits.shared import Budget, SharedLimits
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.errors import Retries
+from manyhands.models.openai.response import parse_usage
 from manyhands.models.pricing import FREE, Price, PriceTable, bounded_answer
 from manyhands.models.protocol import ChatRequest, ChatSettings
-from manyhands.models.retries import Retries
 from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
 
 REQUEST = ChatRequest(ChatSettings("m", max_tokens=1000, call_timeout=0.3), [{"role": "user", "content": "hello"}])

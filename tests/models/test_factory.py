@@ -17,8 +17,8 @@ from manyhands.models.factory import (
     reasoning_settings,
     resolve_api_key,
 )
-from manyhands.models.openai_client import OpenAIChatModel
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.simulated.model import SimulatedModel
 
 KEYS = {
     "OPENROUTER_API_KEY": "router",

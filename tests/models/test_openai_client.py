@@ -16,13 +16,13 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
-from manyhands.engine.context import CallReport
-from manyhands.engine.limits import Budget, SharedLimits
-from manyhands.models.openai_client import OpenAIChatModel
+from manyhands.engine.contract import CallReport
+from manyhands.engine.limits.shared import Budget, SharedLimits
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
-from manyhands.models.retries import Retries
-from manyhands.models.simulated_server import ServerOptions, SimulatedServer
+from manyhands.models.simulated.server import ServerOptions, SimulatedServer
 from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
 
 KEY = "sk-very-secret-key"

@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
-from manyhands.models.openai_errors import (
+from manyhands.models.openai.errors import (
     classify,
     classify_payload,
     error_text,

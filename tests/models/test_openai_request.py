@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from manyhands.core.messages import Message
-from manyhands.models.openai_request import Endpoint, request_body, request_headers
+from manyhands.models.openai.request import Endpoint, request_body, request_headers
 from manyhands.models.protocol import ChatRequest, ChatSettings
 
 OPENROUTER = "https://openrouter.ai/api/v1"

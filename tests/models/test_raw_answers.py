@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.asking import chat_settings
 from manyhands.agents.loop import settings_digest
+from manyhands.agents.run_settings import chat_settings
 from manyhands.core.usage import Reserve
-from manyhands.csv_jobs.spec import JobSpec
-from manyhands.engine.context import CallReport
-from manyhands.engine.limits import SharedLimits
-from manyhands.evals.target_blocks import AgentTargetOptions
+from manyhands.engine.contract import CallReport
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.graders.protocol import Candidate
-from manyhands.memory.agents.model_steps import ModelCaller
-from manyhands.memory.spec import MemorySpec
-from manyhands.models.openai_client import OpenAIChatModel
-from manyhands.models.openai_response import parse_completion
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.response import parse_completion
 from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatSettings
 from manyhands.testing.batches import ServerThread, run_command
 from manyhands.testing.grader_doubles import NamedJudges, graders_of, make_grading
 from manyhands.testing.memory_context import MemoryContext, MemoryJournal
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.evals.targets.keys import AgentTargetOptions
+from manyhands.workloads.memory.agents.model_calls import ModelCaller
+from manyhands.workloads.memory.settings import MemorySpec
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 CALL = {"id": "a", "type": "function", "function": {"name": "t", "arguments": "{}"}}
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.models.draws import Draws
-from manyhands.models.schema_examples import example
+from manyhands.core.digests import Draws
+from manyhands.models.simulated.calls import example
 
 NODE = {
     "type": "object",

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.messages import Message
-from manyhands.engine.limits import SharedLimits
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.protocol import ChatRequest, ChatSettings
-from manyhands.models.simulated import REPORT_TOOL, SimulatedModel, simulate
-from manyhands.models.simulated_calls import fits_roughly
+from manyhands.models.simulated.calls import fits_roughly
+from manyhands.models.simulated.model import REPORT_TOOL, SimulatedModel, simulate
 
 
 def tool(name: str, properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.models.simulated import simulate
-from manyhands.models.simulated_server import ServerOptions, SimulatedServer, serve
+from manyhands.models.simulated.model import simulate
+from manyhands.models.simulated.server import ServerOptions, SimulatedServer, serve
 
 TOOLS = [{"type": "function", "function": {"name": "t", "parameters": {"type": "object", "properties": {}}}}]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import jsonschema
 
-from manyhands.models.simulated import simulate
-from manyhands.models.simulated_calls import NEVER
+from manyhands.models.simulated.calls import NEVER
+from manyhands.models.simulated.model import simulate
 from manyhands.tools.standard import standard_registry
 
 OFFERED = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "execute_code", "todo")

@@ -4,4 +4,4 @@ from manyhands.testing.sandbox_contract import SandboxContract
 
 
 class TestBubblewrap(SandboxContract):
-    make_backend = "from manyhands.sandboxes.bubblewrap import BubblewrapBackend; backend = BubblewrapBackend()"
+    make_backend = "from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend; backend = BubblewrapBackend()"

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.sandboxes.checkpoint import Checkpoint
-from manyhands.sandboxes.trees import remove_tree
+from manyhands.sandboxes.files.checkpoint import Checkpoint
+from manyhands.sandboxes.files.trees import remove_tree
 
 # Steps change the world in a way that depends on the step and the world alone. Links stay within the world, as steps write
 # through them. A step counts as recorded once its number is in the journal.
 _WORKER = """
 import os, random, shutil, sys
 from pathlib import Path
-from manyhands.sandboxes.checkpoint import Checkpoint
+from manyhands.sandboxes.files.checkpoint import Checkpoint
 
 folder, journal = Path(sys.argv[1]), Path(sys.argv[2])
 world = folder / "world"

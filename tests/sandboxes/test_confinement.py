@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.sandboxes import seccomp, unprivileged
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.processes.strays import process_table
+from manyhands.sandboxes import confinement
+from manyhands.sandboxes.bubblewrap import users
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from manyhands.sandboxes.bubblewrap.users import User, hand_over, stand_in_for_root
+from manyhands.sandboxes.confinement import compiled, missing_for, number_of, spawn_confined, spawn_with_own_keys
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.sandboxes.seccomp import compiled, missing_for, number_of
-from manyhands.sandboxes.spawner import spawn_confined, spawn_with_own_keys
-from manyhands.sandboxes.strays import process_table
-from manyhands.sandboxes.unprivileged import User, hand_over, stand_in_for_root
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3, "loongarch64": 0xC0000102}
 ALLOWED = 0x7FFF0000
@@ -80,7 +80,7 @@ def test_what_the_filter_answers(machine: str, call: str, arguments: tuple[int, 
 @given(number=st.integers(0, 600), arguments=st.lists(st.integers(0, (1 << 64) - 1), min_size=6, max_size=6))
 def test_the_filter_comes_to_an_end_and_lets_other_calls_pass(machine: str, number: int, arguments: list[int]) -> None:
     column = 0 if machine == "x86_64" else 1
-    known = {numbers[column] for numbers in seccomp._NUMBERS.values()}
+    known = {numbers[column] for numbers in confinement._NUMBERS.values()}
     answer = _answer(compiled(machine), MACHINES[machine], number, arguments)
     assert answer == 0 or number in known
     assert _answer(compiled(machine), 0x40000003, number, arguments) == errno.ENOSYS  # a 32-bit program
@@ -222,11 +222,11 @@ def test_only_root_needs_a_stand_in() -> None:
 
 def test_root_of_a_container_takes_an_id_that_there_is() -> None:
     everybody, few, alone = [(0, 0, 1 << 32)], [(0, 1000, 1), (1, 100_000, 65_536)], [(0, 1000, 1)]
-    assert unprivileged._chosen(everybody) > 1 << 30
-    assert unprivileged._chosen(few) == 65_536
-    assert [unprivileged._is_somebody_outside(each) for each in (everybody, few, alone)] == [False, False, True]
+    assert users._chosen(everybody) > 1 << 30
+    assert users._chosen(few) == 65_536
+    assert [users._is_somebody_outside(each) for each in (everybody, few, alone)] == [False, False, True]
     with pytest.raises(OSError, match="no other id"):
-        unprivileged._chosen([(0, 0, 1)])
+        users._chosen([(0, 0, 1)])
 
 
 # Interfaces of the kernel

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.sandboxes.narrow_root import folders, mounts
+from manyhands.sandboxes.bubblewrap.root import folders, mounts
 from manyhands.sandboxes.project import checked_project, hidden_below, project_note
 from manyhands.sandboxes.protocol import SandboxLimits
 

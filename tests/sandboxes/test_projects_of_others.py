@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.protocol import SandboxRequest
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can show what is somebody else's")

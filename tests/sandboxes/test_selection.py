@@ -10,12 +10,11 @@ import uvloop
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
+from manyhands.sandboxes.bubblewrap.root import folders, mounts, search_path, start_directory
 from manyhands.sandboxes.local import LocalBackend
-from manyhands.sandboxes.narrow_root import folders, mounts, search_path, start_directory
-from manyhands.sandboxes.pace import PacedBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
-from manyhands.sandboxes.selection import choose_backend
+from manyhands.sandboxes.selection import PacedBackend, choose_backend
 
 
 def test_backends_by_name() -> None:

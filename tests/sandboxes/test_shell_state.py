@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.sandboxes.commands.shell import ShellState
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxRequest
-from manyhands.sandboxes.shell import ShellState
 
 COUNTED = 'declare -- A="1"\ndeclare -a BASH_LINENO=([0]="{}")\ndeclare -- B="{}"\n'
 

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from manyhands.sandboxes import cgroups
-from manyhands.sandboxes.strays import children, end_session, kill_marked, process_line, process_table, ticks_now
+from manyhands.processes.strays import children, end_session, kill_marked, process_line, process_table, ticks_now
+from manyhands.sandboxes.commands import cgroups
 
 
 def test_process_lines_know_odd_names(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_groups_of_a_killed_process_are_swept(tmp_path: Path) -> None:
         assert cgroups.make_group(memory=1 << 30, processes=10) is None
         return
     maker = (
-        "import os, subprocess, sys\nfrom manyhands.sandboxes.cgroups import make_group\n"
+        "import os, subprocess, sys\nfrom manyhands.sandboxes.commands.cgroups import make_group\n"
         "group = make_group(memory=1 << 30, processes=10)\n"
         "join = ' && '.join(f'echo 0 >{entrance}' for entrance in group.entrances)\n"
         "child = subprocess.Popen(['sh', '-c', join + ' && exec sleep 74'], start_new_session=True, stdout=2)\n"

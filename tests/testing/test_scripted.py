@@ -10,7 +10,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
-from manyhands.engine.limits import SharedLimits
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
 from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedResponse, ScriptedServer, chat_response

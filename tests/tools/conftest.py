@@ -12,7 +12,7 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError
-from manyhands.sandboxes.bubblewrap import BubblewrapBackend
+from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 from manyhands.tools.protocol import ToolEnvironment, ToolResult

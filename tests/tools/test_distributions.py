@@ -15,8 +15,8 @@ from manyhands.tools.distributions import (
     availability_notice,
     draw,
     format_distributions,
+    load_distributions_file,
 )
-from manyhands.tools.distributions_file import load_distributions_file
 from manyhands.tools.registry import Registry
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, Toolset, Toolsets, with_groups

@@ -19,8 +19,8 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError, UserError
 from manyhands.sandboxes.protocol import Sandbox
-from manyhands.tools.mcp import Mounted, mounted, wire_name
-from manyhands.tools.mcp_config import McpConfig, interpolated, load_mcp_config
+from manyhands.tools.mcp.config import McpConfig, interpolated, load_mcp_config
+from manyhands.tools.mcp.tools import Mounted, mounted, wire_name
 from manyhands.tools.protocol import Tool, ToolEnvironment
 from manyhands.tools.standard import standard_registry
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from manyhands.core.errors import ToolError
-from manyhands.tools.edits import replaced, unified_diff
-from manyhands.tools.patches import apply_hunks, parse_patch
+from manyhands.tools.files.edits import replaced, unified_diff
+from manyhands.tools.files.patch import apply_hunks, parse_patch
 
 if TYPE_CHECKING:
     from tests.tools.conftest import Bench

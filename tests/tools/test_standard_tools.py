@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from manyhands.tools.declared import BUILT_IN, DECLARED, KNOWN_TOOLS, known_tools
 from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import BUILT_IN, DECLARED, KNOWN_TOOLS, known_tools
 
 REGISTRY = standard_registry(plugins=False)
 SNAPSHOT = Path(__file__).with_name("tool_schemas.json")

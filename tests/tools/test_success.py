@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.tools.success import failed_by_content, succeeded, tool_statistics
+from manyhands.tools.results import failed_by_content, succeeded, tool_statistics
 
 
 @pytest.mark.parametrize(

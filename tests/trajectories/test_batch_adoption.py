@@ -13,7 +13,7 @@ import pyarrow.json
 import pytest
 
 from manyhands.testing.batches import BatchFolder, ServerThread, prompt_of, read_lines, run_command
-from manyhands.tools.declared import KNOWN_TOOLS
+from manyhands.tools.toolsets import KNOWN_TOOLS
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "trajectories" / "left_by_original"
 ADDED = {"item", "sample", "attempt", "seed", "stop_reason", "usage", "cost", "unknown_tools", "source", "simulated"}

@@ -15,9 +15,8 @@ from manyhands import BatchRunner
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread, run_command
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, chat_response
-from manyhands.trajectories.entry import system_digest
-from manyhands.trajectories.sharegpt import SystemTurns
-from manyhands.trajectories.system_templates import HERMES
+from manyhands.workloads.trajectories.lines.entry import system_digest
+from manyhands.workloads.trajectories.lines.sharegpt import HERMES, SystemTurns
 
 OURS = f"{BASE_PROMPT}\n\n{TOOLS_PROMPT}"
 USER = {"role": "user", "content": "Hi."}

@@ -12,8 +12,8 @@ import pytest
 
 from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, without_times
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
-from manyhands.tools.declared import known_tools
 from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import known_tools
 
 ENTRY_KEYS = [
     "prompt_index",

@@ -17,7 +17,7 @@ import manyhands
 from manyhands import BatchRunner, Callbacks, Progress, RunResult
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Item
+from manyhands.engine.contract import Item
 from manyhands.testing.batches import REASONED, BatchFolder, ServerThread
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.trajectories.chat_rows import BadChat, read_chat
-from manyhands.trajectories.dataset import BadRow, Row, iterate_items, read_rows
+from manyhands.workloads.trajectories.dataset.chat_rows import BadChat, read_chat
+from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, iterate_items, read_rows
 
 USER = {"role": "user", "content": "Hi."}
 ANSWER = {"role": "assistant", "content": "Hello."}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from manyhands.core.errors import UserError
-from manyhands.trajectories.dataset import BadRow, Row, item_key, iterate_items, read_rows, scan
+from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, item_key, iterate_items, read_rows, scan
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "one", "id": "a", "label": 1},
@@ -378,7 +378,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, name: str, module: str) -> Non
 import sys
 sys.modules[{module!r}] = None
 from manyhands.core.errors import UserError
-from manyhands.trajectories.dataset import scan
+from manyhands.workloads.trajectories.dataset.rows import scan
 try: scan({str(tmp_path / name)!r})
 except UserError as error: print(error)
 """
@@ -462,7 +462,7 @@ def test_occurrences_can_be_counted_elsewhere(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
     program = """
 import resource, sys
-from manyhands.trajectories.dataset import iterate_items, scan
+from manyhands.workloads.trajectories.dataset.rows import iterate_items, scan
 for path in sys.argv[1:]:
     scan(path)
     assert sum(1 for _ in iterate_items(path)) > 1000

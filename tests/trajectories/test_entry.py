@@ -14,10 +14,10 @@ from pyarrow import unify_schemas
 from manyhands.core.jsonio import line
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
-from manyhands.trajectories.entry import Entry, local_time
-from manyhands.trajectories.schema import FIRST_LAYOUT
-from manyhands.trajectories.source_fields import SourceFieldsBuilder
-from manyhands.trajectories.statistics import KnownTools
+from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
+from manyhands.workloads.trajectories.lines.entry import Entry, local_time
+from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
+from manyhands.workloads.trajectories.statistics import KnownTools
 
 KNOWN = KnownTools(["terminal", "read_file"])
 

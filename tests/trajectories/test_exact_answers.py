@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.batches import BatchFolder, ServerThread, prompt_of, run_command
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
-from manyhands.trajectories.turns import messages_of
+from manyhands.workloads.trajectories.lines.turns import messages_of
 
 CALL = {
     "id": "c",

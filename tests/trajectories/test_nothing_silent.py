@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from manyhands import BatchRunner, Callbacks, MissingDataset, RunError, StorageError, UserError
-from manyhands.engine.refusals import MOST
+from manyhands.engine.limits.shared import MOST
 from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread
 from manyhands.testing.commands import PROGRAM, Command, environment
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import StorageError, UserError
-from manyhands.trajectories.dataset import iterate_items
-from manyhands.trajectories.original import (
+from manyhands.workloads.trajectories.dataset.rows import iterate_items
+from manyhands.workloads.trajectories.original import (
     OriginalEntry,
+    OriginalMatches,
     OriginalProblem,
     checkpoint_content,
     is_left_by_original,
@@ -19,7 +20,6 @@ from manyhands.trajectories.original import (
     read_original,
     set_aside,
 )
-from manyhands.trajectories.original_matches import OriginalMatches
 
 REAL = Path(__file__).parents[3] / "shared/data/trajectories/left_by_original"
 

@@ -16,7 +16,14 @@ from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
 from manyhands.testing.agent_doubles import FakeTool
 from manyhands.testing.scripted_model import assistant, tool_call
-from manyhands.trajectories.sharegpt import EMPTY_THINK, SystemTurns, Turn, as_trained, check_template, to_sharegpt
+from manyhands.workloads.trajectories.lines.sharegpt import (
+    EMPTY_THINK,
+    SystemTurns,
+    Turn,
+    as_trained,
+    check_template,
+    to_sharegpt,
+)
 
 LEFT_BY_ORIGINAL = Path(__file__).parents[3] / "shared" / "data" / "trajectories" / "left_by_original" / "r1"
 USER: Message = {"role": "user", "content": "Do it."}

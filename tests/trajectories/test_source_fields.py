@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import json as arrow_json
 
-from manyhands.trajectories.source_fields import EARLY, SourceFields, SourceFieldsBuilder
+from manyhands.workloads.trajectories.dataset.source_fields import EARLY, SourceFields, SourceFieldsBuilder
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text("abc")
 values = st.recursive(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from manyhands.agents.options import EFFORTS, load_prefill, resume_spec
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import changed_settings
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 NEEDED = {"dataset_file": "d.jsonl", "batch_size": 2, "run_name": "r"}
 

@@ -14,9 +14,18 @@ from manyhands.core.jsonio import line
 from manyhands.core.messages import Message
 from manyhands.testing.agent_doubles import FakeTool
 from manyhands.testing.scripted_model import assistant, tool_call
-from manyhands.trajectories.sharegpt import SystemTurns, Turn, as_trained, to_sharegpt
-from manyhands.trajectories.tags import Escaping, escape, escaped, escaped_json, unescape
-from manyhands.trajectories.turns import human_text, messages_of
+from manyhands.workloads.trajectories.lines.sharegpt import (
+    Escaping,
+    SystemTurns,
+    Turn,
+    as_trained,
+    escape,
+    escaped,
+    escaped_json,
+    to_sharegpt,
+    unescape,
+)
+from manyhands.workloads.trajectories.lines.turns import human_text, messages_of
 
 TAGS = (
     *(

@@ -1,9 +1,9 @@
 """Tests of memory of your own: promises made to several people, some of which are taken back."""
 
-from manyhands.memory.datasets.base import BaseDataset, DatasetArguments, last_of, some_of
-from manyhands.memory.datasets.mentions import mentions
-from manyhands.memory.model import Definition, Evaluation
-from manyhands.models.draws import Draws
+from manyhands.core.digests import Draws
+from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation
+from manyhands.workloads.memory.datasets.answers.matching import mentions
+from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, last_of, some_of
 
 PEOPLE = ("Agnes", "Boris", "Clara", "Dmitri", "Elsa", "Frank", "Grete", "Henry")
 THINGS = ("a book", "a cake", "a kite", "a map", "a plant", "a shelf")

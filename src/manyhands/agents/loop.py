@@ -34,7 +34,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
-from manyhands.engine.context import Context, Effect
+from manyhands.engine.contract import Context, Effect
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
 from manyhands.tools.protocol import Tool, ToolEnvironment
 

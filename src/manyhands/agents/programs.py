@@ -1,11 +1,21 @@
-"""Command lines of agent programs that are known here: whether such a program says what a launch cost, and of which model."""
+"""Command lines of agent programs that are known here: whether such a program says what a launch cost, and of which model.
+
+What agent programs say of a launch: what it cost, and whether it failed.
+
+Claude Code (``claude -p --output-format json``, or ``stream-json``) ends with an object of type ``result``: its cost in US dollars, its
+tokens, and in ``is_error`` and ``subtype`` whether it failed, also where the program ends with 0. Codex (``codex exec --json``) prints
+events: how many tokens a thread has used so far comes with the end of each turn, dollars never.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from manyhands.core.jsonio import Json, object_or_list
+from manyhands.core.usage import LARGEST_COUNT, ZERO, Usage, as_cost
 from manyhands.models.pricing import PriceTable
 
 _BEFORE = frozenset(("env", "npx", "-y", "--yes", "nice", "nohup"))
@@ -87,3 +97,160 @@ class AgentProgram:
             elif sign and name in names:
                 found.append(value)
         return found
+
+
+Priced = Callable[[Usage], float | None]
+"""What a usage costs in US dollars, where the program does not say; None if nobody knows."""
+_MARKS = ('"result"', '"turn.', '"thread.', '"error"', '"token_count"', '"task_complete"')
+_OF_RESULT = frozenset(("total_cost_usd", "cost_usd", "is_error", "num_turns", "usage", "modelUsage", "session_id"))
+_DEEPEST_ERROR = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """``usage``: what was said that the launch used, None if nothing was said; ``error``: what the program says of its failure."""
+
+    usage: Usage | None = None
+    error: str | None = None
+
+
+def read_account(text: str, priced: Priced) -> Account:
+    """The account in what a command printed: one object, a list, or lines of events, perhaps among other lines."""
+    reading = _Reading()
+    for event in _events(text):
+        reading.take(event)
+    used = [*reading.results.values(), *(replace(usage, unpriced_calls=1) for usage in reading.threads if usage)]
+    if not used:
+        return Account(None, reading.error)
+    return Account(sum((_with_price(usage, priced) for usage in used), ZERO), reading.error)
+
+
+def _with_price(usage: Usage, priced: Priced) -> Usage:
+    if not usage.unpriced_calls:
+        return usage
+    cost = priced(usage)
+    return usage if cost is None else replace(usage, cost=cost, unpriced_calls=0)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """``results``: usage by session; ``threads``: by thread of Codex, each with what its last turn said of it as a whole."""
+
+    results: dict[str, Usage] = field(default_factory=dict)
+    threads: list[Usage | None] = field(default_factory=list)
+    error: str | None = None
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "result" and not _OF_RESULT.isdisjoint(event):
+            self._result(event)
+        elif kind == "thread.started":
+            self.threads.append(None)
+        elif kind == "turn.completed":
+            self.error = None
+            self._used(event.get("usage"))
+        elif kind == "turn.failed":
+            self.error = _message(event.get("error")) or "the turn failed"
+        elif kind == "error" and self.threads:  # on the way also said of what passes by itself
+            self.error = _message(event) or "an error"
+        elif isinstance(message := event.get("msg"), Mapping):
+            self._old_event(message)
+
+    def _result(self, event: Mapping[str, Any]) -> None:
+        session = event.get("session_id")
+        name = session if isinstance(session, str) else str(len(self.results))
+        usage, known = _of_result(event), self.results.get(name)
+        if known is None or (usage.cost, usage.total_tokens) >= (known.cost, known.total_tokens):
+            self.results[name] = usage
+        subtype = event.get("subtype")
+        failed = event.get("is_error") is True or (isinstance(subtype, str) and subtype.startswith("error"))
+        self.error = _claimed(event, subtype) if failed else None
+
+    def _used(self, usage: Json) -> None:
+        if not isinstance(usage, Mapping):
+            return
+        told = Usage(
+            calls=1,
+            input_tokens=_count(usage, "input_tokens"),
+            output_tokens=_count(usage, "output_tokens"),
+            cached_tokens=_count(usage, "cached_input_tokens"),
+            cache_write_tokens=_count(usage, "cache_write_input_tokens"),
+            reasoning_tokens=_count(usage, "reasoning_output_tokens"),
+        )
+        if not self.threads:
+            self.threads.append(None)
+        last = self.threads[-1]
+        if told.total_tokens and (last is None or told.total_tokens >= last.total_tokens):
+            self.threads[-1] = told
+
+    def _old_event(self, message: Mapping[str, Any]) -> None:
+        """An event as Codex printed them until 2025."""
+        kind, info = message.get("type"), message.get("info")
+        if kind == "token_count" and isinstance(info, Mapping):
+            self._used(info.get("total_token_usage"))
+        elif kind == "task_complete":
+            self.error = None
+        elif kind == "error":
+            self.error = _message(message) or "an error"
+
+
+def _of_result(event: Mapping[str, Any]) -> Usage:
+    """What a closing object of Claude Code says. Its tokens of all models, where it tells them apart, else those of the main one."""
+    cost = as_cost(event.get("total_cost_usd", event.get("cost_usd")))
+    models, usage = event.get("modelUsage"), event.get("usage")
+    if isinstance(models, Mapping) and models:
+        parts = [part for part in models.values() if isinstance(part, Mapping)]
+        names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens", "outputTokens")
+    else:
+        parts = [usage] if isinstance(usage, Mapping) else []
+        names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    fresh, cached, written, output = (sum(_count(part, name) for part in parts) for name in names)
+    return Usage(
+        calls=1,
+        input_tokens=fresh + cached + written,
+        output_tokens=output,
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        cost=cost or 0.0,
+        unpriced_calls=int(cost is None),
+    )
+
+
+def _claimed(event: Mapping[str, Any], subtype: Json) -> str:
+    """Why Claude Code failed, in its words."""
+    errors = event.get("errors")
+    listed = "; ".join(filter(None, map(_message, errors))) if isinstance(errors, list) else ""
+    said = _message(event.get("result")) or listed
+    kind = subtype if isinstance(subtype, str) and subtype.startswith("error") else ""
+    return ": ".join(part for part in (kind, said) if part) or "an error"
+
+
+def _message(error: Json, depth: int = 0) -> str:
+    """The sentence in an error: text, an object with a message, or such an object as text."""
+    if isinstance(error, Mapping):
+        parts = (error.get(name) for name in ("message", "error"))
+        return next((said for part in parts if depth < _DEEPEST_ERROR and (said := _message(part, depth + 1))), "")
+    if not isinstance(error, str):
+        return ""
+    inner = object_or_list(error.strip()) if depth < _DEEPEST_ERROR else None
+    return (_message(inner, depth + 1) if isinstance(inner, Mapping) else "") or error.strip()
+
+
+def _events(text: str) -> Iterator[Mapping[str, Any]]:
+    whole = object_or_list(text.strip().removeprefix("\ufeff"))
+    if whole is not None:
+        yield from _objects(whole)
+        return
+    for line in text.split("\n"):
+        if any(mark in line for mark in _MARKS):
+            yield from _objects(object_or_list(line.strip()))
+
+
+def _objects(value: Json) -> Iterable[Mapping[str, Any]]:
+    parts = value if isinstance(value, list) else [value]
+    return [part for part in parts if isinstance(part, dict)]
+
+
+def _count(values: Mapping[str, Any], name: str) -> int:
+    value = values.get(name)
+    return value if type(value) is int and 0 <= value <= LARGEST_COUNT else 0

@@ -1,4 +1,7 @@
-"""What an agent is given, and what comes of it."""
+"""What an agent is given, and what comes of it.
+
+The time as a step, where what depends on it must be the same on a replay.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, NamedTuple
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
+from manyhands.engine.contract import Context, Effect
 from manyhands.models.protocol import ChatSettings
 
 BASE_PROMPT = "Complete the task that the user gives you, and finish with an answer in plain text."
@@ -105,3 +109,16 @@ class AgentResult:
         """Whether the conversation was broken off by a defect of an answer. (Running out of turns is neither completed
         nor partial.)"""
         return self.stop_reason not in (StopReason.ANSWERED, StopReason.MAX_TURNS)
+
+
+CLOCK = "clock"
+"""The kind of a step that reads the clock."""
+
+
+async def moment(context: Context) -> float:
+    """Now, in seconds since 1970 UTC: when this was first asked at the context's place."""
+
+    async def effect() -> Effect:
+        return Effect(context.clock.now())
+
+    return float(await context.step(CLOCK, {}, effect))

@@ -7,18 +7,17 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from manyhands.agents.results import from_record, recorded, refusal
+from manyhands.agents.reading import parse_arguments
 from manyhands.agents.task import AgentSettings
-from manyhands.agents.tool_calls import parse_arguments
 from manyhands.agents.toolbox import Toolbox
-from manyhands.agents.trajectory import TOOL, TOOLS
+from manyhands.agents.trajectory import TOOL, TOOLS, from_record, recorded, refusal
 from manyhands.agents.world import World
 from manyhands.core.errors import ItemError, ManyhandsError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import ToolCall
 from manyhands.core.redaction import KNOWN
-from manyhands.engine.context import Context, Effect
+from manyhands.engine.contract import Context, Effect
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 
 MOST_AT_ONCE = 32

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from manyhands.engine.context import Context
+from manyhands.engine.contract import Context
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 
 _NUMBERS = re.compile(r"\d+")

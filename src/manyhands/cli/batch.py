@@ -10,27 +10,25 @@ from typing import Any
 from rich.table import Table
 
 from manyhands.cli.console import err, notice, out, resume_command
+from manyhands.cli.execution import perform, print_ending, print_ledger, print_usage
 from manyhands.cli.options import help_text, make, parse
-from manyhands.cli.performing import perform
 from manyhands.cli.plain import one_line, shown_path
-from manyhands.cli.report import print_ending, print_ledger, print_usage
-from manyhands.cli.verbose import ItemLog
+from manyhands.cli.progress import ItemLog
 from manyhands.core.jsonio import loads
-from manyhands.core.wording import counted
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.run import RunResult
+from manyhands.core.text import counted
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import RunResult
 from manyhands.tools.distributions import format_distributions
-from manyhands.tools.mcp_config import load_mcp_config
+from manyhands.tools.mcp.config import load_mcp_config
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, with_groups
-from manyhands.trajectories.best import NOT_BEST
-from manyhands.trajectories.exports import FAILURES, STATISTICS, TRAJECTORIES
-from manyhands.trajectories.prepared import tables
-from manyhands.trajectories.quality import TAGS_IN_VALUES
-from manyhands.trajectories.session import Session, open_batch
-from manyhands.trajectories.spec import BatchSpec
-from manyhands.trajectories.statistics import ORIGINAL
-from manyhands.trajectories.turns import ESCAPED_TAGS
+from manyhands.workloads.trajectories.exports import FAILURES, NOT_BEST, STATISTICS, TRAJECTORIES
+from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
+from manyhands.workloads.trajectories.opening import Session, open_batch
+from manyhands.workloads.trajectories.prepared import tables
+from manyhands.workloads.trajectories.quality import TAGS_IN_VALUES
+from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.statistics import ORIGINAL
 
 PROGRAM = "manyhands batch"
 DESCRIPTION = (
@@ -162,7 +160,7 @@ def _print_statistics(path: Path) -> None:
     if tagged["tags"]:
         console.print(
             f"Tags in texts, escaped: {tagged['tags']} (trajectories with such: {tagged['trajectories']}; "
-            "manyhands.trajectories.turns.messages_of undoes it)",
+            "manyhands.workloads.trajectories.lines.turns.messages_of undoes it)",
             markup=False,
         )
     if tagged_out := statistics["discarded"].get(TAGS_IN_VALUES):

@@ -6,9 +6,9 @@ import argparse
 
 from manyhands.cli.arguments import add_run, parser
 from manyhands.cli.console import out
-from manyhands.cli.run_folders import load_recorded, open_run
 from manyhands.engine.check import CheckResult, check_run
-from manyhands.engine.loop import run_on_loop
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.folders import load_recorded, open_run
 
 LIST_LIMIT = 20
 

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from manyhands.cli.plain import shown_path
 from manyhands.core.redaction import KNOWN, without_user_info
-from manyhands.core.terminal import printable
-from manyhands.engine.streams import raw_stream
+from manyhands.core.text import printable
+from manyhands.processes.streams import raw_stream
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""

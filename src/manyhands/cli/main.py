@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
 
-from manyhands.engine.interpreters import leave_current_folder
+from manyhands.processes.interpreters import leave_current_folder
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("manyhands.cli.batch", "turn a dataset of prompts into agent trajectories"),
-    "eval": ("manyhands.cli.eval", "put tests to targets and score the answers; compare runs; check eval files"),
+    "eval": ("manyhands.cli.evals.run", "put tests to targets and score the answers; compare runs; check eval files"),
     "resume": ("manyhands.cli.resume", "continue a run, from its folder alone"),
     "runs": ("manyhands.cli.runs", "list runs"),
     "show": ("manyhands.cli.show", "look at a run, or at one item's steps"),
@@ -85,7 +85,7 @@ def _dispatch(words: list[str]) -> int:
         raise unknown_command(command, COMMANDS, PROGRAM)
     run: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
     from manyhands.core.redaction import protect, protect_environment
-    from manyhands.engine.streams import safe_streams
+    from manyhands.processes.streams import safe_streams
 
     protect_environment(os.environ)
     protect(_typed_keys(rest))
@@ -195,7 +195,7 @@ def _say(*lines: str) -> None:
 def _shown(text: str) -> str:
     """What is said of an error, without secrets, passwords in addresses, and what a terminal would obey."""
     from manyhands.core.redaction import KNOWN, without_user_info
-    from manyhands.core.terminal import printable
+    from manyhands.core.text import printable
 
     return printable(without_user_info(KNOWN.text(text)))
 

@@ -28,14 +28,20 @@ from manyhands.core.settings import (
     optional_whole,
     setting,
 )
-from manyhands.csv_jobs.desk import JobDesk
-from manyhands.csv_jobs.reports import SECRET
-from manyhands.csv_jobs.spec import JobSpec, concurrency_limit
-from manyhands.csv_jobs.status import INTERRUPTED, JobStatus
-from manyhands.csv_jobs.tool_paths import ToolPaths
-from manyhands.csv_jobs.tools import DEFAULT_CONCURRENCY_LIMIT, DEFAULT_WAIT_LIMIT, Caller, JobTools, ToolSettings
-from manyhands.engine.loop import run_on_loop
-from manyhands.sandboxes.strays import SANDBOX_VARIABLE
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.strays import SANDBOX_VARIABLE
+from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
+from manyhands.workloads.csv_jobs.mcp.tools import (
+    DEFAULT_CONCURRENCY_LIMIT,
+    DEFAULT_WAIT_LIMIT,
+    Caller,
+    JobTools,
+    ToolSettings,
+)
+from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.status import INTERRUPTED, JobStatus
+from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
+from manyhands.workloads.csv_jobs.workers.reports import SECRET
 
 PROGRAM = "manyhands mcp"
 DESCRIPTION = (
@@ -143,7 +149,7 @@ def _of_worker(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _serve(settings: McpSettings, for_jobs: Mapping[str, Any], environ: Mapping[str, str]) -> int:
-    server = _sdk("mcp_server")
+    server = _sdk("mcp.server")
     desk = JobDesk(FilePath(settings.data_dir).absolute(), environ=environ)
     tools = JobTools(desk, _tool_settings(settings, for_jobs, environ))
     caller = _caller(environ, tools)
@@ -184,7 +190,7 @@ async def _serve_streams(serving: Awaitable[None], tools: JobTools, stop: asynci
 
 
 async def _serve_http(settings: McpSettings, serving: Any, stop: asyncio.Event) -> None:
-    http = _sdk("mcp_http")
+    http = _sdk("mcp.http")
     address = http.Address.of(settings.host, settings.http)
     made = settings.token is None
     token = http.new_token() if settings.token is None else _checked(settings.token.get_secret_value())
@@ -246,7 +252,7 @@ def _checked(token: str) -> str:
 def _sdk(module: str) -> ModuleType:
     """A module that needs the MCP SDK. Raises UserError if that is not installed."""
     try:
-        return imported(f"manyhands.csv_jobs.{module}")
+        return imported(f"manyhands.workloads.csv_jobs.{module}")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("manyhands"):
             raise

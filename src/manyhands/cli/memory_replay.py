@@ -11,14 +11,14 @@ from manyhands.cli.arguments import parser
 from manyhands.cli.console import notice, out
 from manyhands.cli.plain import one_line
 from manyhands.core.errors import UserError
-from manyhands.core.terminal import json_text
-from manyhands.memory.dataset_registry import class_named, made_of
-from manyhands.memory.datasets.base import BaseDataset, Rules
-from manyhands.memory.filler_sources import builtin_facts, read_facts
-from manyhands.memory.replay_model import ReplayResult
-from manyhands.memory.replaying import replay
-from manyhands.memory.tokens import TokenCounter, counter_named, read_token_lengths
-from manyhands.memory.wording import default_wording, read_wording
+from manyhands.core.text import json_text
+from manyhands.workloads.memory.conversation.filler import builtin_facts, read_facts
+from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named, read_token_lengths
+from manyhands.workloads.memory.conversation.wording import default_wording, read_wording
+from manyhands.workloads.memory.datasets.base import BaseDataset, Rules
+from manyhands.workloads.memory.datasets.registry import class_named, made_of
+from manyhands.workloads.memory.replay_model import ReplayResult
+from manyhands.workloads.memory.replaying import replay
 
 _DESCRIPTION = (
     "Feeds the replies of a session's log to the scheduler and compares what happens: each event's type, test, message, tokens and time, "

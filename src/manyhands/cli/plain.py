@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.terminal import json_text as json_text
-from manyhands.core.terminal import one_line as one_line
-from manyhands.core.terminal import printable as printable
+from manyhands.core.text import json_text as json_text
+from manyhands.core.text import one_line as one_line
+from manyhands.core.text import printable as printable
 
 GAP = "  "
 

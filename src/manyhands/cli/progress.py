@@ -1,9 +1,13 @@
-"""A live view of a run: a bar on a terminal, a line now and then elsewhere."""
+"""A live view of a run: a bar on a terminal, a line now and then elsewhere.
+
+``--verbose``: one line for each prompt that ends, and one for each of its tool calls.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,10 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from manyhands.agents.descriptions import item_lines
 from manyhands.cli.console import err
-from manyhands.core.outcomes import ItemState
-from manyhands.core.terminal import one_line, printable
-from manyhands.engine.run import Progress
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.text import one_line, printable
+from manyhands.engine.contract import Item
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import Progress
 
 LINE_SECONDS = 15.0
 """Seconds between lines where there is no terminal."""
@@ -128,3 +135,49 @@ def details(progress: Progress, failed: str = ItemState.FAILED, graded: int = 0)
     if usage.simulated_calls:
         parts.append("simulated model")
     return ", ".join(parts)
+
+
+class ItemLog:
+    """Writes to standard error; previews of arguments and results are cut to ``preview`` characters."""
+
+    def __init__(self, folder: Path, preview: int) -> None:
+        self._folder = folder
+        self._preview = preview
+        self._reader: JournalReader | None = None
+
+    def show(self, item: Item, outcome: Outcome) -> None:
+        """An item has ended."""
+        self._reader = self._reader or JournalReader(self._folder)
+        record = outcome.record
+        toolsets = ", ".join(record.get("toolsets", ())) or "none"
+        why = outcome.reason or outcome.cause or record.get("stop_reason", "")
+        label = f"P{item.payload['prompt_index']}"
+        first, *calls = item_lines(label, item, outcome, why, self._reader, self._preview)
+        for line in (f"{first}, toolsets {toolsets}", *calls):
+            err().print(line, markup=False, soft_wrap=True)
+
+
+class LogTail:
+    """Shows what comes to a log file, line by line, on standard error. ``start``: the byte from which on."""
+
+    def __init__(self, path: Path, start: int = 0) -> None:
+        self._path = path
+        self._place = start
+        self._begun = b""
+
+    @classmethod
+    def from_now(cls, path: Path) -> Self:
+        """Only what comes from now on."""
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def show(self) -> None:
+        """Print the lines that have come since."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as log:
+            log.seek(self._place)
+            new = log.read()
+        self._place += len(new)
+        *lines, self._begun = (self._begun + new).split(b"\n")
+        for line in lines:
+            err().print(line.decode("utf-8", "replace"), markup=False, soft_wrap=True)

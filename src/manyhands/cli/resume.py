@@ -6,26 +6,25 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from manyhands.cli import eval as eval_command
-from manyhands.cli import jobs_run, memory_run
 from manyhands.cli.batch import perform_session
 from manyhands.cli.console import err, notice, out
-from manyhands.cli.eval_names import present_names
-from manyhands.cli.memory_judge import perform_scores
+from manyhands.cli.evals import run as eval_command
+from manyhands.cli.evals.run import present_names
+from manyhands.cli.execution import perform, print_ending, print_ledger, print_usage
+from manyhands.cli.jobs import rerun as jobs_run
+from manyhands.cli.memory import benchmark as memory_view
+from manyhands.cli.memory.judge import perform_scores
 from manyhands.cli.options import UsageError, help_text, make, parse
-from manyhands.cli.performing import perform
-from manyhands.cli.report import print_ending, print_ledger, print_usage
-from manyhands.cli.run_folders import find_run, load_recorded
 from manyhands.core.errors import RunError
-from manyhands.engine.folders import open_reader
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.reader import JOURNAL
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
-from manyhands.memory.opening import reopen_memory
-from manyhands.memory.rejudging import reopen_scores
-from manyhands.trajectories.session import open_batch
-from manyhands.trajectories.spec import BatchSpec
+from manyhands.engine.journal.reader import JOURNAL
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.folders import find_run, load_recorded, open_reader
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.memory.opening import reopen_memory
+from manyhands.workloads.memory.published.rejudging import reopen_scores
+from manyhands.workloads.trajectories.opening import open_batch
+from manyhands.workloads.trajectories.spec import BatchSpec
 
 PROGRAM = "manyhands resume RUN"
 DESCRIPTION = (
@@ -92,7 +91,7 @@ def _resume_memory(folder: Path, rest: list[str]) -> int:
     words = [word for word in rest if word not in ("--data_dir", "--data-dir", _data_dir(rest))]
     if [word for word in words if not word.startswith(("--data_dir=", "--data-dir="))]:
         raise UsageError(f"{folder}: continue it with other settings by manyhands memory run")
-    return memory_run.perform_all([reopen_memory(folder, environ=os.environ)])
+    return memory_view.perform_all([reopen_memory(folder, environ=os.environ)])
 
 
 def _resume_scores(folder: Path, rest: list[str]) -> int:

@@ -11,10 +11,10 @@ from rich.table import Table
 from manyhands.cli.arguments import parser
 from manyhands.cli.console import out
 from manyhands.core.errors import ManyhandsError
-from manyhands.core.terminal import json_text
-from manyhands.engine.folders import find_runs, open_reader
-from manyhands.engine.store import is_owned
-from manyhands.engine.summary import summarise
+from manyhands.core.text import json_text
+from manyhands.engine.journal.store import is_owned
+from manyhands.runs.folders import find_runs, open_reader
+from manyhands.runs.ledger import summarise
 
 
 def run(argv: list[str]) -> int:

@@ -12,15 +12,15 @@ from rich.table import Table
 
 from manyhands.cli.arguments import add_run, parser, positive
 from manyhands.cli.console import out
+from manyhands.cli.execution import print_ledger, print_usage
 from manyhands.cli.plain import printable
-from manyhands.cli.report import print_ledger, print_usage
-from manyhands.cli.run_folders import load_recorded, open_run
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
-from manyhands.core.terminal import json_text
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.summary import summarise, timestamp
-from manyhands.engine.workload import ItemRow, RecordedStep, Workload
+from manyhands.core.text import json_text
+from manyhands.engine.contract import ItemRow, RecordedStep, Workload
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.folders import load_recorded, open_run
+from manyhands.runs.ledger import summarise, timestamp
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000

@@ -20,8 +20,8 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
-from manyhands.engine.loop import run_on_loop
-from manyhands.models.simulated_server import ServerOptions, SimulatedServer, serve
+from manyhands.models.simulated.server import ServerOptions, SimulatedServer, serve
+from manyhands.processes.event_loop import run_on_loop
 
 PROGRAM = "manyhands simulate"
 DESCRIPTION = (

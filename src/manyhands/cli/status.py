@@ -8,13 +8,13 @@ from typing import Any
 
 from manyhands.cli.arguments import add_run, parser
 from manyhands.cli.console import out
-from manyhands.cli.report import print_ledger, print_usage
-from manyhands.cli.run_folders import open_run
+from manyhands.cli.execution import print_ledger, print_usage
 from manyhands.cli.runs import run_state
 from manyhands.core.outcomes import ItemState
-from manyhands.core.terminal import json_text
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.summary import summarise
+from manyhands.core.text import json_text
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.folders import open_run
+from manyhands.runs.ledger import summarise
 
 WATCH_SECONDS = 1.0
 

@@ -15,6 +15,27 @@ from typing import Any
 
 import orjson
 
+DEEPEST = 200
+"""Arrays and objects within each other; what is deeper can't be written down again by every JSON library."""
+
+
+_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+
+
+def too_deep(text: bytes) -> bool:
+    """Whether a JSON text is nested deeper than anything of use."""
+    if len(text) <= DEEPEST or text.count(b"{") + text.count(b"[") <= DEEPEST:
+        return False
+    depth = deepest = 0
+    for found in _NESTING.finditer(text):
+        if found[0] in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[0] in b"]}":
+            depth -= 1
+    return deepest > DEEPEST
+
+
 type_error = (TypeError, orjson.JSONEncodeError)
 
 _DIGITS = bytes(ord("0") if chr(code).isdecimal() and code < 128 else code for code in range(256))

@@ -18,8 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic.fields import FieldInfo
 
 from manyhands.core.errors import UserError
-from manyhands.core.likeness import closest
 from manyhands.core.redaction import KNOWN, without_user_info
+from manyhands.core.text import closest
 
 TRUE_WORDS = frozenset(("true", "yes", "1", "on"))
 FALSE_WORDS = frozenset(("false", "no", "0", "off"))

@@ -10,10 +10,10 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve
-from manyhands.engine.context import CallReport
-from manyhands.engine.performance import Claim, Performed, StepRow, Surroundings, UnrecordedStep, perform_item
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.workload import ItemRow, Workload
+from manyhands.engine.attempt import Claim, Performed, Surroundings, UnrecordedStep, perform_item
+from manyhands.engine.contract import CallReport, ItemRow, Workload
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.records import StepRow
 
 TIMES = "times"
 """The key of an outcome's record that may differ from one performance to the next."""

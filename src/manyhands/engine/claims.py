@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from manyhands.core.clock import Clock
-from manyhands.engine.blobs import unpack
-from manyhands.engine.context import Item
-from manyhands.engine.reader import JournalReader
+from manyhands.engine.contract import Item
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.records import unpack
 
 PAGE = 256
 LAST = -1.0

@@ -21,9 +21,9 @@ from pathlib import Path
 from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError
 from manyhands.core.jsonio import without_surrogates
-from manyhands.engine.full_disk import Patience
-from manyhands.engine.store import REWRITE, Store
-from manyhands.engine.workload import ItemRow, Workload
+from manyhands.engine.contract import ItemRow, Workload
+from manyhands.engine.journal.store import REWRITE, Store
+from manyhands.io.files import Patience
 
 SET_ASIDE = "set_aside"
 """The folder in a run's folder for output that the journal does not know."""

@@ -15,29 +15,40 @@ A member's weight is the one that ``weights`` of the aggregator gives its name, 
 for members as for graders of a test, at every depth: if a required member is below its minimum, the composite scores 0, whatever the
 aggregator, and one that would cost something is not asked. If a member breaks, so does the composite. A member that found nothing to
 compare counts as if it were not there; if all did, so did the composite.
+
+Aggregators of composites that ask somebody: a program, or a model. Each time they do it is a step.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import BeforeValidator
 
-from manyhands.core.places import Place
+from manyhands.core.decimals import weighted_mean
+from manyhands.core.jsonio import dumps
 from manyhands.core.settings import OptionalText, optional_number
 from manyhands.core.usage import ZERO, Usage
-from manyhands.graders.aggregate import broken, heeded, short, shortfall
-from manyhands.graders.aggregators import AskModel, RunProgram
+from manyhands.engine.contract import Effect
+from manyhands.graders.combining import broken, grade_all, heeded, short, shortfall
 from manyhands.graders.config import members_of
-from manyhands.graders.entry import Entry, SomeItems, key, read, snake
-from manyhands.graders.exact import weighted_mean
-from manyhands.graders.found import nothing_to_compare
-from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
+from manyhands.graders.judged.asking import ask
+from manyhands.graders.judged.asking import broken as judge_broken
+from manyhands.graders.judged.judge import SCORE, score_messages
+from manyhands.graders.judged.prompts import filled, shown_json
+from manyhands.graders.payload import GRADE, environment_of
+from manyhands.graders.programs.code import read_result
+from manyhands.graders.protocol import Candidate, Grader, Grading, Score, nothing_to_compare, verdict_of
 from manyhands.graders.registry import Setup
-from manyhands.graders.running import grade_all
+from manyhands.graders.verdicts import last_object, score_of
+from manyhands.io.keys import Entry, SomeItems, key, read, snake
+from manyhands.io.locations import Place
+from manyhands.processes.exits import ScriptResult
 
 AGGREGATORS = ("weighted_average", "threshold", "minimum", "code_judge", "llm_judge")
 _ALIASES = {
@@ -229,3 +240,110 @@ class Threshold:
         value = weighted_mean([(float(good), score.weight) for good, score in zip(passed, scores, strict=True)])
         reasoning = f"{sum(passed)} of {len(passed)} members pass (needed: a share of {self.share:g})"
         return _with_findings(value, "pass" if value >= self.share else "fail", scores, reasoning)
+
+
+VERDICTS = ("pass", "borderline", "fail")
+"""What an aggregator's program may say."""
+_RESULTS = re.compile(r"\{\{\s*EVALUATOR_RESULTS_JSON\s*\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Aggregator:
+    """Who gave a score that the composite will give its own name and type."""
+
+    name: str = "aggregator"
+    type: str = "composite"
+
+
+_NOBODY = _Aggregator()
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgram:
+    """``code_judge``: a line for ``sh``, with the members' results on standard input and a score on standard output.
+
+    Standard input is ``{"results": {NAME: …}}``, see ``results_of``. The answer is that of a ``code_judge``; ``verdict`` counts here, too.
+    """
+
+    path: str
+    folder: Path
+
+    async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
+        payload = {"results": results_of(scores)}
+
+        async def effect() -> Effect:
+            result = await grading.scripts.run(
+                self.path,
+                dumps(payload),
+                folder=self.folder,
+                seconds=grading.seconds,
+                environment=environment_of(candidate),
+            )
+            return Effect(_said(result, grading.seconds))
+
+        found = await grading.context.step(GRADE, {"aggregator": self.path, **payload}, effect)
+        score = score_of(_NOBODY, found, grading)
+        return replace(score, verdict=found.get("verdict", score.verdict))
+
+
+def _said(result: ScriptResult, seconds: float) -> dict[str, Any]:
+    found = read_result(result, seconds)
+    verdict = (last_object(result.stdout.decode(errors="replace")) or {}).get("verdict")
+    return found | ({"verdict": verdict} if verdict in VERDICTS else {})
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """``llm_judge``: a prompt in which the members' results stand as JSON, and variables as in other prompts of judges."""
+
+    prompt: str
+    target: str | None
+
+    @classmethod
+    def of(cls, prompt: str | None, target: str | None, place: Place, folder: Path) -> AskModel:
+        """``prompt``: a text, or the path of a file with one. Raises UserError if the results have no place in it."""
+        if prompt is None:
+            raise place.error("prompt is required for llm_judge")
+        at = place.at("prompt")
+        text = prompt if "\n" in prompt or _RESULTS.search(prompt) else _file_text(prompt, folder, at)
+        if not _RESULTS.search(text):
+            raise at.error("must hold {{EVALUATOR_RESULTS_JSON}}, where the members' results are put in")
+        return cls(text, target)
+
+    async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
+        judge = await grading.judges.judge(self.target)
+        reply = await ask(grading.context, judge, score_messages(self._filled(scores, candidate)), SCORE)
+        if reply.value is None:
+            return judge_broken(_NOBODY, reply)
+        return score_of(_NOBODY, reply.value, grading, usage=reply.usage)
+
+    def _filled(self, scores: Sequence[Score], candidate: Candidate) -> str:
+        """Part by part, so that what an answer says is never taken for the place of the results."""
+        results = shown_json(results_of(scores))
+        return results.join(filled(part, candidate) for part in _RESULTS.split(self.prompt))
+
+
+def results_of(scores: Sequence[Score]) -> Mapping[str, Any]:
+    """The members' results by name, in the spelling that programs of AgentV's composites get."""
+    return {
+        score.name: {
+            "score": score.value,
+            "verdict": score.verdict,
+            "hits": list(score.hits),
+            "misses": list(score.misses),
+            "expectedAspectCount": max(len(score.hits) + len(score.misses), 1),
+            "reasoning": score.reasoning,
+            "weight": score.weight,
+            **({"details": score.details} if score.details else {}),
+        }
+        for score in scores
+    }
+
+
+def _file_text(prompt: str, folder: Path, place: Place) -> str:
+    """The text of a file of that name, if there is one; else the prompt itself."""
+    path = folder / prompt
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else prompt
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise place.error(f"{path} can't be read: {error}") from error

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from math import isfinite
 
+from manyhands.core.decimals import inverse
 from manyhands.core.errors import GraderError, ManyhandsError
 from manyhands.core.redaction import KNOWN
-from manyhands.graders.exact import inverse
-from manyhands.graders.programs import PreprocessorEntry
+from manyhands.graders.preprocessors import PreprocessorEntry
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 
 _LONGEST_ERROR = 2000

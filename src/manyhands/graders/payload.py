@@ -8,12 +8,35 @@ messages. ``code_grader`` and its aliases: the later one, where ``output`` is th
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import orjson
 
+from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import Json, type_error
 from manyhands.graders.protocol import Candidate
+
+GRADE = "grade"
+"""The kind of a grader's step."""
+
+
+def folder_of(candidate: Candidate, folder: Path, cwd: str | None = None) -> Path:
+    """Where a program is run: the candidate's folder (or the other, if it has none), or ``cwd`` from there. Raises GraderError if
+    there is no such folder."""
+    base = folder if candidate.folder == Path() else candidate.folder
+    if cwd is None:
+        return base
+    for start in (base, folder):
+        if (start / cwd).is_dir():
+            return start / cwd
+    raise GraderError(f"cwd: there is no folder {base / cwd}")
+
+
+def environment_of(candidate: Candidate) -> dict[str, str]:
+    """What the original sets for a program."""
+    return {} if candidate.workspace is None else {"AGENTV_WORKSPACE_PATH": str(candidate.workspace)}
+
 
 LATER = "code_grader"
 """The kind whose contract is the later one."""

@@ -8,6 +8,8 @@ none from the eval file's folder.
 
 A program starts in the eval file's folder, and gets ``{"path", "original_path", "media_type"}`` on standard input. Its run, and the
 reading of a file, are steps.
+
+Programs as entries of graders name them.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
+
+from pydantic import BeforeValidator
 
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import Json, dumps
-from manyhands.engine.context import Effect
-from manyhands.graders.code import GRADE, environment_of, folder_of
-from manyhands.graders.programs import PreprocessorEntry, media_type
+from manyhands.engine.contract import Effect
+from manyhands.graders.payload import GRADE, environment_of, folder_of
 from manyhands.graders.protocol import Candidate, Grading
+from manyhands.io.keys import Entry, SomeWords, key
+from manyhands.processes.programs import script_of
 
 LONGEST = 100_000
 """Characters of a file that are shown."""
@@ -143,3 +148,41 @@ def _path(named: str, folder: Path) -> Path | None:
     if named.lower().startswith("file://"):
         return Path(unquote(urlsplit(named).path))
     return None if "://" in named or not named else folder / named
+
+
+_OFFICE = "application/vnd.openxmlformats-officedocument."
+TYPES = {
+    "csv": "text/csv",
+    "docx": f"{_OFFICE}wordprocessingml.document",
+    "htm": "text/html",
+    "html": "text/html",
+    "json": "application/json",
+    "markdown": "text/markdown",
+    "md": "text/markdown",
+    "pdf": "application/pdf",
+    "pptx": f"{_OFFICE}presentationml.presentation",
+    "sql": "application/sql",
+    "txt": "text/plain",
+    "xhtml": "application/xhtml+xml",
+    "xls": "application/vnd.ms-excel",
+    "xlsx": f"{_OFFICE}spreadsheetml.sheet",
+    "xml": "application/xml",
+    "yaml": "application/yaml",
+    "yml": "application/yaml",
+}
+"""Media types by short names, which are endings of files too."""
+
+
+def media_type(word: str) -> str:
+    """A type by its short name or its own."""
+    word = word.strip().lower()
+    return TYPES.get(word, word)
+
+
+class PreprocessorEntry(Entry):
+    """A program that turns files of a type into text (``preprocessors``)."""
+
+    type: SomeWords = key(..., "The files that it is for: an ending such as xlsx, or a media type.")
+    command: Annotated[Any, BeforeValidator(script_of, json_schema_input_type=str | list[str])] = key(
+        ..., "The program: a list of words, or a line for sh. It prints the text."
+    )

@@ -1,4 +1,7 @@
-"""What is graded, by what, with what result."""
+"""What is graded, by what, with what result.
+
+How graders write down what they found.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any, Protocol
 
 from manyhands.core.jsonio import Json
 from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.context import Context
+from manyhands.engine.contract import Context
 from manyhands.models.protocol import ChatModel, ChatSettings
+from manyhands.processes.exits import ScriptPool
 
 PASS_LIMIT = 0.8
 """The score from which on a verdict is ``pass``: one limit for graders, tests, reports and exit codes, unless the person sets another."""
@@ -137,33 +141,6 @@ class Judges(Protocol):
         ...
 
 
-class ScriptPool(Protocol):
-    """Runs graders' programs: many at once within a limit, Python scripts in interpreters that are warm already."""
-
-    async def run(
-        self,
-        command: str | Sequence[str],
-        payload: bytes,
-        *,
-        folder: Path,
-        seconds: float | None,
-        environment: Mapping[str, str],
-    ) -> ScriptResult:
-        """``command``: a line for ``sh -c``, or argv. ``payload`` goes to standard input; a program may leave it unread."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptResult:
-    """How a program ended. ``exit_code``: None if it was stopped at its time limit; ``omitted``: bytes of output left out."""
-
-    exit_code: int | None
-    stdout: bytes
-    stderr: bytes
-    seconds: float
-    omitted: int = 0
-
-
 @dataclass(slots=True)  # not frozen: see Outcome
 class Grading:
     """What graders work with. ``context``: for their steps (everything that is paid for, takes effect outside or could come
@@ -200,3 +177,38 @@ def verdict_of(value: float, pass_limit: float = PASS_LIMIT) -> str:
     if value >= pass_limit:
         return "pass"
     return "borderline" if value >= BORDERLINE else "fail"
+
+
+def found(
+    grader: Any,
+    value: float,
+    hits: Sequence[str] = (),
+    misses: Sequence[str] = (),
+    *,
+    reasoning: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    pass_limit: float | None = None,
+) -> Score:
+    """The score of a grader (anything with ``name`` and ``type``). Without ``pass_limit`` its verdict is left to ``configured``."""
+    return Score(
+        grader.name,
+        grader.type,
+        value,
+        "" if pass_limit is None else verdict_of(value, pass_limit),
+        tuple(hits),
+        tuple(misses),
+        reasoning,
+        details=details,
+    )
+
+
+def nothing_to_compare(grader: Any, why: str, details: Mapping[str, Any] | None = None) -> Score:
+    """What a grader gives that has nothing to hold the answer against: neither 0 nor 1."""
+    return Score(grader.name, grader.type, None, LEFT_OUT, details=details, left_out=why)
+
+
+def all_or_nothing(grader: Any, passed: bool, hit: str, miss: str, pass_limit: float | None = None) -> Score:
+    """1 with the hit, or 0 with the miss."""
+    if passed:
+        return found(grader, 1.0, hits=(hit,), pass_limit=pass_limit)
+    return found(grader, 0.0, misses=(miss,), pass_limit=pass_limit)

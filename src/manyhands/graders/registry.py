@@ -1,21 +1,25 @@
-"""The kinds of graders: ours in one table, those of other packages by entry point, those of a project by convention."""
+"""The kinds of graders: ours in one table, those of other packages by entry point, those of a project by convention.
+
+What graders without a name are called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 from manyhands.core.jsonio import Json
-from manyhands.core.places import Place
 from manyhands.core.settings import shown, suggestion
-from manyhands.graders.entry import Entry, Notices, snake
 from manyhands.graders.protocol import Grader
+from manyhands.io.keys import Entry, Notices, snake
+from manyhands.io.locations import Place
 
 PLUGINS = "manyhands.graders"
 """The entry point group: each entry names a module, or another object, with ``parse`` and, if its keys are to be checked, ``ENTRY``."""
@@ -26,31 +30,31 @@ BUILTIN = {
             *("contains", "contains_any", "contains_all", "icontains", "icontains_any", "icontains_all"),
             *("equals", "starts_with", "ends_with", "is_json"),
         ),
-        "manyhands.graders.rules",
+        "manyhands.graders.text.rules",
     ),
-    "regex": "manyhands.graders.regex_rule",
-    "tool_trajectory": "manyhands.graders.trajectory",
+    "regex": "manyhands.graders.text.patterns",
+    "tool_trajectory": "manyhands.graders.trajectory.tool_calls",
     **dict.fromkeys(
         (
             *("trajectory:tool_used", "trajectory:tool_sequence", "trajectory:tool_args_match"),
             "trajectory:step_count",
         ),
-        "manyhands.graders.trajectory_kinds",
+        "manyhands.graders.trajectory.step_rules",
     ),
-    "trajectory:goal_success": "manyhands.graders.trajectory_goal",
-    **dict.fromkeys(("skill_used", "skill_trigger"), "manyhands.graders.skills"),
-    "field_accuracy": "manyhands.graders.fields",
-    "latency": "manyhands.graders.metrics",
-    "cost": "manyhands.graders.metrics",
-    "token_usage": "manyhands.graders.metrics",
-    "execution_metrics": "manyhands.graders.metrics",
+    "trajectory:goal_success": "manyhands.graders.judged.goal",
+    **dict.fromkeys(("skill_used", "skill_trigger"), "manyhands.graders.trajectory.skills"),
+    "field_accuracy": "manyhands.graders.text.fields",
+    "latency": "manyhands.graders.trajectory.metrics",
+    "cost": "manyhands.graders.trajectory.metrics",
+    "token_usage": "manyhands.graders.trajectory.metrics",
+    "execution_metrics": "manyhands.graders.trajectory.metrics",
     "composite": "manyhands.graders.composite",
-    "code_judge": "manyhands.graders.code",
-    "code_grader": "manyhands.graders.code",
-    "python": "manyhands.graders.python",
-    "llm_judge": "manyhands.graders.judge",
-    "rubrics": "manyhands.graders.rubrics",
-    "agent_judge": "manyhands.graders.agent_judge",
+    "code_judge": "manyhands.graders.programs.code",
+    "code_grader": "manyhands.graders.programs.code",
+    "python": "manyhands.graders.programs.python",
+    "llm_judge": "manyhands.graders.judged.judge",
+    "rubrics": "manyhands.graders.judged.rubrics",
+    "agent_judge": "manyhands.graders.judged.agent_judge",
 }
 """Modules by kind. One that is not used is not imported."""
 
@@ -186,7 +190,7 @@ def _plugin(name: str, place: Place) -> GraderKind:
 
 def _conventions() -> Any:
     """Imported where it is needed, as the other kinds are."""
-    return import_module("manyhands.graders.conventions")
+    return import_module("manyhands.graders.programs.conventions")
 
 
 def _kind(name: str, source: Any) -> GraderKind:
@@ -197,3 +201,36 @@ def _kind(name: str, source: Any) -> GraderKind:
 @cache
 def _plugged() -> Mapping[str, Any]:
     return {found.name: found for found in entry_points(group=PLUGINS)}
+
+
+LONGEST = 60
+_REGEX_LENGTH = 30
+
+
+def name_for(entry: Mapping[str, Any]) -> str:
+    """The kind and, where that says more, what it looks for: ``contains-CLEAR``, ``regex-`` with the first 30 characters, ``latency``."""
+    kind = str(entry["type"])
+    value = entry.get("value", entry.get("skill") if kind == "skill_trigger" else None)
+    if isinstance(value, Mapping):
+        value = value.get("pattern") or value.get("name") or value.get("goal")
+    value = _one_line(value)
+    if not value:
+        return kind
+    return f"{kind}-{value[:_REGEX_LENGTH]}" if kind == "regex" else _cut(f"{kind}-{value}")
+
+
+def free_name(wanted: str, taken: Container[str]) -> str:
+    """The name, or behind one that is taken the first of ``-2``, ``-3``, … that is free."""
+    if wanted not in taken:
+        return wanted
+    return next(name for name in (f"{wanted}-{number}" for number in count(2)) if name not in taken)
+
+
+def _one_line(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(_one_line(part) for part in value)
+    return " ".join(str(value).split()) if isinstance(value, (str, int, float)) else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
+from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.models.protocol import ChatModel
-from manyhands.models.retries import Retries
-from manyhands.models.simulated import SimulatedModel
+from manyhands.models.simulated.model import SimulatedModel
 
 DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 SIMULATED = "simulated"
@@ -66,7 +66,7 @@ def make_model(
     url = checked_base_url(base_url or DEFAULT_BASE_URL)
     require_key(url, api_key)
     # Here, because aiohttp takes long to import, and many runs have no use for it.
-    from manyhands.models.openai_client import OpenAIChatModel
+    from manyhands.models.openai.client import OpenAIChatModel
 
     return OpenAIChatModel(
         url, api_key, prices=table, retries=retries, simulated=_simulated_name(model), max_tokens=max_tokens

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from manyhands.core.clock import Clock
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
-from manyhands.engine.context import Limits
+from manyhands.engine.contract import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,19 +16,18 @@ from typing import Protocol
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
-from manyhands.engine.full_disk import is_full
-from manyhands.sandboxes.background import Background
-from manyhands.sandboxes.checkpoint import Checkpoint
-from manyhands.sandboxes.disk_watch import DiskWatch, with_room
-from manyhands.sandboxes.file_access import RunInside
-from manyhands.sandboxes.freezing import stop_all
-from manyhands.sandboxes.guard import Guard
-from manyhands.sandboxes.launch import Launcher, marks
-from manyhands.sandboxes.process import Process, run_process, to_the_end
-from manyhands.sandboxes.protocol import BackgroundProcess, ExecResult, SandboxLimits
-from manyhands.sandboxes.shell import Shell, ShellNotStarted, ShellState
-from manyhands.sandboxes.strays import process_line, send
-from manyhands.sandboxes.trees import clear_folder, drop_set_ids
+from manyhands.io.files import is_full
+from manyhands.processes.children import ExecResult, Process, run_process, to_the_end
+from manyhands.processes.guard import Guard
+from manyhands.processes.strays import process_line, send
+from manyhands.sandboxes.commands.freezing import stop_all
+from manyhands.sandboxes.commands.launch import Launcher, marks
+from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted, ShellState
+from manyhands.sandboxes.files.access import RunInside
+from manyhands.sandboxes.files.checkpoint import Checkpoint
+from manyhands.sandboxes.files.disk_watch import DiskWatch, with_room
+from manyhands.sandboxes.files.trees import clear_folder, drop_set_ids
+from manyhands.sandboxes.protocol import BackgroundProcess, SandboxLimits
 
 _LONGEST_ARGUMENT = 100_000
 _SECOND_TRIES = (0.1, 0.3, 1.0, None)

@@ -16,19 +16,19 @@ from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.engine.files import make_private
-from manyhands.sandboxes import launch
+from manyhands.io.files import make_private
+from manyhands.processes.children import Spawn
+from manyhands.processes.guard import Guard
+from manyhands.processes.strays import SANDBOX_VARIABLE, kill_marked, marked_processes
+from manyhands.processes.tags import Tags, tagged
 from manyhands.sandboxes.base import CommandSandbox
-from manyhands.sandboxes.cgroups import Group, make_group
-from manyhands.sandboxes.checkpoint import Checkpoint
-from manyhands.sandboxes.disk_watch import with_room
-from manyhands.sandboxes.file_access import RunInside, read_on_host, write_on_host
-from manyhands.sandboxes.guard import Guard
+from manyhands.sandboxes.commands import launch
+from manyhands.sandboxes.commands.cgroups import Group, make_group
+from manyhands.sandboxes.files.access import RunInside, read_on_host, write_on_host
+from manyhands.sandboxes.files.checkpoint import Checkpoint
+from manyhands.sandboxes.files.disk_watch import with_room
 from manyhands.sandboxes.project import project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.sandboxes.spawner import Spawn
-from manyhands.sandboxes.strays import SANDBOX_VARIABLE, kill_marked, marked_processes
-from manyhands.sandboxes.tags import Tags, tagged
 
 
 class LocalBackend:

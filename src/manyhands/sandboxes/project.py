@@ -15,7 +15,7 @@ from pathlib import Path
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.engine.reader import JOURNAL
+from manyhands.engine.journal.reader import JOURNAL
 from manyhands.sandboxes.protocol import SandboxRequest
 
 PROJECT = "/project"

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from manyhands.processes.children import ExecResult
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
     """Bounds on what runs inside. Bytes, seconds, counts; ``network`` is off unless asked for. ``disk`` and ``files``: of the sandbox's own
-    folders, see ``sandboxes.disk_watch``; ``min_free``: bytes that are to stay free on their file system, without which it is 1 GiB, or 2 %
-    of a small one."""
+    folders (``sandboxes.files.disk_watch`` counts them); ``min_free``: bytes that are to stay free on their file system, without which
+    it is 1 GiB, or 2 % of a small one."""
 
     memory: int = 4 << 30
     processes: int = 512
@@ -29,7 +31,7 @@ class SandboxRequest:
     """What to make. ``folder`` is a host folder of this sandbox alone (it may hold what an earlier process of the same attempt
     left, see ``Sandbox.reattach``). ``cwd``: where commands start, as seen inside; None is the project, or the workspace where
     there is none. ``image``: a container image, for backends that take one. ``run_id`` marks processes so that strays of a crashed
-    run can be found and killed: what ``engine.strays.process_mark`` gives for the run's id.
+    run can be found and killed: what ``processes.strays.process_mark`` gives for the run's id.
     ``project``: a folder of the host's that commands may read, see ``sandboxes.project``;
     ``hidden``: folders that an isolated sandbox leaves out of it, such as the run's own."""
 
@@ -41,18 +43,6 @@ class SandboxRequest:
     limits: SandboxLimits = SandboxLimits()
     project: Path | None = None
     hidden: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ExecResult:
-    """What a command came to. ``output`` is stdout and stderr as they came, at most ``max_output`` bytes with head and tail kept;
-    ``omitted`` counts the bytes left out between them. ``exit_code`` is None when it was stopped at its time limit."""
-
-    exit_code: int | None
-    output: bytes
-    omitted: int = 0
-    timed_out: bool = False
-    seconds: float = 0.0
 
 
 class BackgroundProcess(Protocol):

@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from manyhands.core.jsonio import loads
-from manyhands.engine.strays import MARK
-from manyhands.engine.summary import ORDER
+from manyhands.processes.strays import MARK
+from manyhands.runs.ledger import ORDER
 from manyhands.testing.forked import ForkedProcess
 
 PROGRAM = (sys.executable, "-P", "-m", "manyhands")

@@ -17,12 +17,11 @@ from typing import Any
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.context import Context
-from manyhands.engine.interpreters import python_command
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.reader import JOURNAL
-from manyhands.engine.run import RunResult, create_run, perform_run
-from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.journal.reader import JOURNAL
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.interpreters import python_command
+from manyhands.runs.execution import RunResult, create_run, perform_run
 from manyhands.testing.steps_workload import StepsWorkload
 
 Program = Callable[[Context], Awaitable[Outcome]]

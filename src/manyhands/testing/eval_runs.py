@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.eval_report import exit_code
+from manyhands.cli.evals.report import exit_code
 from manyhands.core.jsonio import loads
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import RunResult, perform_run
-from manyhands.engine.workload import ItemRow
-from manyhands.evals.result_lines import RESULTS
-from manyhands.evals.results import SUMMARY
-from manyhands.evals.session import open_eval
-from manyhands.evals.spec import EvalSpec
+from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import RunResult, perform_run
+from manyhands.workloads.evals.making import open_eval
+from manyhands.workloads.evals.results.writing import RESULTS, SUMMARY
+from manyhands.workloads.evals.settings import EvalSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,27 +29,27 @@ from tempfile import mkdtemp
 from typing import Any
 
 from manyhands.cli.main import COMMANDS, main
-from manyhands.csv_jobs.launching import READY
-from manyhands.engine.interpreters import module_path, python_command
-from manyhands.engine.workload import WORKLOADS
+from manyhands.engine.contract import WORKLOADS
+from manyhands.processes.interpreters import module_path, python_command
 from manyhands.testing.handover.sitecustomize import ADDRESS, RUNNER
+from manyhands.workloads.csv_jobs.service.launching import READY
 
 LONGEST_START = 60.0
 """Seconds that the server may take to begin a command, its imports included."""
 _MOST_BYTES = 1 << 20
 _IMPORTED = (
     "aiohttp.web",
-    "manyhands.cli.performing",
+    "manyhands.cli.execution",
     "manyhands.cli.plain",
-    "manyhands.cli.report",
+    "manyhands.cli.execution",
     RUNNER,
-    "manyhands.csv_jobs.schema_checks",
-    "manyhands.models.openai_client",
-    "manyhands.models.price_file",
+    "manyhands.workloads.csv_jobs.rows.schema_validator",
+    "manyhands.models.openai.client",
+    "manyhands.models.pricing",
     *(place.partition(":")[0] for place in WORKLOADS.values()),
 )
 """What is imported beside the modules of the commands that are asked for."""
-_IMPORTED_FOR = {"mcp": ("manyhands.csv_jobs.mcp_server", "manyhands.csv_jobs.mcp_http")}
+_IMPORTED_FOR = {"mcp": ("manyhands.workloads.csv_jobs.mcp.server", "manyhands.workloads.csv_jobs.mcp.http")}
 """What a command imports late, because it is an extra."""
 
 

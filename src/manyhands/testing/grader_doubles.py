@@ -9,21 +9,12 @@ from typing import Any
 
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import Json, dumps, loads
-from manyhands.core.places import Place
-from manyhands.engine.context import Context
+from manyhands.engine.contract import Context
 from manyhands.graders.config import parse_graders
-from manyhands.graders.protocol import (
-    PASS_LIMIT,
-    Candidate,
-    Grader,
-    Grading,
-    Judge,
-    Judges,
-    Score,
-    ScriptPool,
-    ScriptResult,
-)
+from manyhands.graders.protocol import PASS_LIMIT, Candidate, Grader, Grading, Judge, Judges, Score
+from manyhands.io.locations import Place
 from manyhands.models.protocol import ChatModel, ChatSettings
+from manyhands.processes.exits import ScriptPool, ScriptResult
 from manyhands.testing.memory_context import MemoryContext
 
 FILE = "checks.yaml"

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from manyhands.csv_jobs.control import RUNNER
-from manyhands.csv_jobs.folders import find_job
-from manyhands.csv_jobs.prompt import REPORT_TOOL
-from manyhands.csv_jobs.status import job_status
 from manyhands.testing.commands import LONGEST, Command, Ended, run
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
+from manyhands.workloads.csv_jobs.folders import find_job
+from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
+from manyhands.workloads.csv_jobs.service.control import RUNNER
+from manyhands.workloads.csv_jobs.service.status import job_status
 
 FUNCTION = "--worker_function=work.py:work"
 _WORK = '''

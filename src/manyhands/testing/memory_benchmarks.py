@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.run import Controls, RunResult, perform_run
-from manyhands.engine.workload import ItemRow, RecordedStep
-from manyhands.memory.opening import Opened, open_memory
-from manyhands.memory.spec import MemorySpec
+from manyhands.engine.contract import ItemRow, RecordedStep
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import Controls, RunResult, perform_run
+from manyhands.workloads.memory.opening import Opened, open_memory
+from manyhands.workloads.memory.settings import MemorySpec
 
 START = "2024-05-17T09:00:00+00:00"
 WITHOUT_MODEL = (

@@ -13,8 +13,7 @@ from manyhands.core.digests import derive_seed, derived_random, digest
 from manyhands.core.errors import Divergence, ManyhandsError
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.core.usage import Reserve
-from manyhands.engine.context import CallReport, Context, Effect, Item, Limits
-from manyhands.engine.workload import RecordedStep
+from manyhands.engine.contract import CallReport, Context, Effect, Item, Limits, RecordedStep
 
 When = Literal["before_effect", "before_recording", "after_recording"]
 MemoryJournal = dict[tuple[str, int], RecordedStep]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from manyhands.memory.actions import Action, AskModel, Done, Evaluate, Send, Travel
-from manyhands.memory.course import ScheduledTest
-from manyhands.memory.filler import Fact, FactFiller
-from manyhands.memory.model import (
+from manyhands.workloads.memory.conversation.definitions import (
     Ask,
     Definition,
     Evaluation,
@@ -21,9 +18,19 @@ from manyhands.memory.model import (
     Verdict,
     Wait,
 )
-from manyhands.memory.schedule_model import SchedulerSettings
-from manyhands.memory.scheduler import Scheduler
-from manyhands.memory.wording import Wording
+from manyhands.workloads.memory.conversation.filler import Fact, FactFiller
+from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.schedule import (
+    Action,
+    AskModel,
+    Done,
+    Evaluate,
+    SchedulerSettings,
+    Send,
+    Travel,
+)
+from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from manyhands.workloads.memory.conversation.wording import Wording
 
 WORDING = Wording("Hello.", "Answers as a list, please:\n", "<Question> <AnswerValue>\n", {})
 FACTS = tuple(Fact(f"question {number}?", f"answer {number}") for number in range(50))

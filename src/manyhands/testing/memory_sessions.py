@@ -7,15 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.memory.actions import Action, AskModel, Done, Evaluate, Save, Saved, Send, Travel
-from manyhands.memory.course import ScheduledTest
-from manyhands.memory.definition_files import definition_path, format_definition
-from manyhands.memory.events import format_event
-from manyhands.memory.resuming import resume
-from manyhands.memory.runstats import runstats_of
-from manyhands.memory.schedule_model import Counters
-from manyhands.memory.scheduler import Scheduler
 from manyhands.testing.memory_schedules import MIDDLE
+from manyhands.workloads.memory.conversation.events import format_event
+from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.schedule import (
+    Action,
+    AskModel,
+    Counters,
+    Done,
+    Evaluate,
+    Save,
+    Saved,
+    Send,
+    Travel,
+)
+from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from manyhands.workloads.memory.datasets.definition_files import definition_path, format_definition
+from manyhands.workloads.memory.results.runstats import runstats_of
+from manyhands.workloads.memory.resuming import resume
 
 REPLIES = ("Yes.", "All right, noted.", "", "That is quite a long story about nothing at all.")
 

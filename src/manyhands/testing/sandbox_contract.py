@@ -27,10 +27,10 @@ import pytest
 
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
-from manyhands.engine.strays import MARK, kill_strays
-from manyhands.sandboxes.cgroups import usable_hierarchies
-from manyhands.sandboxes.protocol import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
-from manyhands.sandboxes.strays import process_table
+from manyhands.processes.children import ExecResult
+from manyhands.processes.strays import MARK, kill_strays, process_table
+from manyhands.sandboxes.commands.cgroups import usable_hierarchies
+from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
 
 SEEN = "CONTRACT_RUN"
 """In the environment of every command of a test: the run it belongs to."""
@@ -38,7 +38,7 @@ SEEN = "CONTRACT_RUN"
 _OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from manyhands.engine.strays import process_mark
+from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxRequest
 {make_backend}
 

@@ -10,7 +10,7 @@ from manyhands.core.clock import Clock
 from manyhands.core.jsonio import dumps
 from manyhands.core.messages import Message, ToolCall
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.context import CallReport, Limits
+from manyhands.engine.contract import CallReport, Limits
 from manyhands.models.protocol import ChatRequest, Completion
 
 Answer = Completion | Message | str | BaseException

@@ -20,8 +20,7 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.context import Context, Effect
-from manyhands.engine.workload import Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Effect, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
 
 
 class StepsWorkload:

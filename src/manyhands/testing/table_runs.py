@@ -9,12 +9,12 @@ from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.csv_jobs.export import ExportOptions, write_export
-from manyhands.csv_jobs.rows import BAD_ROW, JobRow
-from manyhands.csv_jobs.table import Table, open_table
-from manyhands.engine.reader import JournalReader
-from manyhands.engine.store import Store
-from manyhands.engine.workload import PlannedItem
+from manyhands.engine.contract import PlannedItem
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.store import Store
+from manyhands.io.tables.formats import Table, open_table
+from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
+from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
 
 JOB_ID = "0b5e7d34-94c1-4b58-9d0a-7f5f9f6f2c11"
 Ending = Callable[[int], Outcome | None]

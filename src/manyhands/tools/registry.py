@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from manyhands.core.errors import ItemError, ManyhandsError, ToolError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.text import shorten, suggestion
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.results import result_of
 from manyhands.tools.schema import arguments_model, checked, strict_schema
-from manyhands.tools.text import shorten, suggestion
 
 PLUGINS = "manyhands.tools"
 """The entry point group of third-party tools."""

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from manyhands.core.errors import ToolError
 from manyhands.core.jsonio import Json, dumps, loads_outside
-from manyhands.tools.text import clean, nearest, shorten, suggestion
+from manyhands.core.text import clean, nearest, shorten, suggestion
 
 _MAPS_OF_SCHEMAS = ("properties", "$defs", "patternProperties")
 _NOT_SCHEMAS = ("default", "enum", "const", "examples", "required")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from manyhands.tools.code import execute_code
-from manyhands.tools.files import read_file, write_file
-from manyhands.tools.patch import patch
+from manyhands.tools.files.content import read_file, write_file
+from manyhands.tools.files.patch import patch
+from manyhands.tools.files.search import search_files
 from manyhands.tools.registry import Registry, with_plugins
-from manyhands.tools.search import search_files
-from manyhands.tools.terminal import process, terminal
+from manyhands.tools.terminal import execute_code, process, terminal
 from manyhands.tools.todo import todo
 
 

@@ -1,4 +1,7 @@
-"""Commands: a persistent shell, and processes left running in the background."""
+"""Commands: a persistent shell, and processes left running in the background.
+
+Python code, run in the sandbox in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from manyhands.core.errors import ToolError
-from manyhands.sandboxes.protocol import BackgroundProcess, ExecResult
+from manyhands.core.text import decode, suggestion
+from manyhands.processes.children import ExecResult
+from manyhands.sandboxes.protocol import BackgroundProcess
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.registry import tool
-from manyhands.tools.text import decode, suggestion
 
 TIMED_OUT = 124
 """The exit code that stands for a command stopped at its time limit, as coreutils' ``timeout`` has it."""
@@ -167,3 +171,46 @@ def _no_such_process(session_id: str | None, known: list[str]) -> str:
     if session_id is None:
         return f"argument 'session_id' is missing; processes: {', '.join(known)}"
     return f"no process is called {session_id!r}{suggestion(session_id, known)}; processes: {', '.join(known)}"
+
+
+_NOT_FOUND = 127
+
+_RUNNER = """
+import sys
+def _prepare():
+    import io, linecache, os, traceback
+    source = sys.stdin.buffer.read().decode("utf-8", "replace")
+    sys.stdin = open(os.devnull)
+    sys.argv = ["<code>"]
+    linecache.cache["<code>"] = (len(source), None, source.splitlines(True), "<code>")
+    def show(kind, error, trace):
+        while trace and trace.tb_frame.f_code.co_filename == "<string>":
+            trace = trace.tb_next
+        traceback.print_exception(kind, error, trace)
+    sys.excepthook = show
+    return source
+_code = _prepare()
+del _prepare
+exec(compile(_code, "<code>", "exec"))
+"""
+"""Runs what comes on standard input as the main module, with source lines in tracebacks."""
+
+
+@tool(changes_world=True)
+async def execute_code(
+    environment: ToolEnvironment,
+    code: Annotated[str, "A Python 3 program. Print what you want to see.", Field(min_length=1)],
+    timeout: Seconds = None,
+) -> ToolResult:
+    """Run a Python program in the sandbox, in a fresh process that starts where the shell starts.
+
+    Returns what it printed (stdout and stderr together) and its exit code. Nothing but files stays for the next call.
+    """
+    sandbox = await environment.sandbox()
+    limit = seconds_allowed(environment, timeout)
+    command = ["/usr/bin/env", "python3", "-u", "-c", _RUNNER]
+    most = room(environment)
+    result = await sandbox.run(command, timeout=limit, input=code.encode(), max_output=most)
+    if result.exit_code == _NOT_FOUND and b"python3" in result.output:
+        raise ToolError("there is no python3 in this sandbox; use the terminal tool with what is installed")
+    return command_result(result, limit, most, "do less at once, or run it with terminal(background=true)")

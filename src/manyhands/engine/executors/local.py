@@ -1,13 +1,16 @@
-"""Items performed in this process's event loop."""
+"""Items performed in this process's event loop.
+
+What the engine asks of an executor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Protocol
 
-from manyhands.engine.performance import Claim, Performed, Surroundings, perform_item
-from manyhands.engine.workload import Workload
+from manyhands.engine.attempt import Claim, Performed, Surroundings, perform_item
+from manyhands.engine.contract import Workload
 
 
 class LocalExecutor:
@@ -37,3 +40,28 @@ class LocalExecutor:
 
     async def close(self) -> None:
         await self._stack.aclose()
+
+
+class Executor(Protocol):
+    """Performs items somewhere. Only the engine's own process writes the journal: an executor records steps through it."""
+
+    @property
+    def capacity(self) -> int:
+        """Items it can have in flight."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready. Raises UserError if the workload can't be performed as configured."""
+        ...
+
+    async def perform(self, claim: Claim) -> Performed:
+        """Perform an item once. Raises StorageError or UserError for what no item is to blame for."""
+        ...
+
+    def stop(self) -> None:
+        """Begin no further steps; those in flight end and are recorded."""
+        ...
+
+    async def close(self) -> None:
+        """End at once whatever still runs, and leave nothing behind. Idempotent."""
+        ...

@@ -14,12 +14,13 @@ from typing import IO
 
 from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.engine.context import CallReport, Limits
+from manyhands.engine.attempt import Claim, Journal, Performed
+from manyhands.engine.contract import CallReport, Limits
 from manyhands.engine.executors import wire
-from manyhands.engine.files import mask_secrets
-from manyhands.engine.interpreters import PYTHONPATH, module_path, python_command
-from manyhands.engine.performance import Claim, Journal, Performed, StepRow
-from manyhands.engine.strays import MARK, kill_strays, process_mark
+from manyhands.engine.journal.records import StepRow
+from manyhands.io.files import mask_secrets
+from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
+from manyhands.processes.strays import MARK, kill_strays, process_mark
 
 START_SECONDS = 60.0
 CLOSE_SECONDS = 10.0

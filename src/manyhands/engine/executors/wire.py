@@ -19,8 +19,9 @@ from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO, Reserve
-from manyhands.engine.context import CallReport, Item
-from manyhands.engine.performance import Claim, Performed, StepRow
+from manyhands.engine.attempt import Claim, Performed
+from manyhands.engine.contract import CallReport, Item
+from manyhands.engine.journal.records import StepRow
 
 _LENGTH = struct.Struct("!I")
 _Reduced = tuple[Any, tuple[Any, ...]]

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.clock import SystemClock
-from manyhands.core.errors import ItemError, StorageError, UserError
+from manyhands.core.errors import ItemError, StorageError, UserError, describe
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import protect, protect_environment
 from manyhands.core.usage import Reserve
-from manyhands.engine.context import CallReport
+from manyhands.engine.attempt import Performed, Surroundings, perform_item
+from manyhands.engine.contract import CallReport, Workload, load_workload
 from manyhands.engine.executors import wire
-from manyhands.engine.loop import run_on_loop
-from manyhands.engine.performance import Performed, StepRow, Surroundings, describe, perform_item
-from manyhands.engine.streams import safe_streams
-from manyhands.engine.workload import Workload, load_workload
+from manyhands.engine.journal.records import StepRow
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.streams import safe_streams
 
 CLEAN_UP_SECONDS = 8.0
 """How long items may take to clean up when the owner is gone."""

@@ -9,7 +9,7 @@ import sys
 
 ADDRESS = "MANYHANDS_FORKED_RUNNERS"
 """The environment variable with the address of the server."""
-RUNNER = "manyhands.csv_jobs.runner"
+RUNNER = "manyhands.workloads.csv_jobs.service.runner"
 _READY = "MANYHANDS_READY"
 
 

@@ -1,0 +1,1 @@
+"""Commands of ``manyhands eval``: run, compare, report, validate."""

@@ -1,0 +1,174 @@
+"""``manyhands eval compare``: whether a candidate does better than a base, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from manyhands.cli.arguments import parser
+from manyhands.cli.console import out
+from manyhands.cli.plain import one_line
+from manyhands.core.statistics import LEVEL, POWER
+from manyhands.core.text import json_text
+from manyhands.workloads.evals.results.compare import LOSS, TIE, WIN, Comparison, compare, load_side
+
+_LISTED = 10
+_DESCRIPTION = (
+    "Compare two runs test by test: run folders or files of results (.jsonl, .json), also of the harness that eval files come from. "
+    "Exit code: 1 if the candidate is worse in the mean (--fail_on chooses), 2 if a file is wrong, 3 if no test has a score in both, "
+    "0 otherwise."
+)
+
+
+def run(argv: list[str]) -> int:
+    """Print the comparison; the exit code."""
+    options = _parser().parse_args(argv)
+    base = load_side(_found(options.base, options.data_dir), options.base_target or options.target)
+    candidate = load_side(_found(options.candidate, options.data_dir), options.candidate_target or options.target)
+    comparison = compare(base, candidate, threshold=options.threshold, level=options.confidence)
+    if options.json:
+        print(json_text(comparison.to_json(), indent=2))
+    else:
+        _print(out(), comparison)
+    return _exit_code(comparison, options.fail_on)
+
+
+def _exit_code(comparison: Comparison, fail_on: str) -> int:
+    delta = comparison.mean_delta
+    if delta is None:
+        return 0 if fail_on == "never" else 3
+    worse = round(delta, 3) < 0
+    if fail_on == "significant":
+        p_value = comparison.statistics.p_value
+        return int(worse and p_value is not None and p_value < 1 - comparison.level)
+    return int(worse and fail_on == "worse")
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = parser("eval compare", _DESCRIPTION)
+    result.add_argument("base", metavar="BASE", help="a run's folder or name, or a file of results")
+    result.add_argument("candidate", metavar="CANDIDATE", help="the same")
+    result.add_argument(
+        "-t", "--threshold", type=_share, default=TIE, help=f"least difference of a win (default: {TIE})"
+    )
+    result.add_argument("--confidence", type=_level, default=LEVEL, help=f"of the interval (default: {LEVEL})")
+    result.add_argument("--target", help="only results of this target, on both sides")
+    result.add_argument("--base_target", "--base-target", help="only results of this target in BASE")
+    result.add_argument("--candidate_target", "--candidate-target", help="only results of this target in CANDIDATE")
+    result.add_argument("--json", action="store_true", help="print JSON")
+    choices = ("worse", "significant", "never")
+    result.add_argument("--fail_on", "--fail-on", choices=choices, default="worse", help="what makes the exit code 1")
+    result.add_argument("--data_dir", "--data-dir", default="data", help="where run folders are (default: data)")
+    return result
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be between 0 and 1, not {text!r}")
+    return value
+
+
+def _level(text: str) -> float:
+    value = _number(text)
+    if not 0.5 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be from 0.5 to below 1, not {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def _found(name: str, data_dir: str) -> Path:
+    inside = Path(data_dir) / name
+    return inside if not Path(name).exists() and inside.exists() else Path(name)
+
+
+def _print(console: Console, comparison: Comparison) -> None:
+    for text in _lines(comparison):
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def _lines(comparison: Comparison) -> list[str]:
+    value, statistics = comparison.to_json()["summary"], comparison.statistics
+    lines = [
+        f"tests with a score in both: {value['matched']:,}; in both, without a score in one of them: {value['unscored']:,}; "
+        f"only in BASE: {len(comparison.only_base):,}; only in CANDIDATE: {len(comparison.only_candidate):,}"
+    ]
+    if comparison.mean_delta is None:
+        return [*lines, "nothing to compare: no test has a score in both", *_unmatched(comparison)]
+    lines += [f"mean score: {value['base_mean']:.3f} → {value['candidate_mean']:.3f}"]
+    lines += [f"mean difference: {comparison.mean_delta:+.3f}{_between(comparison)}"]
+    if statistics.p_value is not None:
+        lines += [f"p = {statistics.p_value:.4f} ({statistics.test}{_never_below(comparison)})"]
+    lines += [
+        f"wins {value['wins']}, losses {value['losses']}, ties {value['ties']} (a win is a difference of "
+        f"{comparison.threshold:g} or more)"
+    ]
+    lines += [_detectable(comparison)]
+    return [*lines, *_largest(comparison, LOSS), *_largest(comparison, WIN), *_unmatched(comparison)]
+
+
+def _between(comparison: Comparison) -> str:
+    """The interval of the mean difference, or why there is none."""
+    interval = comparison.statistics.difference.interval
+    if interval is None:
+        return f"  (no interval: {comparison.statistics.no_interval})"
+    return f"  [{interval.low:+.3f} … {interval.high:+.3f}], {100 * interval.level:g} %, {interval.method}"
+
+
+def _never_below(comparison: Comparison) -> str:
+    """That so few tests can't show a difference by this p-value, whatever it is, if that is so."""
+    least, clusters = comparison.statistics.least_p_value, comparison.statistics.difference.clusters
+    if least is None or least < 1 - comparison.level:
+        return ""
+    return f"; with {clusters} independent {_tests(clusters)} it is never below {least:g}"
+
+
+def _detectable(comparison: Comparison) -> str:
+    found, clusters = comparison.statistics.detectable, comparison.statistics.difference.clusters
+    such = f"{clusters} such independent {_tests(clusters)}"
+    if found is None:
+        return "how small a difference these tests could show is not known: too few of them differ"
+    if found > 1:
+        return f"{such} show no difference with {100 * POWER:.0f} % power, however large"
+    return f"smallest difference that {such} show with {100 * POWER:.0f} % power: {found:.3f}"
+
+
+def _tests(count: int) -> str:
+    return "test" if count == 1 else "tests"
+
+
+def _largest(comparison: Comparison, outcome: str) -> list[str]:
+    found = sorted(
+        (match for match in comparison.matches if match.outcome == outcome), key=lambda match: -abs(match.delta)
+    )
+    lines = [
+        "  "
+        + one_line(
+            f"{outcome}: {match.name}  {match.base.score:.3f} → {match.candidate.score:.3f} ({match.delta:+.3f})"
+        )
+        for match in found[:_LISTED]
+    ]
+    return [*lines, f"  … and {len(found) - _LISTED} more"] if len(found) > _LISTED else lines
+
+
+def _unmatched(comparison: Comparison) -> list[str]:
+    lost = set(comparison.lost)
+    named = (
+        ("only in BASE", comparison.only_base),
+        ("only in CANDIDATE", comparison.only_candidate),
+        ("without a score in CANDIDATE only", comparison.lost),
+        ("without a score in BASE", tuple(each for each in comparison.unscored if each not in lost)),
+    )
+    return [
+        "  " + one_line(f"{what}: {', '.join(names[:_LISTED])}{', …' if len(names) > _LISTED else ''}")
+        for what, names in named
+        if names
+    ]

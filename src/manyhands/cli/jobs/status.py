@@ -1,0 +1,186 @@
+"""Where a job stands, in words. Imports nothing heavy.
+
+``manyhands jobs status``: where a job stands. Answers at once, however large the job is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.cli.arguments import add_job, parser
+from manyhands.cli.plain import duration, one_line, shown_path, table, usage_text
+from manyhands.core.text import json_text
+from manyhands.engine.journal.reader import JournalReader, item_row
+from manyhands.processes.streams import raw_stream
+from manyhands.runs.ledger import ledger
+from manyhands.workloads.csv_jobs.folders import find_job
+from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status
+
+if TYPE_CHECKING:
+    from manyhands.workloads.csv_jobs.service.status import JobStatus
+
+
+_MEANING = {
+    "completed": "reported a result",
+    "failed": "ended without a result",
+    "skipped": "can't be read, so left out",
+    "cancelled": "not to be performed any more",
+    "running": "in work now",
+    "pending": "not begun, or waiting for another try",
+}
+LONGEST_WAIT = 120
+"""Characters beside the figures that say what is waited for."""
+
+_SHOWN_FAILED = 5
+
+
+def exit_code(status: JobStatus) -> int:
+    """0 when every row was completed."""
+    return 0 if status.state == "completed" else 1
+
+
+def print_status(status: JobStatus) -> None:
+    """The whole of it: state, ledger, bill, output."""
+    print(f"{status.name}: {status.state} (job {status.job_id})")
+    print_ledger(status)
+    print_failed(status)
+    if status.waiting:
+        print(f"Now {one_line(status.waiting)}")
+    if status.last_error:
+        print(f"Last error: {one_line(status.last_error)}")
+    print(f"Output: {shown_path(Path(status.output_csv_path))}")
+
+
+def print_failed(status: JobStatus) -> None:
+    """The first failed rows, each with its error."""
+    if not status.failed_items:
+        return
+    reader = JournalReader(status.folder)
+    try:
+        rows = [item_row(row) for row in reader.all("first_failed_items", _SHOWN_FAILED)]
+    finally:
+        reader.close()
+    for row in rows:
+        print(f"  {one_line(row.key)}: {one_line(row.message or '')}")
+
+
+def print_ledger(status: JobStatus) -> None:
+    """The rows by state, with causes, and what the whole job has used."""
+    reader = JournalReader(status.folder)
+    try:
+        causes, seconds = ledger(reader.counts())["by_cause"], reader.working_seconds()
+    finally:
+        reader.close()
+    causes["skipped"] = causes.pop("discarded", {})
+    counts = _counts(status)
+    rows = [[state, f"{count:,}", _causes(causes.get(state, {})) or _MEANING[state]] for state, count in counts.items()]
+    rows.append(["in all", f"{status.total_items:,}", "= the sum of the states"])
+    print("Ledger")
+    print(table(("state", "rows", ""), rows, right=("rows",)))
+    print(usage_text(status.usage.to_json(), seconds))
+
+
+def status_line(status: JobStatus) -> str:
+    """The main figures in one line."""
+    counts = _counts(status)
+    pending = counts["pending"] + counts["running"]
+    usage = status.usage
+    parts = [status.state, f"{status.total_items - pending:,} of {status.total_items:,} ended", details(status)]
+    parts.append(f"{usage.total_tokens:,} tokens, ${usage.cost:.4f}")
+    if status.waiting:
+        parts.append(one_line(status.waiting, LONGEST_WAIT))
+    return f"{status.name}: {', '.join(parts)}"
+
+
+def details(status: JobStatus) -> str:
+    """The figures beside a bar: in work, what went wrong, time left."""
+    parts = [f"{status.running_items:,} running"]
+    others = {name: count for name, count in _counts(status).items() if name in ("failed", "skipped", "cancelled")}
+    parts += [f"{count:,} {name}" for name, count in others.items() if count]
+    if status.eta_seconds:
+        parts.append(f"{duration(status.eta_seconds)} left")
+    return ", ".join(parts)
+
+
+def _counts(status: JobStatus) -> dict[str, int]:
+    return {
+        "completed": status.completed_items,
+        "failed": status.failed_items,
+        "skipped": status.skipped_items,
+        "cancelled": status.cancelled_items,
+        "running": status.running_items,
+        "pending": status.pending_items,
+    }
+
+
+def _causes(causes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in causes.items())
+
+
+def run(argv: list[str]) -> int:
+    """Print a job's status once, or until nobody performs it any more."""
+    options = _parser().parse_args(argv)
+    if options.watch:
+        return _watch(options.data_dir, options.job, _Lines(options.json))
+    status = job_status(find_job(Path(options.data_dir), options.job, folders=True))
+    if options.json:
+        print(json_text(status.to_json(), indent=2))
+    else:
+        print_status(status)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = parser("jobs status", "Say where a job stands. Only reads, so it works while a runner performs the job.")
+    add_job(result)
+    result.add_argument("--watch", action="store_true", help="go on until nobody performs the job any more")
+    result.add_argument("--json", action="store_true", help="print JSON (with --watch: one line at each change)")
+    return result
+
+
+def _watch(data_dir: str, job: str, lines: _Lines) -> int:
+    # Only here, because they take as long to import as everything else that a status needs.
+    import os
+
+    from manyhands.processes.event_loop import run_on_loop
+    from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+
+    async def watch() -> None:
+        desk = JobDesk(Path(data_dir), environ=os.environ, folders=True)
+        status, _ = await desk.wait(job, None, lines.show)
+        await lines.show(status)
+
+    try:
+        run_on_loop(watch())
+    finally:
+        lines.close()
+    return 0
+
+
+class _Lines:
+    """Shows a status as it changes: on a terminal in one place, elsewhere line by line."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._json = as_json
+        self._in_place = not as_json and sys.stdout.isatty()
+        self._last = ""
+
+    async def show(self, status: JobStatus) -> None:
+        line = json_text(status.to_json()) if self._json else status_line(status)
+        if line == self._last:
+            return
+        if self._in_place:
+            width = shutil.get_terminal_size().columns - 1
+            raw_stream(sys.stdout).write("\r")
+            print(f"{line[:width]:<{min(width, len(self._last))}}", end="", flush=True)
+        else:
+            print(line, flush=True)
+        self._last = line
+
+    def close(self) -> None:
+        if self._in_place and self._last:
+            print()

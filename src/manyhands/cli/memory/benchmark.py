@@ -1,0 +1,362 @@
+"""A live view of sessions: which test speaks, which wait for what, the virtual time, tokens, the score so far.
+
+``manyhands memory run``: sessions of agents, by one or several configurations. ``run_benchmark.py`` takes the same options.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.cli.console import err, notice, out
+from manyhands.cli.execution import print_ending, print_usage
+from manyhands.cli.options import UsageError, help_text, make, parse
+from manyhands.cli.plain import one_line, printable, shown_path
+from manyhands.cli.progress import LINE_SECONDS
+from manyhands.core.errors import UserError
+from manyhands.core.text import counted
+from manyhands.engine.contract import ItemRow
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.execution import Controls, RunResult, perform_run
+from manyhands.runs.folders import open_reader
+from manyhands.workloads.memory.agents.choice import choose_agent
+from manyhands.workloads.memory.conversation.driver import NO_JUDGE, Standing, WaitingTest, standing
+from manyhands.workloads.memory.datasets.configuration import read_configuration
+from manyhands.workloads.memory.folders import ResultPlaces
+from manyhands.workloads.memory.opening import Opened, open_memory
+from manyhands.workloads.memory.results.records import true_record
+from manyhands.workloads.memory.settings import MemorySpec
+
+SECONDS = 0.5
+"""Seconds between two looks."""
+_WAITING_SHOWN = 3
+
+
+class MemoryView:
+    """Looks at the sessions now and then. ``look``: where they stand."""
+
+    def __init__(self, look: Callable[[], Iterable[Standing]], *, quiet: bool) -> None:
+        self._look = look
+        self._quiet = quiet
+        self._console = err()
+        self._printed_at = time.monotonic()
+
+    async def show(self) -> None:
+        """Show them until it is cancelled."""
+        if self._quiet:
+            return
+        if not self._console.is_terminal:
+            await self._lines()
+            return
+        with Live(console=self._console, auto_refresh=False, transient=True) as live, suppress(asyncio.CancelledError):
+            while True:
+                live.update(view_of(self._look()), refresh=True)
+                await asyncio.sleep(SECONDS)
+
+    def tell(self, line: str) -> None:
+        """Say what a run waits for, above the table if there is one."""
+        if not self._quiet:
+            self._console.print(line, markup=False, soft_wrap=True)
+
+    async def _lines(self) -> None:
+        """Where there is no terminal: a line for each session now and then."""
+        with suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(LINE_SECONDS)
+                for each in self._look():
+                    self._console.print(line_of(each), markup=False, soft_wrap=True)
+
+
+def view_of(standings: Iterable[Standing]) -> Table:
+    """The sessions as a table."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("agent", "tests", "score", "tokens", "virtual time", "speaking", "waiting"):
+        table.add_column(name, justify="right" if name in ("tests", "score", "tokens") else "left", overflow="ellipsis")
+    for each in standings:
+        cells = (
+            each.agent,
+            f"{each.ended}/{each.tests}",
+            _score(each),
+            f"{each.tokens:,}",
+            _moment(each.now),
+            _real_wait(each) or each.speaking or "(filler)",
+            ", ".join(map(_waiting, each.waiting[:_WAITING_SHOWN])) + _more(len(each.waiting) - _WAITING_SHOWN),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+def line_of(each: Standing) -> str:
+    """A session as a line."""
+    parts = [
+        f"{each.ended} of {each.tests} tests ended",
+        f"score so far {_score(each)}",
+        f"{each.tokens:,} tokens",
+        f"virtual time {_moment(each.now)}",
+        f"{len(each.waiting)} tests wait",
+        *filter(None, [_real_wait(each)]),
+    ]
+    return f"{printable(each.agent)}: {', '.join(parts)}"
+
+
+def _real_wait(each: Standing) -> str:
+    """Until when real time has to pass, if it has."""
+    return "" if each.real_until is None else f"waiting until {_moment(each.real_until)}: time passes really"
+
+
+def _score(each: Standing) -> str:
+    return "-" if each.score is None else f"{each.score:.2f}"
+
+
+def _moment(now: float) -> str:
+    return datetime.fromtimestamp(now).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _waiting(each: WaitingTest) -> str:
+    parts = [f"{each.tokens:,} tokens"] if each.tokens else []
+    parts += [str(timedelta(seconds=round(each.seconds)))] if each.seconds else []
+    return f"{each.test} ({' and '.join(parts) or 'its turn'})"
+
+
+def _more(number: int) -> str:
+    return f" and {number} more" if number > 0 else ""
+
+
+PROGRAM = "manyhands memory run"
+USAGE = PROGRAM
+DESCRIPTION = (
+    "Tests agents by a configuration: a session for each agent, several at once. What was begun goes on where it was. "
+    "-c, -a (both repeatable), -m, -y, -l and -i are --configuration, --agent_name, --max_prompt_size, --yes, --local and --isolated."
+)
+REPEATED = ("configuration", "agent_name")
+_SHORT = {
+    "-c": "--configuration",
+    "-a": "--agent_name",
+    "--agent": "--agent_name",
+    "-m": "--max_prompt_size",
+    "-y": "--yes",
+    "-l": "--local",
+    "-i": "--isolated",
+}
+_FLAGS = ("-y", "-l", "-i")
+INTERRUPTED = 130
+HUMAN = "human"
+
+
+def run(argv: list[str]) -> int:
+    """Perform the command line; the exit code."""
+    line = parse(MemorySpec, spelled(argv), PROGRAM, repeated=REPEATED)
+    if line.help:
+        print(help_text(MemorySpec, USAGE, DESCRIPTION))
+        return 0
+    values: dict[str, Any] = dict(line.values)
+    for name, option in (("configuration", "-c"), ("agent_name", "-a")):
+        if not line.lists[name]:
+            raise UsageError(f"--{name} is required ({option}; see {PROGRAM} --help)")
+    values["agent_name"] = line.lists["agent_name"]
+    configurations = list(dict.fromkeys(line.lists["configuration"]))
+    specs = [make(MemorySpec, {**values, "configuration": each}, PROGRAM) for each in configurations]
+    if len(specs) > 1:
+        _refuse_same_names(configurations)
+        share = max(1, specs[0].concurrency // len(specs))
+        specs = [spec.model_copy(update={"concurrency": share}) for spec in specs]
+    if any(text.strip() == HUMAN for text in values["agent_name"]) and not sys.stdin.isatty():
+        raise UserError("--agent_name=human needs a terminal")
+    opened = [open_memory(spec, environ=os.environ, notice=notice, ask=_ask) for spec in specs]
+    return perform_all(opened)
+
+
+def _refuse_same_names(configurations: Sequence[str]) -> None:
+    names = Counter(read_configuration(Path(each)).run_name for each in configurations)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"--configuration: two of them have the same run_name, {twice!r}")
+
+
+def perform_all(opened: Sequence[Opened]) -> int:
+    """Perform opened runs at once, in the foreground; the exit code."""
+    quiet = all(each.workload.options.quiet for each in opened)
+    if not quiet:
+        for each in opened:
+            _print_head(each)
+    results = run_on_loop(_performed(opened, quiet=quiet))
+    codes = []
+    for each, result in zip(opened, results, strict=True):
+        _print_result(each, result)
+        codes.append(result.exit_code)
+    return INTERRUPTED if INTERRUPTED in codes else max(codes)
+
+
+async def _performed(opened: Sequence[Opened], *, quiet: bool) -> list[RunResult]:
+    controls = [Controls() for _ in opened]
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, _stop, controls)
+    quiet = quiet or any(each["agent"] == HUMAN for one in opened for each in one.workload.spec["sessions"])
+    view = MemoryView(lambda: _standings(opened), quiet=quiet)
+    showing = asyncio.ensure_future(view.show())
+
+    async def performed(each: Opened, own: Controls) -> RunResult:
+        try:
+            return await perform_run(
+                each.folder,
+                each.workload,
+                spec_changed=each.spec_changed,
+                notice=notice,
+                controls=own,
+                on_wait=view.tell,
+            )
+        except Exception:
+            for control in controls:  # the others end in good order before this is reported
+                control.stop()
+            raise
+
+    try:
+        ended = await asyncio.gather(*map(performed, opened, controls), return_exceptions=True)
+        for result in ended:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in ended if isinstance(result, RunResult)]
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(name)
+
+
+def _stop(controls: Sequence[Controls]) -> None:
+    again = any(each.stopping for each in controls)
+    text = "stopping at once" if again else "stopping: messages in flight are answered first (Ctrl-C again: at once)"
+    err().print(text, markup=False)
+    for each in controls:
+        each.stop()
+
+
+def _standings(opened: Sequence[Opened]) -> Iterator[Standing]:
+    for each in opened:
+        yield from map(standing, list(each.workload.watching))
+
+
+def _ask(question: str, default: bool) -> bool:
+    """Ask at a terminal; elsewhere the default is taken."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return default
+    choices = "[y]/n" if default else "y/[n]"
+    while True:
+        err().print(f"{question} {choices} ", end="", markup=False, soft_wrap=True)
+        answer = sys.stdin.readline()
+        if not answer:
+            return False
+        word = answer.strip().lower()
+        if word in ("y", "yes", "n", "no", ""):
+            return default if not word else word.startswith("y")
+
+
+def spelled(argv: Sequence[str]) -> list[str]:
+    """The words with the original's short options written out."""
+    words = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        words += [f"{_SHORT[name]}{equals}{value}"] if name in _SHORT else _parted(word)
+    return words
+
+
+def _parted(word: str) -> list[str]:
+    """A word that holds several short options, or one with its value, as ``-yl`` and ``-m4096``; other words as they are."""
+    words = []
+    while word[:2] in _FLAGS and len(word) > 2:
+        words.append(_SHORT[word[:2]])
+        word = f"-{word[2:]}"
+    if word in _SHORT:
+        return [*words, _SHORT[word]]
+    if word[:2] in _SHORT:
+        return [*words, f"{_SHORT[word[:2]]}={word[2:]}"]
+    return [*words, word]
+
+
+def _print_head(opened: Opened) -> None:
+    benchmark = opened.workload.benchmark
+    sessions = ", ".join(each["name"] for each in opened.workload.spec["sessions"] if each.get("performed", True))
+    span = f"memory span {benchmark.configuration.memory_span:,} tokens"
+    out().print(
+        f"{opened.folder.name}: {counted(len(benchmark.definitions), 'test')}, {span}; {sessions}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _record(opened: Opened, row: ItemRow) -> dict[str, Any]:
+    workload = opened.workload
+    if not row.record:
+        return {}
+    has_judge = workload.options.judge_model is not None or "past" in row.payload
+    return true_record(row.record, workload.benchmark.datasets, has_judge=has_judge)
+
+
+def _print_unscored(opened: Opened, records: Sequence[dict[str, Any]]) -> None:
+    """Which datasets are in no score, and what can be done about it."""
+    reasons: dict[str, str] = {}
+    for record in records:
+        reasons.update(record.get("unscored_datasets", {}))
+    without = [name for name, reason in sorted(reasons.items()) if reason == NO_JUDGE]
+    if without:
+        folder = shlex.quote(shown_path(opened.folder))
+        out().print(
+            f"No score, as a model has to judge: {printable(', '.join(without))} (--judge_model; for this run:  "
+            f"manyhands memory rescore {folder} --judge_model=MODEL)",
+            markup=False,
+            soft_wrap=True,
+        )
+    for name, reason in sorted(reasons.items()):
+        if reason != NO_JUDGE:
+            out().print(printable(f"No score: {name} ({reason})"), markup=False, soft_wrap=True)
+
+
+def _print_result(opened: Opened, result: RunResult) -> None:
+    console = out()
+    table = Table(title=Text(printable(opened.folder.name)), title_justify="left", box=None, pad_edge=False)
+    for name in ("agent", "state", "score", "tests", "tokens", "cost"):
+        table.add_column(name, justify="left" if name in ("agent", "state") else "right")
+    reader = open_reader(opened.folder)
+    try:
+        rows = [row for row in reader.items() if not row.left_input]
+    finally:
+        reader.close()
+    records = {row.key: _record(opened, row) for row in rows}
+    for row in rows:
+        record = records[row.key]
+        label = " (simulated)" if record.get("simulated") else ""
+        scored = f"{record['score']:.2f} of {record['max_score']}" if "score" in record else "-"
+        tests = f"{len(record['tests']) - record['unscored']} of {len(record['tests'])}" if "tests" in record else "-"
+        tokens = f"{record['total_tokens']:,}" if record else "-"
+        cost = f"${record['agent_cost'] + record['judge_cost']:.4f}" if record else "-"
+        table.add_row(Text(printable(row.payload["name"]) + label), str(row.state), scored, tests, tokens, cost)
+    console.print(table)
+    for row in rows:
+        if row.message:
+            err().print(f"{row.payload['name']}: {one_line(row.message)}", markup=False, soft_wrap=True)
+    judged = [row for row in rows if choose_agent(row.payload["agent"]).kind != "cost"]  # an estimate has no scores
+    _print_unscored(opened, [records[row.key] for row in judged])
+    print_usage(console, result.summary)
+    for row in rows:
+        if row.record:
+            console.print(
+                f"Results:  {shown_path(ResultPlaces.of(opened.folder, row.payload['name']).folder)}",
+                markup=False,
+                soft_wrap=True,
+            )
+    print_ending(console, err(), result)

@@ -1,0 +1,123 @@
+"""``manyhands memory report``: a page about one agent, or about several side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from manyhands.cli.arguments import add_data_dir, parser
+from manyhands.cli.console import notice, out
+from manyhands.cli.plain import printable, shown_path, table
+from manyhands.core.errors import StorageError, UserError
+from manyhands.core.text import json_text
+from manyhands.workloads.memory.report.comparison import report_json
+from manyhands.workloads.memory.report.facts import unscored
+from manyhands.workloads.memory.report.gathering import Reported, gather
+from manyhands.workloads.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
+from manyhands.workloads.memory.report.words import methods, percent
+
+_DESCRIPTION = (
+    "Writes one HTML page that needs nothing else: scores with intervals, by the published formulas and by ours, how the tests were "
+    "interleaved, memory span and score, and every test's conversation. With several agents it compares them. RUN is a run's name under "
+    "DATA/tests, its folder, or results/AGENT of it, ours or the original's."
+)
+
+
+def run(argv: list[str]) -> int:
+    """Write the page; the exit code."""
+    options = _parser().parse_intermixed_args(argv)
+    data_dir = Path(options.data_dir)
+    agents = gather(options.run, data_dir, options.agent or (), options.label or (), options.judge)
+    if options.json:
+        print(json_text(report_json(agents), indent=2))
+    if not options.json or options.output is not None:
+        path = _write(agents, _place(options.output, data_dir, agents), with_plots=not options.no_plots)
+        if not options.json:
+            _print(agents, path)
+    return 0
+
+
+def _place(output: str | None, data_dir: Path, agents: Sequence[Reported]) -> Path:
+    """Where the page goes. A folder gets it under the name that it would have anyway."""
+    name = file_name(agents, datetime.now().strftime("%Y-%m-%d %H_%M_%S"))
+    if output is None:
+        return data_dir / "reports" / name
+    return Path(output) / name if Path(output).is_dir() else Path(output)
+
+
+def _write(agents: Sequence[Reported], path: Path, *, with_plots: bool) -> Path:
+    plots = load_plots() if with_plots else None
+    if with_plots and plots is None:
+        notice(NO_PLOTS)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: can't be made ({error.strerror or error})") from error
+    write_report(path, agents, plots=plots)
+    return path
+
+
+def _print(agents: Sequence[Reported], path: Path) -> None:
+    console = out()
+    headings = ("agent", "score", "mean score, 95 % interval", "tests", "scored")
+    rows = [
+        (
+            printable(each.label) + (" (simulated)" if each.figures.about.get("simulated") else ""),
+            f"{each.figures.published.score:.2f} of {each.figures.published.most}",
+            percent(each.figures.accuracy),
+            str(len(each.figures.tests)),
+            str(each.figures.accuracy.count),
+        )
+        for each in agents
+    ]
+    console.print(table(headings, rows, right=("tests", "scored")), markup=False, soft_wrap=True)
+    if line := methods(each.figures.accuracy.interval for each in agents):
+        console.print(line, markup=False, soft_wrap=True)
+    for each in agents:
+        for line in unscored(each.figures):
+            console.print(f"{printable(each.label)}: {printable(line)}", markup=False, soft_wrap=True)
+    console.print(f"Report:  {shown_path(path.absolute())}", markup=False, soft_wrap=True)
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise UserError("--agent, --label and --judge must not be empty")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = parser("memory report", _DESCRIPTION)
+    result.add_argument(
+        "run", metavar="RUN", nargs="+", help="a run's name, its folder, or an agent's folder below its results"
+    )
+    result.add_argument(
+        "-o", "--output", metavar="FILE", help="the page (default: in DATA/reports, named after time, run and agent)"
+    )
+    result.add_argument(
+        "-a",
+        "--agent",
+        metavar="NAME",
+        action="append",
+        type=_text,
+        help="only agents named so, or with this in their names (repeatable)",
+    )
+    result.add_argument(
+        "-l",
+        "--label",
+        metavar="TEXT",
+        action="append",
+        type=_text,
+        help="what an agent is called, in order (repeatable)",
+    )
+    result.add_argument(
+        "--judge",
+        metavar="MODEL",
+        type=_text,
+        help="report the scores that manyhands memory rescore --judge_model=MODEL gave",
+    )
+    result.add_argument("--no_plots", "--no-plots", action="store_true", help="leave the plots out")
+    result.add_argument("--json", action="store_true", help="print the figures as JSON; a page is written only with -o")
+    add_data_dir(result)
+    return result

@@ -1,0 +1,150 @@
+"""Which of some names is most like a given one, in time that no name can stretch; and what messages have in common.
+
+difflib compares two texts in quadratic time and worse, so texts are cut before they are compared, and only a few are.
+
+Text from outside made safe for a terminal: what a model, a file or a server said is shown, and never obeyed.
+
+Numbers in sentences.
+
+Text on its way to a model: decoded, cleaned, and kept within bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from heapq import nlargest
+
+from manyhands.core.jsonio import Json, without_surrogates
+from manyhands.core.redaction import KNOWN
+
+LONGEST = 120
+"""Characters of a text that are compared."""
+_MOST_NAMES = 5000
+_MOST_COMPARED = 10
+"""Texts that are compared in full: those that have most characters in common with the one that was given."""
+
+_ID = re.compile(r"(?<![\w-])(?=[\w-]*[0-9])[\w-]{12,}|\b(?=[a-f]*[0-9])[0-9a-f]{6,}\b|\b0x[0-9a-f]+", re.IGNORECASE)
+_DIGITS = re.compile(r"[0-9]+")
+
+
+def shape(text: str) -> str:
+    """What stays the same in a message from one time to the next: the text with ``#`` for each id (long, or hexadecimal, with digits) and
+    each number."""
+    return _DIGITS.sub("#", _ID.sub("#", text))
+
+
+def closest(name: str, names: Iterable[str], n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Up to ``n`` of the names whose likeness (difflib's ratio, 0 to 1) is at least ``cutoff``, the most alike first.
+
+    As ``difflib.get_close_matches``, for names of up to 120 characters. Longer ones are compared by their first 120.
+    """
+    matcher = SequenceMatcher(None, b=name[:LONGEST])
+    rough: list[tuple[float, str]] = []
+    for _, each in zip(range(_MOST_NAMES), names, strict=False):
+        matcher.set_seq1(each[:LONGEST])
+        if matcher.real_quick_ratio() >= cutoff and (bound := matcher.quick_ratio()) >= cutoff:
+            rough.append((bound, each))
+    scored: list[tuple[float, str]] = []
+    for _, each in nlargest(_MOST_COMPARED, rough):
+        matcher.set_seq1(each[:LONGEST])
+        if (ratio := matcher.ratio()) >= cutoff:
+            scored.append((ratio, each))
+    return [each for _, each in nlargest(n, scored)]
+
+
+_JOINED = "\u0600-\u109f\u1780-\u18af\u2190-\u2bff\ufb50-\ufdff\ufe0f\ufe70-\ufefc\U0001f000-\U0001faff"
+"""Characters (Arabic, of India and its neighbours, pictures) between which a joiner or non-joiner is spelling, and is seen."""
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters of both sets, but for line ends and tabs
+    # direction, and what has no width
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+    "\ud800-\udfff]"  # halves of characters, which no encoding has
+    f"|(?<![{_JOINED}])[\u200c\u200d]|[\u200c\u200d](?![{_JOINED}])"
+)
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey, or a person would not see: such characters are spelled out."""
+    return _UNSAFE.sub(lambda found: _spelled(ord(found[0])), text)
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """The like on one line, cut to ``most`` characters."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
+def json_text(value: Json, *, indent: int | None = None) -> str:
+    """JSON for standard output: what ``printable`` spells out is escaped as JSON has it, so that programs read the same value."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _UNSAFE.sub(lambda found: _escaped(found[0]), text)
+
+
+def _spelled(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, whose plural ends in s: ``1 test``, ``1,000 tests``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def are(count: int) -> str:
+    """``is`` for one thing, else ``are``."""
+    return "is" if count == 1 else "are"
+
+
+def have(count: int) -> str:
+    """``has`` for one thing, else ``have``."""
+    return "has" if count == 1 else "have"
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""Terminal escape sequences: CSI, OSC and the two-character ones (ECMA-48, section 5.3 and 5.4)."""
+
+
+def clean(text: str) -> str:
+    """The text without what JSON stores and endpoints choke on: lone surrogates and NUL characters become U+FFFD."""
+    text = without_surrogates(text)
+    return text.replace("\x00", "\ufffd") if "\x00" in text else text
+
+
+def decode(data: bytes) -> str:
+    """What a program printed, as text: bytes that are not UTF-8 become U+FFFD, terminal escape sequences and secrets go."""
+    return KNOWN.text(_ESCAPES.sub("", data.decode("utf-8", "replace")).replace("\x00", "\ufffd"))
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most ``limit`` characters: head and tail, and between them a note of how many were left out. No half of a secret stays."""
+    if len(text) <= limit:
+        return text
+    text = KNOWN.text(text)
+    if len(text) <= limit:
+        return text
+    note = f"\n[… {len(text) - limit} characters left out …]\n"
+    room = limit - len(note) - 2
+    if room <= 0:
+        return text[: max(0, limit)]
+    head = (room + 1) // 2
+    tail = room - head
+    note = f"\n[… {len(text) - head - tail} characters left out …]\n"
+    return text[:head] + note + text[len(text) - tail :]
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name most like the given one, or None if none is much like it."""
+    found = closest(name, names, cutoff=0.5)
+    return found[0] if found else None
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)``, or nothing."""
+    found = nearest(name, names)
+    return f" (did you mean {found!r}?)" if found else ""

@@ -1,0 +1,262 @@
+"""Reading a run: for exports, reports and everyone who is not its owner."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import takewhile
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import RunError
+from manyhands.core.jsonio import Json, loads, without_surrogates
+from manyhands.core.outcomes import ItemState
+from manyhands.core.usage import Usage
+from manyhands.engine.contract import FinishedItem, ItemRow, RecordedStep
+from manyhands.engine.journal.database import connect, is_current, queries, storage_errors
+from manyhands.engine.journal.records import DamagedBlob, unpack
+
+JOURNAL = "run.db"
+PAGE = 500
+_STATES = {state.value: state for state in ItemState}
+
+
+class JournalReader:
+    """Queries over one journal. Not shared between threads."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
+        self._folder = folder
+        self._path = folder / JOURNAL
+        try:
+            if connection is None and not has_journal(folder):
+                raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+        except OSError as error:
+            raise RunError(f"{folder}: can't be looked into ({error.strerror})") from error
+        self._connection = connection or connect(self._path, read_only=True)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def is_current(self) -> bool:
+        """Whether the journal has this version's schema. Raises RunError if a newer version wrote it, or if it is no journal."""
+        return is_current(self._connection, self._path)
+
+    def hinders_nobody(self) -> bool:
+        """Whether the owner can write while others read: the journal has a write-ahead log."""
+        with storage_errors(self._path):
+            mode: str = self._connection.execute("PRAGMA journal_mode").fetchone()[0]
+        return mode == "wal"
+
+    def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a named query."""
+        with storage_errors(self._path):
+            return self._connection.execute(queries()[query], values).fetchall()
+
+    def one(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row of a named query, or None."""
+        with storage_errors(self._path):
+            row: tuple[Any, ...] | None = self._connection.execute(queries()[query], values).fetchone()
+        return row
+
+    def meta(self, name: str, default: Json = None) -> Json:
+        """A fact about the run."""
+        row = self.one("get_meta", name)
+        try:
+            return default if row is None else loads(row[0])
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{self._path}: damaged: the fact {name!r} can't be read") from error
+
+    def item(self, which: str) -> ItemRow | None:
+        """An item by its number, or else by its key."""
+        row = self.one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
+        return self.item_by_key(which) if row is None else self._row(row)
+
+    def item_by_key(self, key: str) -> ItemRow | None:
+        """An item by its key."""
+        row = self.one("item_by_key", without_surrogates(key))
+        return None if row is None else self._row(row)
+
+    def items(self, behind: int = -1) -> Iterator[ItemRow]:
+        """All items (behind a position) in order of the input, streamed."""
+        return self._paged("items_after", behind)
+
+    def payloads(self) -> Iterator[Json]:
+        """Of all items that are still in the input, in its order, streamed."""
+        return (unpack(payload) for payload, _ in self.streamed("payloads"))
+
+    def ended_after(self, position: int) -> list[ItemRow]:
+        """The next items behind a position, in order, up to one that has not ended, and so many at most that they are quickly read."""
+        rows = self.all("items_after", position, PAGE)
+        return [self._row(row) for row in takewhile(lambda row: _STATES[row[3]].final, rows)]
+
+    def unwritten(self) -> Iterator[ItemRow]:
+        """Ended items whose output line is not known to be on disk."""
+        return self._paged("unwritten_items")
+
+    def finished(self, state: str | None = None) -> Iterator[FinishedItem]:
+        """Ended items (in that state), in order of the input, streamed."""
+        for row in self.items():
+            if row.state.final and (state is None or row.state == state):
+                yield row.finished()
+
+    def steps(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
+        """An attempt's steps in order of recording."""
+        rows = self.all("steps_of_attempt", item_number, attempt)
+        try:
+            return [_step(*row) for row in rows]
+        except DamagedBlob as error:
+            raise DamagedBlob(f"{self._path}: a step of item {item_number}: {error}") from error
+
+    def states(self, position: int, limit: int) -> list[tuple[int, str, str | None]]:
+        """(position, state, reason) of items behind a position, in order, without those that left the input."""
+        return [(place, state, reason) for place, state, reason in self.all("states_after", position, limit)]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many items are in each state, by reason or cause."""
+        counts = {(state, detail): items for state, detail, items in self.all("count_by_state")}
+        if unknown := {state for state, _ in counts} - _STATES.keys():
+            raise RunError(f"{self._path}: damaged: there is no state {unknown.pop()!r}")
+        return counts
+
+    def usage(self) -> Usage:
+        """What the run has used since it began, interrupted and abandoned attempts included."""
+        row = self.one("get_usage")
+        usage = Usage(*row) if row else Usage()
+        return usage if isfinite(usage.cost) else replace(usage, cost=0.0, unpriced_calls=usage.calls)
+
+    def working_seconds(self) -> float:
+        """How long anyone worked on the run, all sessions together."""
+        row = self.one("working_seconds")
+        return float(row[0]) if row else 0.0
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read inside is of one moment, whatever the owner writes meanwhile.
+
+        Only where the journal has a write-ahead log: elsewhere a reader that stays would keep the owner from writing.
+        """
+        holds = self.hinders_nobody()
+        with storage_errors(self._path):
+            if holds:
+                self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if holds:
+                self._connection.rollback()
+
+    def streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a named query, one at a time. The query takes (position, limit) and gives the position as its last column."""
+        position, row = -1, None
+        while True:
+            with storage_errors(self._path):
+                for row in self._connection.execute(queries()[query], (position, PAGE)):
+                    yield row
+            if row is None or row[-1] == position:
+                return
+            position = row[-1]
+
+    def _row(self, row: tuple[Any, ...]) -> ItemRow:
+        try:
+            return item_row(row)
+        except DamagedBlob as error:
+            raise DamagedBlob(f"{self._path}: {error}") from error
+
+    def _paged(self, query: str, position: int = -1) -> Iterator[ItemRow]:
+        while rows := self.all(query, position, PAGE):
+            for row in rows:
+                yield self._row(row)
+            position = rows[-1][-1]
+
+
+def has_journal(folder: Path) -> bool:
+    """Whether there is a journal in a folder. Found out by one look, as it may just be made. Raises RunError if something that is no file
+    is in its place (a folder, a pipe, a link to nowhere), OSError for a folder that can't be looked into."""
+    journal = folder / JOURNAL
+    try:
+        if stat.S_ISREG(os.stat(journal).st_mode):
+            return True
+    except (FileNotFoundError, NotADirectoryError):
+        if not journal.is_symlink():
+            return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        if error.errno != errno.ELOOP:
+            raise
+    raise RunError(f"{journal}: not a plain file")
+
+
+def run_id_of(folder: Path) -> str:
+    """The identity of the run in a folder. Raises RunError if there is none."""
+    reader = JournalReader(folder)
+    try:
+        return str(reader.meta("run_id"))
+    finally:
+        reader.close()
+
+
+def _step(
+    attempt: int,
+    scope: str,
+    seq: int,
+    kind: str,
+    request: bytes,
+    output: bytes,
+    started: float,
+    ended: float,
+    usage: bytes | None,
+) -> RecordedStep:
+    found = unpack(usage) if usage else {}
+    return RecordedStep(attempt, scope, seq, kind, unpack(request), unpack(output), started, ended, found)
+
+
+def item_row(row: tuple[Any, ...]) -> ItemRow:
+    """A row of the ``items`` queries, decoded."""
+    (
+        number,
+        key,
+        payload,
+        state,
+        attempt,
+        performances,
+        failures,
+        reason,
+        cause,
+        message,
+        record,
+        started,
+        ended,
+        position,
+    ) = row
+    try:
+        return ItemRow(
+            number,
+            key,
+            unpack(payload),
+            _STATES[state],
+            attempt,
+            performances,
+            failures,
+            reason,
+            cause,
+            message,
+            unpack(record) if record else None,
+            started,
+            ended,
+            position,
+        )
+    except DamagedBlob as error:
+        raise DamagedBlob(f"item {number}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise DamagedBlob(f"item {number}: its row in {JOURNAL} is damaged; restore the file from a copy") from error

@@ -1,0 +1,1 @@
+"""Graders that are a person's programs or Python functions."""

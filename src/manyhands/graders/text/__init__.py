@@ -1,0 +1,1 @@
+"""Graders that look at the text of an answer."""

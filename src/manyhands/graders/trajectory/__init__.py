@@ -1,0 +1,1 @@
+"""Graders that look at what an agent did on the way."""

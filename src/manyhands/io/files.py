@@ -1,0 +1,195 @@
+"""Files done safely: written aside and renamed, removed whatever they contain.
+
+A disk that is full. If a sandbox has just filled it, whoever watches that sandbox is about to end it and to remove its files.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from manyhands.core.digests import digest
+from manyhands.core.errors import StorageError
+from manyhands.core.redaction import KNOWN
+
+MAX_FOLDER_NAME = 80
+"""Bytes of what an agent is, as part of a folder's name."""
+
+
+def folder_name(text: str, longest: int = MAX_FOLDER_NAME) -> str:
+    """A text as part of a folder's name: separators become hyphens, as in the original's names. Of one with more than so many bytes the
+    beginning stays, and a mark that tells it from others."""
+    safe = "".join(mark if mark.isprintable() and mark not in '*?[]<>|"\\' else "-" for mark in text.replace("/", "-"))
+    if len(safe.encode()) <= longest:
+        return safe
+    mark = digest("folder", text).hex()[:8]
+    return f"{safe.encode()[: longest - 9].decode(errors='ignore')}-{mark}"
+
+
+BLOCK = 1 << 18
+"""Bytes that are written to such a file at once."""
+_ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
+_serial = count()
+_MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
+_CLOCKS_DIFFER = 5.0
+"""Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[TextIO]:
+    """A text file to write; it takes the place of ``path`` only when all of it is on disk.
+
+    Raises StorageError if that fails, and then ``path`` is as it was.
+    """
+    with bytes_written_aside(path) as binary:
+        handle = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
+        try:
+            yield handle
+            handle.flush()
+        finally:
+            handle.detach()
+
+
+@contextmanager
+def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
+    """The like for bytes."""
+    aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
+    try:
+        with aside.open("wb", buffering=BLOCK) as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder for its owner alone; one that is there already gets to be so. Raises OSError."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    keep_private(folder)
+
+
+def keep_private(folder: Path) -> None:
+    """Take a folder that is there already away from everybody but its owner. Raises OSError."""
+    mode = folder.lstat().st_mode
+    if stat.S_ISDIR(mode) and stat.S_IMODE(mode) != stat.S_IRWXU:
+        folder.chmod(stat.S_IRWXU)
+
+
+def remove_asides(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that are gone were writing aside in a folder (in place of a file of that name) when they were killed."""
+    for path in folder.iterdir():
+        writer = _ASIDE.fullmatch(path.name)
+        if writer is not None and name in (None, writer[1]) and not _may_be_writing(path, int(writer[2])):
+            path.unlink(missing_ok=True)
+
+
+def _may_be_writing(path: Path, process: int) -> bool:
+    """Whether a process lives, and may have begun the file: its number may have been another one's before (see proc(5) for ``stat``)."""
+    try:
+        written = path.stat().st_mtime
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return Path("/proc", str(process)).exists()
+    state, started = fields[0], int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return state not in "ZX" and time.time() - uptime + started <= written + _CLOCKS_DIFFER
+
+
+def mask_secrets(path: Path) -> None:
+    """Turn secrets into asterisks in a file that something of a person's own has written, best effort. Neither a link nor a file with
+    further names is touched, since these may lead anywhere."""
+    if not KNOWN:
+        return
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                for offset in range(0, status.st_size, _MASKED_AT_ONCE):
+                    data = os.pread(descriptor, _MASKED_AT_ONCE + _OVERLAP, offset)
+                    if (masked := KNOWN.masked(data)) != data:
+                        os.pwrite(descriptor, masked, offset)
+        finally:
+            os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, also one with read-only folders in it; symbolic links are removed, not followed. What can't be removed stays."""
+
+    def unlock(function: Callable[..., Any], path: str, _: Any) -> None:
+        try:
+            _unlock(os.path.dirname(path))
+            if not os.path.islink(path) and os.path.isdir(path):
+                _unlock(path)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                function(path)
+        except OSError:
+            return
+
+    try:
+        shutil.rmtree(folder, onerror=unlock)
+    except RecursionError:  # a program that made folders within folders without end; rm follows them to any depth
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
+
+
+def _unlock(folder: str) -> None:
+    """Give ourselves all rights on a folder; a link in its place is left alone. Raises OSError."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
+    finally:
+        os.close(descriptor)
+
+
+SECONDS = 10.0
+"""How long a run waits for room on a disk, at most."""
+WATCHED = "workspaces/*/disk_use"
+"""Files that are there while a run's sandboxes are watched (``sandboxes.files.disk_watch``)."""
+
+
+class Patience:
+    """Whether to try a write of a run's own files again. ``folder``: the run's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._since: float | None = None
+
+    def worth_waiting(self, error: Exception) -> bool:
+        """Whether a write that failed may succeed soon. To be asked at each failure, and ``over`` to be called at each success."""
+        if not is_full(error) or next(self._folder.glob(WATCHED), None) is None:
+            return False
+        if self._since is None:
+            self._since = time.monotonic()
+        return time.monotonic() - self._since < SECONDS
+
+    def over(self) -> None:
+        self._since = None
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error says that no room is left, or no quota."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,165 @@
+"""What tables of every format share: rows, columns, opening files, and the wording of what is wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, Self, cast
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+
+Values = list[Json]
+
+
+Kind = Literal["string", "integer", "number", "boolean", "json"]
+"""What the values of a column are; ``json``: anything, shown as JSON text."""
+
+
+TableFormat = Literal["csv", "jsonl", "parquet"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """What a job records about its table. ``headers``: the columns in order. ``encoding`` and ``delimiter``: of a CSV table.
+    ``arrow_schema``: of a Parquet table, its schema in Arrow's IPC format as base64 text."""
+
+    path: str
+    format: TableFormat
+    headers: tuple[str, ...]
+    encoding: str | None = None
+    delimiter: str | None = None
+    arrow_schema: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "headers": list(self.headers)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(**{**value, "headers": tuple(value["headers"])})
+
+
+Unit = Literal["line", "row"]
+"""What the numbers of a table count: lines of its file, or its rows."""
+
+MAX_LENGTH = 128 << 20
+"""The longest line, and the longest cell, in characters."""
+
+GZIP_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a damaged ``.gz`` file raises."""
+
+_SHOWN_NAME = 80
+_SHOWN_COLUMNS = 50
+
+
+class RawRow(NamedTuple):
+    """A row as its table has it. ``line``: where it begins, from 1. ``problem``: why it can't be used; ``cells`` are then
+    those that could be read, possibly fewer or more than there are columns."""
+
+    line: int
+    cells: Sequence[Json]
+    problem: str | None = None
+
+
+class Table(Protocol):
+    """A table whose columns are known. ``path`` is as it was given."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def info(self) -> TableInfo: ...
+
+    @property
+    def unit(self) -> Unit: ...
+
+    def rows(self) -> Iterator[RawRow]:
+        """All rows in order, streamed, from the beginning each time; rows without any content are left out.
+
+        Raises UserError, naming the file and the place, if the rest of the file can't be read.
+        """
+        ...
+
+
+def unreadable(path: Path, why: object) -> UserError:
+    """The error for a file that can't be read at all."""
+    return UserError(f"failed to read csv input {path.absolute()}: {why}")
+
+
+def at(path: Path, number: int, problem: str, unit: Unit = "line") -> str:
+    """``FILE, line 7: PROBLEM``."""
+    return f"{path}, {unit} {number}: {problem}"
+
+
+def shown(name: str) -> str:
+    """A column's name for an error of one line: as it is where that is clear, quoted otherwise."""
+    clear = name.isprintable() and name == name.strip() and "," not in name
+    text = name if clear and name else repr(name)
+    return text if len(text) <= _SHOWN_NAME else f"{text[:_SHOWN_NAME]}…"
+
+
+def check_file(path: Path) -> None:
+    """Raises UserError unless the path is a regular file that can be opened."""
+    if str(path) == "-":
+        raise unreadable(path, "a table can't come from standard input, because it is read more than once; give a file")
+    if "\0" in str(path):
+        raise unreadable(path, "no file has such a name")
+    with reading(path):
+        if path.is_dir():
+            raise unreadable(path, "it is a directory")
+        if path.exists() and not path.is_file():
+            raise unreadable(path, "not a regular file")
+        with path.open("rb"):
+            return
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what opening and reading a file raises into a UserError."""
+    try:
+        yield
+    except (OSError, *GZIP_DAMAGE) as error:
+        raise unreadable(path, getattr(error, "strerror", None) or first_line(error)) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line of bounded length."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A file's content, unpacked where the name ends in ``.gz``."""
+    if path.name.lower().endswith(".gz"):
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def check_headers(where: str, headers: Sequence[str]) -> None:
+    """Raises UserError for a name that is blank or comes twice. ``where``: the file, and the line if it has any."""
+    places: dict[str, int] = {}
+    for place, name in enumerate(headers, 1):
+        if not name.strip():
+            raise UserError(f"{where}: the name of column {place} is empty")
+        if name in places:
+            problem = f"csv header {shown(name)} is duplicated (columns {places[name]} and {place})"
+            raise UserError(f"{where}: {problem}")
+        places[name] = place
+
+
+def known_columns(name: str, headers: Sequence[str]) -> str:
+    """What to say behind a name that no column has: the nearest one, and all of them."""
+    near = _nearest(name, headers)
+    meant = f" (did you mean {shown(near)}?)" if near else ""
+    more = f" and {len(headers) - _SHOWN_COLUMNS} more" if len(headers) > _SHOWN_COLUMNS else ""
+    return f"{meant}; the columns are: {', '.join(map(shown, headers[:_SHOWN_COLUMNS]))}{more}"
+
+
+def _nearest(name: str, headers: Sequence[str]) -> str | None:
+    wanted = name.strip().casefold()
+    same = next((header for header in headers if header.strip().casefold() == wanted), None)
+    return same or next(iter(get_close_matches(name[:_SHOWN_NAME], headers[:1000], 1)), None)

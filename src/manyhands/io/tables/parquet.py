@@ -1,0 +1,169 @@
+"""Values of Arrow columns as JSON.
+
+What JSON has no type for becomes text from which the exact value can be read again: dates, times and timestamps in ISO 8601 (those with
+a time zone in UTC, ``+00:00`` behind), durations as ISO 8601 seconds (``PT1.5S``), decimals with all their digits, bytes as base64,
+floats that are no numbers as ``NaN``, ``Infinity`` and ``-Infinity``. Lists and structs keep their shape; a map is a list of objects
+with ``key`` and ``value``. Dictionaries' values are written out; extension types count as what they are stored as.
+
+Only for use where pyarrow is installed.
+
+Parquet tables, read in batches through pyarrow (the extra ``datasets``); ``parquet_values`` says how values become JSON.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.io.tables.base import RawRow, TableInfo, Unit, check_headers, first_line, reading
+
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+"""Digits behind the point of a second, by Arrow's unit."""
+
+
+def json_values(array: Any) -> list[Json]:
+    """The values of an Arrow array as JSON."""
+    import pyarrow
+
+    kind, types = array.type, pyarrow.types
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return json_values(array.storage)
+    if types.is_dictionary(kind):
+        return json_values(array.dictionary_decode())
+    if types.is_map(kind):
+        return _lists(array.cast(pyarrow.list_(pyarrow.struct([kind.key_field, kind.item_field]))))
+    if types.is_nested(kind):
+        return _structs(array) if types.is_struct(kind) else _lists(array)
+    if types.is_temporal(kind):
+        return _times(array)
+    plain = _plain(kind)
+    values: list[Json] = array.to_pylist()
+    return values if plain is None else [None if value is None else plain(value) for value in values]
+
+
+def _plain(kind: Any) -> Callable[[Any], Json] | None:
+    """What makes JSON of a value of a simple type; None where it is JSON already."""
+    from pyarrow import types
+
+    if types.is_floating(kind):
+        return _number
+    if types.is_decimal(kind):
+        return lambda value: format(value, "f")
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_null(kind):
+        return None
+    return _text
+
+
+def _number(value: float) -> Json:
+    if isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else b64encode(value).decode()
+
+
+def _lists(array: Any) -> list[Json]:
+    """Lists of any kind. The values of all of them are turned into JSON at once, and then cut into lists again."""
+    import pyarrow.compute
+
+    values = iter(json_values(array.flatten()))  # without those of lists that are null
+    lengths = pyarrow.compute.list_value_length(array).to_pylist()
+    return [None if length is None else list(islice(values, length)) for length in lengths]
+
+
+def _structs(array: Any) -> list[Json]:
+    names = [field.name for field in array.type]
+    columns = [json_values(column) for column in array.flatten()]
+    valid = array.is_valid().to_pylist()
+    rows: Iterator[tuple[Json, ...]] = zip(*columns, strict=True) if columns else iter([()] * len(valid))
+    return [dict(zip(names, row, strict=True)) if is_valid else None for is_valid, row in zip(valid, rows, strict=True)]
+
+
+def _times(array: Any) -> list[Json]:
+    """Dates, times of day, timestamps and durations. Arrow's own text is used, because Python's types hold no nanoseconds and few years."""
+    import pyarrow
+
+    kind, types = array.type, pyarrow.types
+    if types.is_duration(kind):
+        ticks = array.cast(pyarrow.int64()).to_pylist()
+        return [None if count is None else _duration(count, _DIGITS[kind.unit]) for count in ticks]
+    suffix = ""
+    if types.is_timestamp(kind):
+        suffix = "" if kind.tz is None else "+00:00"
+        array = array.cast(pyarrow.timestamp(kind.unit))  # in UTC
+    texts = array.cast(pyarrow.string()).to_pylist()
+    return [None if text is None else text.replace(" ", "T") + suffix for text in texts]
+
+
+def _duration(count: int, digits: int) -> str:
+    seconds, fraction = divmod(abs(count), 10**digits)
+    point = f".{fraction:0{digits}}".rstrip("0") if fraction else ""
+    return f"{'-' if count < 0 else ''}PT{seconds}{point}S"
+
+
+_BATCH = 1000
+"""Rows that are held at once, at most."""
+_BATCH_BYTES = 16 << 20
+_BUFFER = 1 << 20
+"""Bytes of a column that are read at once, so that a large row group is never held whole."""
+
+
+class ParquetTable:
+    """A Parquet file whose schema has been read."""
+
+    unit: Unit = "row"
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError if the file can't be read, has no usable columns, or pyarrow is not installed."""
+        self.path = path
+        with self._opened() as file:
+            schema = file.schema_arrow
+        if not schema.names:
+            raise UserError(f"{path}: csv input must include a header row: here, a column")
+        check_headers(str(path), schema.names)
+        serialised = b64encode(schema.serialize().to_pybytes()).decode()
+        self.info = TableInfo(str(path.absolute()), "parquet", tuple(schema.names), arrow_schema=serialised)
+
+    def rows(self) -> Iterator[RawRow]:
+        numbers = count(1)
+        with self._opened() as file:
+            if tuple(file.schema_arrow.names) != self.info.headers:
+                raise UserError(f"{self.path}: the columns changed since the table was opened")
+            for batch in file.iter_batches(batch_size=_batch_rows(file.metadata)):
+                columns = [json_values(column) for column in batch.columns]
+                yield from (RawRow(next(numbers), cells) for cells in zip(*columns, strict=True))
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise UserError(
+                f"{self.path}: reading a .parquet table needs more libraries: pip install 'manyhands[datasets]'"
+            ) from None
+        try:
+            with reading(self.path), _file(parquet, self.path) as file:
+                yield file
+        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+            raise UserError(f"{self.path}: not a readable Parquet file: {first_line(error)}") from error
+
+
+def _file(parquet: Any, path: Path) -> Any:
+    return parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+
+
+def _batch_rows(metadata: Any) -> int:
+    """How many rows to hold at once: fewer where rows are large."""
+    size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    rows: int = metadata.num_rows
+    return max(1, min(_BATCH, _BATCH_BYTES * rows // max(size, 1)))

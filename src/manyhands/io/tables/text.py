@@ -1,0 +1,128 @@
+"""Text files of any encoding: which one it is, their lines, and finding what does not decode."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Generator
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+from manyhands.core.errors import UserError
+from manyhands.io.tables.base import GZIP_DAMAGE, MAX_LENGTH, at, open_bytes
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_ERRORS = "surrogateescape"
+_BLOCK = 1 << 16
+_HINT = "if the file has another encoding, name it with --encoding"
+
+
+def choose_encoding(path: Path, given: str | None) -> str:
+    """The encoding to read a file with, by its usual name: the one given, else what its byte order mark says, else UTF-8.
+
+    Raises UserError if Python knows no such text encoding.
+    """
+    if given is not None:
+        return _known(given)
+    with open_bytes(path) as stream:
+        beginning = stream.read(4)
+    return next((name for mark, name in _MARKS if beginning.startswith(mark)), "utf-8")
+
+
+def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, None, None]:
+    """The lines of a file with their ends as they are, without any U+FEFF before the first. ``newline``: empty to end
+    lines at LF, CRLF and CR, or the only end there is.
+
+    A byte that does not decode becomes a lone surrogate, which ``undecoded`` finds, so that it spoils one row only.
+
+    Raises UserError, naming the line, where the encoding has no room for that, where compressed data is damaged, and for a
+    line longer than MAX_LENGTH.
+    """
+    number, ends = 1, newline or ("\n", "\r")
+    try:
+        with TextIOWrapper(open_bytes(path), encoding, errors=_ERRORS, newline=newline) as stream:
+            readline = stream.readline
+            line = readline(MAX_LENGTH).lstrip("\ufeff")
+            while line:
+                if len(line) >= MAX_LENGTH and not line.endswith(ends):
+                    raise UserError(at(path, number, f"longer than {MAX_LENGTH >> 20} MiB"))
+                yield line
+                number += 1
+                line = readline(MAX_LENGTH)
+    except UnicodeError:
+        number = undecodable_line(path, encoding, newline)
+        raise UserError(at(path, number, f"holds bytes that are not {encoding} text; {_HINT}")) from None
+    except GZIP_DAMAGE as error:
+        raise UserError(at(path, number, f"the compressed data is damaged from here on: {error}")) from error
+
+
+def undecoded(text: str, encoding: str) -> str | None:
+    """What is wrong with text that came from ``text_lines``, if anything is."""
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"the byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"the character U+{code:04X}"
+        return f"{what} is not {encoding} text; {_HINT}"
+    return None
+
+
+def undecodable_line(path: Path, encoding: str, newline: str = "") -> int:
+    """The number of the line where a file stops being text of an encoding; ``newline`` as for ``text_lines``.
+
+    Only for files of which that is known: all is read again from the beginning, and the last part byte by byte.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)(_ERRORS)
+    count = _LineCount(newline)
+    with open_bytes(path) as stream:
+        while block := stream.read(_BLOCK):
+            before = decoder.getstate()
+            try:
+                count.add(decoder.decode(block))
+            except UnicodeError:
+                decoder.setstate(before)
+                _decode_slowly(decoder, block, count)
+                break
+    return count.line
+
+
+def _decode_slowly(decoder: codecs.IncrementalDecoder, block: bytes, count: _LineCount) -> None:
+    try:
+        for place in range(len(block)):
+            count.add(decoder.decode(block[place : place + 1]))
+    except UnicodeError:
+        return
+
+
+class _LineCount:
+    """Counts lines; ``newline`` as for ``text_lines``. ``line``: the number of the line that the text so far ends in."""
+
+    def __init__(self, newline: str) -> None:
+        self.line = 1
+        self._newline = newline
+        self._after_return = False
+
+    def add(self, text: str) -> None:
+        if self._newline:
+            self.line += text.count(self._newline)
+        elif text:
+            self.line += text.count("\n") + text.count("\r") - text.count("\r\n")
+            self.line -= self._after_return and text[0] == "\n"
+            self._after_return = text[-1] == "\r"
+
+
+def _known(name: str) -> str:
+    try:
+        TextIOWrapper(BytesIO(), name).detach()
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):  # ValueError: a NUL in the name
+        raise UserError(
+            f"unknown encoding {name!r}; known are, for example: utf-8, cp1252, iso-8859-1, utf-16"
+        ) from None

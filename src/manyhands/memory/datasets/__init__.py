@@ -1,1 +1,0 @@
-"""The kinds of tests. ``manyhands.memory.dataset_registry`` knows them all."""

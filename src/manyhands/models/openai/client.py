@@ -1,0 +1,376 @@
+"""The body of an HTTP answer, up to a bound.
+
+Any OpenAI-compatible endpoint, over aiohttp.
+
+aiohttp is used directly because this is the hot path: a tenth of the CPU per call of the vendors' clients (measured).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from manyhands.core.clock import Clock
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.redaction import KNOWN, protect
+from manyhands.core.text import one_line
+from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.engine.contract import CallReport, Limits
+from manyhands.models.openai.errors import (
+    Problem,
+    Retries,
+    classify,
+    classify_payload,
+    page_instead,
+    parse_rate_headers,
+    read_json,
+)
+from manyhands.models.openai.request import Endpoint, input_tokens, request_body, request_headers, writes_cache
+from manyhands.models.openai.response import UNBEGUN, Unreadable, parse_completion, reported_usage, tells_usage
+from manyhands.models.pricing import BOUNDED_ANSWER, FREE, PriceTable
+from manyhands.models.protocol import ChatRequest, Completion
+
+
+class TooLarge(ValueError):
+    """The body passes the bound."""
+
+
+async def answer_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """All of an answer's body, unpacked. Raises TooLarge, and what aiohttp raises."""
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := await response.content.readany():
+        size += len(chunk)
+        if size > max_bytes:
+            response.close()
+            raise TooLarge(f"the answer is larger than {max_bytes:,} bytes")
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+LONGEST_RATE_LIMIT_WAIT = 1800.0
+"""Seconds in all for which one call waits for rate limits."""
+LONGEST_RETRY_AFTER = 60.0
+"""Seconds that a server error's ``Retry-After`` is honoured for at most."""
+LONGEST_SAID = 1000
+"""Characters of what a problem says that are told at once."""
+LARGEST_RESPONSE = 64 * 1024 * 1024
+LONGEST_CONNECT = 10.0
+"""Seconds for a connection at most. A host that drops what it gets is told, and tried again, long before a call's own time is over."""
+_TIMED_OUT = 408
+_OF_CONTENT = (400, 422)
+"""HTTP statuses of what is wrong with one request, though some servers say so of a model that they don't have."""
+_NOT_THERE = (404, 405)
+_UNBEGUN_TOLD = (
+    "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
+    "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
+)
+_OF_BOUND = re.compile(r"max_(completion_)?tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """What one HTTP exchange came to: a completion or a problem, and what the limiter should know."""
+
+    report: CallReport
+    completion: Completion | None = None
+    problem: Problem | None = None
+
+
+class OpenAIChatModel:
+    """A ``ChatModel`` at ``base_url``, which is used with or without a key.
+
+    ``retries``: how failed calls are tried again. ``simulated``: whether the answers are known to come from the simulated
+    model. ``max_tokens``: is sent with calls that name none, so that a budget can rely on it. Connections are pooled; the
+    pool is opened by the first call, in its loop.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        prices: PriceTable | None = None,
+        retries: Retries | None = None,
+        longest_rate_limit_wait: float = LONGEST_RATE_LIMIT_WAIT,
+        longest_connect: float = LONGEST_CONNECT,
+        largest_response: int = LARGEST_RESPONSE,
+        simulated: bool = False,
+        max_tokens: int | None = None,
+    ) -> None:
+        self.endpoint = Endpoint.of(base_url)
+        protect([api_key] if api_key else [])
+        self._prices = prices or PriceTable()
+        self._retries = retries or Retries()
+        self._longest_rate_limit_wait = longest_rate_limit_wait
+        self._longest_connect = longest_connect
+        self._largest_response = largest_response
+        self._simulated = simulated
+        self._max_tokens = max_tokens
+        self._session: aiohttp.ClientSession | None = None
+        self._headers = request_headers(self.endpoint, api_key or None)
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+        key_hash = hashlib.blake2b((api_key or "").encode(), digest_size=4).hexdigest()
+        self.limit_key = f"{self.endpoint.shown}#{key_hash}"
+
+    @property
+    def simulated(self) -> bool:
+        return self._simulated
+
+    def worst_case(self, request: ChatRequest) -> Reserve:
+        """What a call may use at most, as far as can be told before it."""
+        request = self._bounded(request)
+        return self._reserve(request, dumps(request_body(request, self.endpoint)))
+
+    async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
+        """Ask, waiting out rate limits and trying again what passes by itself. Raises ItemError."""
+        request = self._bounded(request)
+        body = dumps(request_body(request, self.endpoint))
+        reserve = self._reserve(request, body)
+        began = clock.monotonic()
+        rate_limited_since: float | None = None
+        tries = failures = 0
+        paid = ZERO
+        while True:
+            tried = await self._limited_try(request, body, reserve, limits, clock, failures)
+            tries += 1
+            if tried.completion is not None:
+                # The completion was made for this call alone, so that nobody else sees what is added.
+                tried.completion.extra.update(latency=round(clock.monotonic() - began, 4), tries=tries)
+                return (
+                    replace(tried.completion, usage=tried.completion.usage + paid) if paid.calls else tried.completion
+                )
+            paid = paid + tried.report.usage
+            problem = tried.problem
+            assert problem is not None  # a try comes to one or the other
+            if self._retries.waits_out(problem):
+                now = clock.monotonic()
+                rate_limited_since = now if rate_limited_since is None else rate_limited_since
+                self._check_rate_limit_wait(problem, now - rate_limited_since)
+                continue
+            failures += 1
+            problem = self._retries.judged(problem)
+            if tried.report.again_in is None:
+                raise self._error(self._explained(problem, request), failures)
+            await clock.sleep(tried.report.again_in)
+
+    async def close(self) -> None:
+        """Close the connections. The next call would open new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _limited_try(
+        self, request: ChatRequest, body: bytes, reserve: Reserve, limits: Limits, clock: Clock, failures: int
+    ) -> _Try:
+        """``failures``: how many tries of the call came to nothing before."""
+        permit = await limits.acquire(self.limit_key, reserve)
+        report = CallReport(failed=True, unknown=True)  # if it is cancelled
+        try:
+            tried = await self._try(request, body, clock)
+            if tried.problem is not None:
+                tried = replace(tried, report=self._told(tried.report, tried.problem, failures + 1, body))
+            report = tried.report
+            return tried
+        finally:
+            limits.release(permit, report)
+
+    def _told(self, report: CallReport, problem: Problem, failures: int, body: bytes) -> CallReport:
+        """The report with what the problem says, and with when the call is made again after so many failures."""
+        said = one_line(KNOWN.text(f"{self.endpoint.shown}: {problem.message}"), LONGEST_SAID)
+        again_in = None
+        if not self._retries.waits_out(problem):
+            judged = self._retries.judged(problem)
+            if judged.passing and failures < self._retries.tries:
+                again_in = self._pause(judged, failures, body)
+        by_content = problem.status in _OF_CONTENT
+        return replace(report, said=said, refused=problem.refused, by_content=by_content, again_in=again_in)
+
+    async def _try(self, request: ChatRequest, body: bytes, clock: Clock) -> _Try:
+        try:
+            status, headers, content = await self._exchange(request, body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            problem = Problem(Cause.MODEL_ERROR, self._connection_problem(error, request), passing=True)
+            return _failed(problem, unknown=not isinstance(error, _NEVER_SENT))
+        except TooLarge as error:
+            return _failed(Problem(Cause.MODEL_ERROR, str(error)), unknown=True)
+        if status != 200:
+            problem = self._with_address(classify(status, headers, content, clock.now()))
+            return self._broken(problem, read_json(content), request)
+        return self._read(request, body, headers, content, clock)
+
+    def _read(self, request: ChatRequest, body: bytes, headers: Any, content: bytes, clock: Clock) -> _Try:
+        payload = read_json(content)
+        problem = classify_payload(payload, clock.now()) if payload is not None else page_instead(content)
+        if problem is not None:
+            return self._broken(problem, payload, request)
+        try:
+            completion = parse_completion(
+                payload,
+                model=request.settings.model,
+                prices=self._prices,
+                request_size=len(body),
+                implied_think=request.settings.implied_think,
+            )
+        except Unreadable as error:
+            return self._broken(Problem(Cause.MODEL_ERROR, str(error), passing=True), payload, request)
+        remaining, reset_after = parse_rate_headers(headers, clock.now())
+        # Where the server does not say what a call used, its bill is an estimate, and the budget counts the worst.
+        unknown = not tells_usage(payload)
+        remark = _UNBEGUN_TOLD.format(model=request.settings.model) if UNBEGUN in completion.extra else None
+        report = CallReport(
+            completion.usage, remaining=remaining, reset_after=reset_after, unknown=unknown, remark=remark
+        )
+        return _Try(report, completion)
+
+    def _broken(self, problem: Problem, payload: Json, request: ChatRequest) -> _Try:
+        """An answer without a completion. It costs what it says; if it says nothing, it may have been made all the same, unless the server
+        refused the request."""
+        told = reported_usage(payload, model=request.settings.model, prices=self._prices)
+        if told is not None:
+            return _failed(problem, told)
+        return _failed(problem, unknown=not (problem.rate_limited or _refuses(problem.status)))
+
+    async def _exchange(self, request: ChatRequest, body: bytes) -> tuple[int, Any, bytes]:
+        timeout = self._timeout(request.settings.call_timeout)
+        call = self._opened().post(self.endpoint.url, data=body, timeout=timeout, allow_redirects=False)
+        async with call as response:
+            content = await answer_body(response, self._largest_response)
+            return response.status, response.headers, _without_secrets(content)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                # The limiter bounds the connections.
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=self._headers,
+                proxy=_proxy_for(self.endpoint.base_url),
+            )
+        return self._session
+
+    def _timeout(self, seconds: float) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get(seconds)
+        if timeout is None:
+            timeout = self._timeouts[seconds] = aiohttp.ClientTimeout(
+                total=seconds, connect=min(self._longest_connect, seconds)
+            )
+        return timeout
+
+    def _bounded(self, request: ChatRequest) -> ChatRequest:
+        """The request with the ``max_tokens`` of the run, if it names none of its own."""
+        if self._max_tokens is None or request.settings.max_tokens is not None:
+            return request
+        return replace(request, settings=replace(request.settings, max_tokens=self._max_tokens))
+
+    def _reserve(self, request: ChatRequest, body: bytes) -> Reserve:
+        settings = request.settings
+        asked = input_tokens(request, body)
+        answered = settings.max_tokens or BOUNDED_ANSWER
+        price = self._prices.price(settings.model) or (FREE if self._simulated else None)
+        cache_writes = writes_cache(settings, self.endpoint)
+        model = f"{settings.model} at {self.endpoint.shown}"
+        if price is None:
+            return Reserve(asked + answered, 0.0, model, answered, priced=False)
+        cost = price.worst_case(asked, answered, cache_writes=cache_writes)
+        of_answer = cost - price.worst_case(asked, 0, cache_writes=cache_writes)
+        return Reserve(asked + answered, cost, model, answered, of_answer)
+
+    def _pause(self, problem: Problem, failures: int, body: bytes) -> float:
+        delay = self._retries.pause(failures, hashlib.blake2b(body, digest_size=8).hexdigest())
+        return max(delay, min(problem.retry_after or 0.0, LONGEST_RETRY_AFTER))
+
+    def _check_rate_limit_wait(self, problem: Problem, waited: float) -> None:
+        asked = problem.retry_after or 0.0
+        if waited + asked <= self._longest_rate_limit_wait:
+            return
+        text = f"{self.endpoint.shown}: rate-limited for {waited:.0f} s"
+        if asked:
+            text += f" and asked to wait {asked:.0f} s more"
+        raise ItemError(Cause.RATE_LIMIT, KNOWN.text(f"{text}: {problem.message}"), retry_after=problem.retry_after)
+
+    def _explained(self, problem: Problem, request: ChatRequest) -> Problem:
+        """The problem; if it is about the bound of the answer, which nobody may know of, with what to do about it."""
+        bound = request.settings.max_tokens
+        about = problem.cause is Cause.CONTEXT_OVERFLOW or _OF_BOUND.search(problem.message)
+        if bound is None or bound != self._max_tokens or problem.status is None or not about:
+            return problem
+        hint = f"under the budget, max_tokens is {bound:,}; --max_tokens sets another, on resume with --override=max_tokens"
+        return replace(problem, message=f"{problem.message} ({hint})")
+
+    def _with_address(self, problem: Problem) -> Problem:
+        """The problem; if the address itself may be wrong, with what was asked."""
+        if problem.status not in _NOT_THERE or "model" in problem.message.lower():
+            return problem
+        path = urlsplit(self.endpoint.shown).path
+        mend = "is --base_url right?" if path.strip("/") else "does --base_url lack a path, as /v1?"
+        return replace(problem, message=f"{problem.message} (asked: {self.endpoint.shown}/chat/completions; {mend})")
+
+    def _error(self, problem: Problem, failures: int) -> ItemError:
+        tries = f" ({failures} tries)" if failures > 1 else ""
+        message = f"{self.endpoint.shown}: {problem.message}{tries}"
+        return ItemError(problem.cause, KNOWN.text(message), retry_after=problem.retry_after)
+
+    def _connection_problem(self, error: BaseException, request: ChatRequest) -> str:
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return (
+                f"can't connect: no connection within {min(self._longest_connect, request.settings.call_timeout):g} s"
+            )
+        if isinstance(error, TimeoutError):
+            return f"no answer within {request.settings.call_timeout:g} s"
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return "can't connect: the host name is not known"
+        if isinstance(error, aiohttp.ClientConnectorError):
+            number = error.os_error.errno
+            return f"can't connect: {os.strerror(number) if number else error.os_error}"
+        if isinstance(error, aiohttp.ClientPayloadError):
+            return "the connection broke in the middle of the answer"
+        text = " ".join(KNOWN.text(str(error)).split())
+        return f"the connection broke: {text or type(error).__name__}"
+
+
+_NEVER_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+)
+"""Errors that come before the request is on its way."""
+
+
+def _failed(problem: Problem, usage: Usage = ZERO, *, unknown: bool = False) -> _Try:
+    report = CallReport(
+        usage, failed=True, rate_limited=problem.rate_limited, retry_after=problem.retry_after, unknown=unknown
+    )
+    return _Try(report, problem=problem)
+
+
+def _refuses(status: int | None) -> bool:
+    """Whether an HTTP status means that no answer was made."""
+    return status is not None and 300 <= status < 500 and status != _TIMED_OUT
+
+
+def _without_secrets(content: bytes) -> bytes:
+    """An answer as it may be recorded: a model repeats what a server or a tool showed it, and a server what it was sent."""
+    if not KNOWN.is_in(content):
+        return content
+    payload = read_json(content)
+    return KNOWN.data(content) if payload is None else dumps(KNOWN.json(payload))
+
+
+def _proxy_for(base_url: str) -> str | None:
+    """The proxy that the environment names for a URL, found once rather than for each request."""
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
+        return None
+    return getproxies().get(parts.scheme)

@@ -1,0 +1,1 @@
+"""A model that costs nothing: deterministic, and labelled as simulated."""

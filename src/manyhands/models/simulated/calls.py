@@ -1,0 +1,396 @@
+"""Values that fit a JSON Schema (2020-12 and the drafts before it, as far as tools use them).
+
+The tool calls that the simulated model thinks of.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from manyhands.core.digests import Draws
+from manyhands.core.jsonio import Json, canonical, loads_outside
+
+_DEEPEST = 8
+_FORMATS = {
+    "date": "2024-03-01",
+    "date-time": "2024-03-01T12:00:00Z",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "email": "someone@example.org",
+    "hostname": "example.org",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.org/",
+    "url": "https://example.org/",
+    "uri-reference": "/page",
+    "uuid": "00000000-0000-4000-8000-000000000001",
+    "regex": "a+",
+    "json-pointer": "/a",
+}
+_SAMPLES = (
+    "a", "A", "1", "ab", "abc", "Abc", "ABC", "A1", "a1", "12", "123", "1234", "12345", "a-b", "a_b", "a.b", "A-1",
+    "ABC-123", "abc123", "0", "1.0", "1.0.0", "v1.0.0", "2024-03-01", "12:00", "#aabbcc", "aabbcc", "/a", "./a", "a/b",
+    "a.txt", "+15550100", "555-0100", "someone@example.org", "https://example.org/", "true", "yes",
+    "00000000-0000-4000-8000-000000000001", "",
+)  # fmt: skip
+_TYPE_KEYS = {
+    "object": ("properties", "required", "additionalProperties"),
+    "array": ("items", "prefixItems", "minItems"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "multipleOf", "exclusiveMinimum", "exclusiveMaximum"),
+}
+
+
+def example(schema: Json, draws: Draws, words: Sequence[str] = ("example",)) -> Json:
+    """A value that fits the schema, made from ``words`` where text is free.
+
+    Not every schema can be satisfied this way (``not``, ``if``, rare patterns); then the value fits as far as was tried.
+    """
+    return _Maker(schema, draws, words or ("example",)).value(schema, 0)
+
+
+class _Maker:
+    def __init__(self, root: Json, draws: Draws, words: Sequence[str]) -> None:
+        self._root = root
+        self._draws = draws
+        self._words = words
+
+    def value(self, schema: Json, depth: int) -> Json:
+        if not isinstance(schema, Mapping):
+            return self._draws.pick(self._words)  # True, or nonsense: anything goes
+        schema = self._resolved(schema, depth)
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return self._draws.pick(schema["enum"])
+        return self._of_type(_type_of(schema), schema, depth)
+
+    def _of_type(self, kind: str, schema: Mapping[str, Any], depth: int) -> Json:
+        if kind == "object":
+            return self._object(schema, depth)
+        if kind == "array":
+            return self._array(schema, depth)
+        if kind in ("integer", "number"):
+            return self._number(schema, kind)
+        if kind == "boolean":
+            return self._draws.chance(50)
+        return None if kind == "null" else self._string(schema)
+
+    def _resolved(self, schema: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
+        """The schema with its references followed, its ``allOf`` merged, and one of its alternatives chosen."""
+        for _ in range(_DEEPEST):
+            if "$ref" in schema:
+                target = self._follow(schema["$ref"])
+                schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+            elif schema.get("allOf"):
+                schema = _merged({key: value for key, value in schema.items() if key != "allOf"}, schema["allOf"])
+            elif options := schema.get("anyOf") or schema.get("oneOf"):
+                rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+                schema = _merged(rest, [self._chosen(options, depth)])
+            else:
+                return schema
+        return schema
+
+    def _chosen(self, options: Sequence[Json], depth: int) -> Json:
+        nulls = [option for option in options if isinstance(option, Mapping) and option.get("type") == "null"]
+        if nulls and depth >= _DEEPEST // 2:
+            return nulls[0]
+        return next((option for option in options if option not in nulls), options[0])
+
+    def _follow(self, reference: Json) -> Mapping[str, Any]:
+        target = self._root
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return {}
+        for part in reference[1:].split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            target = target.get(part) if isinstance(target, Mapping) else None
+        return target if isinstance(target, Mapping) else {}
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        required = list(schema.get("required") or ())
+        made: dict[str, Any] = {}
+        for name, inner in properties.items():
+            if name in required or (depth < 2 and inner is not False and self._draws.chance(30)):
+                made[name] = self.value(inner, depth + 1)
+        extra = schema.get("additionalProperties", True)
+        for name in required:
+            if name not in made:
+                made[name] = self.value(extra, depth + 1)
+        self._fill(made, properties, extra, int(schema.get("minProperties") or 0), depth)
+        return made
+
+    def _fill(self, made: dict[str, Any], properties: Mapping[str, Any], extra: Json, least: int, depth: int) -> None:
+        for name, inner in properties.items():
+            if len(made) < least and name not in made:
+                made[name] = self.value(inner, depth + 1)
+        for number in range(least - len(made) if extra is not False else 0):
+            made[f"field_{number + 1}"] = self.value(extra, depth + 1)
+
+    def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        least = int(schema.get("minItems") or 0)
+        most = int(schema.get("maxItems", max(least, 3)))
+        size = max(least, min(most, 1 + self._draws.below(2))) if depth < _DEEPEST else least
+        fixed = schema.get("prefixItems") or []
+        made = [self.value(inner, depth + 1) for inner in fixed[: max(size, least)]]
+        inner = schema.get("items", True)
+        if inner is False:
+            return made
+        seen = {canonical(value) for value in made}
+        for attempt in range(size * 8):
+            if len(made) >= size:
+                break
+            value = self.value(inner, depth + 1)
+            if schema.get("uniqueItems") and canonical(value) in seen:
+                value = _varied(value, inner, attempt)
+                if canonical(value) in seen:
+                    continue
+            seen.add(canonical(value))
+            made.append(value)
+        return made
+
+    def _number(self, schema: Mapping[str, Any], kind: str) -> int | float:
+        low, high = _bounds(schema)
+        step = schema.get("multipleOf")
+        if step:
+            first = math.ceil(low / step - 1e-9) if low is not None else 0 if high is None or high >= 0 else None
+            count = first if first is not None else math.floor((high or 0) / step + 1e-9)
+            multiple = count * step
+            if _excluded(multiple, schema):
+                multiple += step
+            return int(multiple) if kind == "integer" else multiple
+        if kind == "integer":
+            return self._integer(schema, low, high)
+        if low is not None and high is not None:
+            return low + (high - low) * (1 + self._draws.below(9)) / 10 if high > low else low
+        if low is not None:
+            return low + 1.5
+        return high - 1.5 if high is not None else self._draws.below(100) / 4
+
+    def _integer(self, schema: Mapping[str, Any], low: float | None, high: float | None) -> int:
+        least = None if low is None else math.ceil(low)
+        most = None if high is None else math.floor(high)
+        if least is not None and _excluded(least, schema):
+            least += 1
+        if most is not None and _excluded(most, schema):
+            most -= 1
+        if least is None:
+            least = 1 if most is None or most >= 1 else most - 5
+        if most is None:
+            most = least + 9
+        return least + self._draws.below(min(10, max(1, most - least + 1)))
+
+    def _string(self, schema: Mapping[str, Any]) -> str:
+        least = int(schema.get("minLength") or 0)
+        most = schema.get("maxLength")
+        pattern = schema.get("pattern")
+        if isinstance(pattern, str):
+            return _matching(pattern, least, most, self._words)
+        text = _FORMATS.get(str(schema.get("format")))
+        if text is None:
+            text = self._draws.pick(self._words)
+            while len(text) < least:
+                text += " " + self._draws.pick(self._words)
+        return text if most is None else text[: max(int(most), least)]
+
+
+def _type_of(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    if isinstance(kind, str):
+        return kind
+    return next((name for name, keys in _TYPE_KEYS.items() if any(key in schema for key in keys)), "string")
+
+
+def _merged(schema: Mapping[str, Any], others: Sequence[Json]) -> dict[str, Any]:
+    made = dict(schema)
+    for other in others:
+        if not isinstance(other, Mapping):
+            continue
+        for key, value in other.items():
+            if key == "properties" and isinstance(made.get(key), Mapping):
+                made[key] = {**made[key], **value}
+            elif key == "required" and key in made:
+                made[key] = [*made[key], *(name for name in value if name not in made[key])]
+            elif key in ("minimum", "minLength", "minItems") and key in made:
+                made[key] = max(made[key], value)
+            elif key in ("maximum", "maxLength", "maxItems") and key in made:
+                made[key] = min(made[key], value)
+            else:
+                made[key] = value
+    return made
+
+
+def _bounds(schema: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if _is_number(schema.get(key))]
+    highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if _is_number(schema.get(key))]
+    return (max(lows) if lows else None), (min(highs) if highs else None)
+
+
+def _excluded(value: float, schema: Mapping[str, Any]) -> bool:
+    return value == schema.get("exclusiveMinimum") or value == schema.get("exclusiveMaximum")
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _varied(value: Json, schema: Json, attempt: int) -> Json:
+    if isinstance(schema, Mapping) and (schema.get("enum") or "const" in schema):
+        return value
+    if isinstance(value, str):
+        return f"{value}{attempt + 1}"
+    if _is_number(value):
+        return value + attempt + 1
+    return value
+
+
+def _matching(pattern: str, least: int, most: Json, words: Sequence[str]) -> str:
+    try:
+        compiled = re.compile(pattern)
+    except re.error:
+        return words[0]
+    for text in (*words, *_SAMPLES):
+        for candidate in (text, text * 4, text * 16):
+            if least <= len(candidate) and (most is None or len(candidate) <= most) and compiled.search(candidate):
+                return candidate
+    return words[0]
+
+
+Files = dict[str, str]
+"""Files written earlier in the conversation with ``write_file``: path to content, in order of writing."""
+Maker = Callable[[Draws, Sequence[str], Files], dict[str, Any] | None]
+"""Makes arguments that make sense, or None if the tool does not help at this point."""
+
+NEVER = ("process", "clarify")
+"""Tools that are no use to a program that has started no process and knows no person."""
+_PLAIN = re.compile(r"[\w./]+")
+"""Paths that mean themselves in a shell."""
+_EXTENSIONS = ("txt", "md", "csv")
+
+
+def written_files(messages: Sequence[Mapping[str, Any]]) -> Files:
+    """What the conversation's ``write_file`` calls have written so far."""
+    files: Files = {}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            function = call.get("function") or {}
+            if function.get("name") == "write_file":
+                _note(files, function.get("arguments"))
+    return files
+
+
+def _note(files: Files, text: Json) -> None:
+    try:
+        arguments = loads_outside(text)
+    except (TypeError, ValueError):
+        return
+    if isinstance(arguments, dict) and isinstance(arguments.get("path"), str):
+        files[arguments["path"]] = str(arguments.get("content", ""))
+
+
+def arguments_for(tool: Mapping[str, Any], draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
+    """Arguments for a tool object of chat completions: sensible ones for the tools that every agent has, else any that fit
+    its schema. None if the tool does not help now."""
+    function = tool.get("function") or {}
+    schema = function.get("parameters")
+    schema = schema if isinstance(schema, Mapping) else {"type": "object"}
+    maker = _MAKERS.get(str(function.get("name")))
+    if maker is not None:
+        made = maker(draws, words, files)
+        if made is None:
+            return None
+        if fits_roughly(made, schema):
+            return made
+    value = example({"type": "object", **schema}, draws, words)
+    return value if isinstance(value, dict) else {}
+
+
+def fits_roughly(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Whether the schema knows all these arguments and requires no others: another tool may go by the same name."""
+    properties = schema.get("properties")
+    return (
+        isinstance(properties, Mapping)
+        and all(name in properties for name in arguments)
+        and all(name in arguments for name in schema.get("required") or ())
+    )
+
+
+def _terminal(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+    number = 3 + draws.below(40)
+    text = " ".join(words)
+    name = f"{words[0]}_{draws.below(1000)}.list"
+    commands = (
+        f"seq 1 {number} | awk '{{ total += $1 }} END {{ print total }}'",
+        f"printf '%s\\n' {text} | sort | uniq -c | awk '{{ print $2, $1 }}'",
+        f"printf '%s\\n' {text} > {name} && wc -l < {name}",
+        f"echo {text} | tr a-z A-Z",
+        f"echo $(( {number} * {number + 7} ))",
+        f"seq 1 {number} > {name} && sort -rn {name} | head -n 3",
+        f"echo {text} | wc -w",
+        f"printf '%s\\n' {text} | awk '{{ print length($0), $0 }}' | sort -rn | head -n 2",
+    )
+    newest = next((path for path in reversed(files) if _PLAIN.fullmatch(path)), None)
+    if newest is not None and draws.chance(40):
+        return {"command": f"wc -c < {newest}"}
+    return {"command": draws.pick(commands)}
+
+
+def _write_file(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+    path = f"{draws.pick(words)}_{draws.below(1000)}.{draws.pick(_EXTENSIONS)}"
+    lines = [f"{number}. {draws.pick(words)} {draws.below(100)}" for number in range(1, 3 + draws.below(4))]
+    return {"path": path, "content": f"Notes on {' '.join(words)}\n" + "\n".join(lines) + "\n"}
+
+
+def _read_file(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
+    return {"path": draws.pick(list(files))} if files else None
+
+
+def _search_files(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
+    return {"pattern": draws.pick(words), "path": draws.pick(list(files))} if files else None
+
+
+def _patch(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any] | None:
+    for path, content in files.items():
+        lines = content.splitlines()
+        # A line that stands once: several tools refuse to replace what is ambiguous.
+        line = next((line for line in lines[1:] if content.count(line) == 1), None)
+        if line is not None:
+            return {"mode": "replace", "path": path, "old_string": line, "new_string": f"{line} (checked)"}
+    return None
+
+
+def _execute_code(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+    numbers = [draws.below(100) for _ in range(4)]
+    codes = (
+        f"numbers = {numbers}\nprint(sum(numbers), max(numbers))",
+        f"words = {list(words)!r}\nprint(sorted(words, key=len)[-1], sum(map(len, words)))",
+        f"print([n * n for n in range(1, {3 + draws.below(6)})])",
+    )
+    return {"code": draws.pick(codes)}
+
+
+def _todo(draws: Draws, words: Sequence[str], files: Files) -> dict[str, Any]:
+    steps = ("look into", "work on", "check")
+    states = ("in_progress", "pending", "pending")
+    return {
+        "todos": [
+            {"id": str(number), "content": f"{step} {draws.pick(words)}", "status": state}
+            for number, (step, state) in enumerate(zip(steps, states, strict=True), 1)
+        ]
+    }
+
+
+_MAKERS: dict[str, Maker] = {
+    "terminal": _terminal,
+    "write_file": _write_file,
+    "read_file": _read_file,
+    "search_files": _search_files,
+    "patch": _patch,
+    "execute_code": _execute_code,
+    "todo": _todo,
+}

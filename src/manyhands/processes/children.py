@@ -1,0 +1,416 @@
+"""Output with a bound: the head and the tail of a stream, and how much it was in all.
+
+Child processes for an event loop: their start, their end, their output, each with a bound.
+
+The loop learns of an end through a pidfd (pidfd_open(2)), so neither a thread nor a signal handler is needed, and the end is known
+at once even if a grandchild keeps the output open. Works alike on asyncio's own loop and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.redaction import KNOWN
+from manyhands.processes.strays import end_session, process_line
+from manyhands.processes.tags import tagged_words
+
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+"""Starts a process as ``subprocess.Popen`` does, with its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command came to. ``output`` is stdout and stderr as they came, at most ``max_output`` bytes with head and tail kept;
+    ``omitted`` counts the bytes left out between them. ``exit_code`` is None when it was stopped at its time limit."""
+
+    exit_code: int | None
+    output: bytes
+    omitted: int = 0
+    timed_out: bool = False
+    seconds: float = 0.0
+
+
+class Capture:
+    """Takes any number of bytes and holds at most ``limit``: the first half of the limit from the start of the stream, the rest from
+    its end."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_size = limit // 2
+        self._tail_size = limit - self._head_size
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total = 0
+
+    @property
+    def limit(self) -> int:
+        return self._head_size + self._tail_size
+
+    @property
+    def omitted(self) -> int:
+        """Bytes left out between head and tail."""
+        return self.total - len(self._head) - len(self._tail)
+
+    def feed(self, data: bytes) -> None:
+        """Add what came next."""
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            if len(self._tail) > self._tail_size:
+                del self._tail[: len(self._tail) - self._tail_size]
+
+    def joined(self) -> bytes:
+        """Head and tail, joined. Where ``omitted`` is not 0, the gap is after the first ``limit // 2`` bytes."""
+        if not self.omitted:
+            return bytes(self._head + self._tail)
+        return KNOWN.cut(bytes(self._head), end=True) + KNOWN.cut(bytes(self._tail), start=True)
+
+    def read(self, start: int, limit: int) -> bytes:
+        """The stream from byte ``start`` on, at most ``limit`` bytes. Where something is left out, a line in its place says how much."""
+        start = max(0, start)
+        tail_start = self.total - len(self._tail)
+        head = bytes(self._head[start:])
+        tail = bytes(self._tail[max(0, start - tail_start) :])
+        lost = max(0, tail_start - max(start, len(self._head)))
+        if lost:
+            head, tail = KNOWN.cut(head, end=True), KNOWN.cut(tail, start=start < tail_start)
+        if lost == 0 and len(head) + len(tail) <= limit:
+            return head + tail
+        return _shortened(head, tail, lost, limit)
+
+
+def _shortened(head: bytes, tail: bytes, lost: int, limit: int) -> bytes:
+    if lost == 0:
+        joined = head + tail
+        head, tail = joined[: len(joined) // 2], joined[len(joined) // 2 :]
+    widest = len(_gap(lost + len(head) + len(tail)))
+    room = max(0, limit - widest)
+    kept_head = head[: max(room // 2, room - len(tail))]
+    kept_tail = tail[len(tail) - min(len(tail), room - len(kept_head)) :]
+    if len(kept_head) < len(head) or len(kept_tail) < len(tail):
+        kept_head, kept_tail = KNOWN.cut(kept_head, end=True), KNOWN.cut(kept_tail, start=True)
+    left_out = lost + len(head) + len(tail) - len(kept_head) - len(kept_tail)
+    return (kept_head + _gap(left_out) + kept_tail)[:limit] if left_out else kept_head + kept_tail
+
+
+def _gap(count: int) -> bytes:
+    return b"\n[%d bytes left out]\n" % count
+
+
+_CHUNK = 1 << 16
+_LAST_OUTPUT = 0.3
+"""Seconds to wait for the rest of the output once the process itself has ended."""
+
+Result = TypeVar("Result")
+
+
+class Process:
+    """A child in a session of its own.
+
+    ``output`` takes its errors too unless there is a descriptor for ``errors``; ``directory``: where it starts. ``alone``: whatever
+    is left of its process group is killed when it ends. ``spawn``: what starts it; ``tag``: see ``processes.tags``. Must be made in the
+    event loop's thread.
+    Raises ItemError(SANDBOX_LOST) if the system refuses to start it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int,
+        output: int,
+        errors: int | None = None,
+        keep: Sequence[int] = (),
+        alone: bool = True,
+        directory: str = "/",
+        spawn: Spawn = subprocess.Popen,
+        tag: int | None = None,
+    ) -> None:
+        try:
+            self._child = spawn(
+                tagged_words(command, tag, environment, directory),
+                env=dict(environment),
+                stdin=stdin,
+                stdout=output,
+                stderr=output if errors is None else errors,
+                pass_fds=tuple(keep),
+                start_new_session=True,
+                cwd=directory,
+            )
+        except (OSError, ValueError) as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't start a process: {error}") from error
+        self._alone = alone
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        line = process_line(self._child.pid)
+        self.started = line.started if line is not None else 0
+        self._watch()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 + the number of the signal that ended it, as shells count."""
+        return self._ended.result() if self._ended.done() else None
+
+    def on_end(self, call: Callable[[int], object]) -> None:
+        """Have ``call`` called with the exit code, soon after the end."""
+        self._ended.add_done_callback(lambda ended: call(ended.result()))
+
+    async def wait(self) -> int:
+        """Wait for the end; cancelling the wait leaves the process alone."""
+        return await asyncio.shield(self._ended)
+
+    async def wait_for(self, seconds: float) -> int | None:
+        """Wait for the end, ``seconds`` at most."""
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(self.wait(), max(0.0, seconds))
+        return self.exit_code
+
+    async def stop(self, *, since: int | None = None, grace: float = 0.3) -> None:
+        """End the whole session, or what of it started at tick ``since`` or later."""
+        self_started = self.started if since is None else since
+        await end_session(self.pid, self_started, grace=grace)
+        await self.wait_for(1.0)
+
+    def kill_group(self) -> None:
+        """SIGKILL to the process group, if the process has not been waited for."""
+        if not self._ended.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """SIGKILL to this one process."""
+        if not self._ended.done():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        try:
+            watch = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            threading.Thread(target=self._wait_in_thread, daemon=True).start()
+        else:
+            self._loop.add_reader(watch, self._pidfd_ready, watch)
+
+    def _pidfd_ready(self, watch: int) -> None:
+        self._loop.remove_reader(watch)
+        os.close(watch)
+        if self._alone:  # before it is waited for: until then its id can't belong to anybody else
+            self.kill_group()
+        self._end(self._child.wait())
+
+    def _wait_in_thread(self) -> None:
+        code = self._child.wait()
+        with suppress(RuntimeError):  # the loop may be closed by now
+            self._loop.call_soon_threadsafe(self._end, code)
+
+    def _end(self, code: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(code if code >= 0 else 128 - code)
+
+
+class PipeReader:
+    """Reads a pipe as data comes and hands it to ``sink``, until its end or ``close``. Owns the descriptor."""
+
+    def __init__(self, descriptor: int, sink: Callable[[bytes], object]) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self.sink = sink
+        self.ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(descriptor, self._read)
+
+    def drain(self, most: int = 1 << 20) -> None:
+        """Take what is there now, ``most`` bytes at most."""
+        while most > 0 and not self.ended.is_set():
+            size = self._read()
+            if size == 0:
+                return
+            most -= size
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for the end of the data, ``seconds`` at most, then close."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), seconds)
+        self.drain()
+        self.close()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self.ended.set()
+
+    def _read(self) -> int:
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            data = b""
+        if data:
+            self.sink(data)
+        else:
+            self.close()
+        return len(data)
+
+
+class PipeWriter:
+    """Writes to a pipe without holding up the loop. Owns the descriptor. Data for a reader that is gone is dropped."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
+
+    async def write(self, data: bytes) -> bool:
+        """Write all of it; False if nobody reads any more."""
+        async with self._turn:
+            rest = memoryview(data)
+            while rest and self._descriptor >= 0:
+                size = self._write(rest)
+                if size < 0:
+                    self.close()
+                elif size == 0:
+                    await self._writable()
+                else:
+                    rest = rest[size:]
+            return not rest
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_writer(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self._descriptor, data[:_CHUNK])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            return -1
+
+    async def _writable(self) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self._descriptor, _resolve, ready)
+        try:
+            while not ready.done() and self._descriptor >= 0:
+                await asyncio.wait([ready], timeout=0.5)
+        finally:
+            if self._descriptor >= 0:
+                self._loop.remove_writer(self._descriptor)
+
+
+async def run_process(
+    start: Callable[[int, int], Process],
+    *,
+    timeout: float,
+    input: bytes | None,
+    max_output: int,
+) -> ExecResult:
+    """Run a process to its end or its time limit and gather its output.
+
+    ``start`` gets the descriptors for standard input and for output, and starts the process.
+    """
+    began = time.monotonic()
+    capture = Capture(max_output)
+    process, reader, writer = started_with_pipes(start, capture.feed)
+    feeding = asyncio.ensure_future(_feed(writer, input))
+    try:
+        exit_code = await process.wait_for(timeout)
+        if exit_code is None:
+            await process.stop()
+        await reader.finish(_LAST_OUTPUT)
+    except asyncio.CancelledError:
+        await to_the_end(process.stop(grace=0.1))
+        raise
+    finally:
+        feeding.cancel()
+        process.kill_group()
+        reader.close()
+        writer.close()
+    seconds = time.monotonic() - began
+    return ExecResult(exit_code, capture.joined(), capture.omitted, timed_out=exit_code is None, seconds=seconds)
+
+
+def started_with_pipes(
+    start: Callable[[int, int], Process], sink: Callable[[bytes], object]
+) -> tuple[Process, PipeReader, PipeWriter]:
+    """Start a process between two fresh pipes."""
+    pipes = fresh_pipes(2)
+    (input_end, feed_end), (read_end, output_end) = pipes
+    try:
+        process = start(input_end, output_end)
+    except BaseException:
+        close_all(feed_end, read_end)
+        raise
+    finally:
+        close_all(input_end, output_end)
+    return process, PipeReader(read_end, sink), PipeWriter(feed_end)
+
+
+def fresh_pipes(count: int) -> list[tuple[int, int]]:
+    """Pipes, as pairs of a read end and a write end. Raises ItemError(SANDBOX_LOST) when descriptors have run out."""
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            pipes.append(os.pipe())  # noqa: PERF401 - what was made must be known when a later one fails
+    except OSError as error:
+        for pair in pipes:
+            close_all(*pair)
+        raise ItemError(Cause.SANDBOX_LOST, f"can't make a pipe: {error.strerror}") from error
+    return pipes
+
+
+def close_all(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+async def to_the_end(work: Coroutine[Any, Any, Result]) -> Result:
+    """Let work end even if the caller is cancelled meanwhile; the cancellation follows after it."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()
+        raise asyncio.CancelledError
+    return task.result()
+
+
+async def _feed(writer: PipeWriter, data: bytes | None) -> None:
+    if data:
+        await writer.write(data)
+    writer.close()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

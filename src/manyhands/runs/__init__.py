@@ -1,0 +1,1 @@
+"""Runs as a whole: their folders, one session of execution, the ledger."""

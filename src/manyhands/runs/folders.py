@@ -1,0 +1,109 @@
+"""Run folders from outside: which there are, and opening one to look at it. Imports little, so that looking is quick.
+
+From what a person types for a run to its folder and its workload.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from manyhands.core.clock import SystemClock
+from manyhands.core.errors import RunError, StorageError
+from manyhands.engine.contract import Workload, load_workload
+from manyhands.engine.journal.reader import JOURNAL, JournalReader, has_journal
+from manyhands.engine.journal.store import Store
+
+
+def places_of_runs(data_dir: Path) -> tuple[Path, ...]:
+    """The folders that hold run folders: the data folder, and the one in it where the memory benchmark has always kept its runs."""
+    return (data_dir, data_dir / "tests")
+
+
+def find_runs(data_dir: Path) -> Iterator[Path]:
+    """The run folders under a data folder, by name, with those that may be some but can't be looked into.
+
+    Raises StorageError if the data folder itself can't be.
+    """
+    for place in places_of_runs(data_dir):
+        try:
+            folders = sorted(place.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise StorageError(f"{place}: can't be looked into ({error.strerror})") from error
+        yield from filter(_may_hold_run, folders)
+
+
+def _may_hold_run(folder: Path) -> bool:
+    try:
+        (folder / JOURNAL).lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def is_made(folder: Path) -> bool:
+    """Whether there is a run in a folder. Where making one was cut short before it was written down what it is, there is none.
+
+    Raises StorageError for a folder that must not be looked into, RunError if something else is where its journal would be.
+    """
+    try:
+        if not has_journal(folder):
+            return False
+    except OSError as error:
+        raise StorageError(f"{folder}: can't be looked into ({error.strerror})") from error
+    reader = JournalReader(folder)
+    try:
+        return reader.meta("run_id") is not None
+    except StorageError:
+        if not os.access(folder, os.W_OK):
+            raise
+        return False  # killed before its tables were made
+    finally:
+        reader.close()
+
+
+def open_reader(folder: Path) -> JournalReader:
+    """Open a run to look at it; one written by an older version is brought up to date first.
+
+    Raises RunError if it is none, or if it is being performed by an older version.
+    """
+    reader = JournalReader(folder)
+    if not reader.is_current():
+        reader.close()
+        Store(folder, SystemClock(), lambda text: None).close()
+        reader = JournalReader(folder)
+    return reader
+
+
+def find_run(name: str, data_dir: str) -> Path:
+    """A run by its folder's path, or by its name under the data folder.
+
+    Raises RunError, naming what there is.
+    """
+    for folder in (Path(name), *(place / name for place in places_of_runs(Path(data_dir)))):
+        if is_made(folder):
+            return folder
+        if (folder / JOURNAL).is_file():
+            raise RunError(f"{folder}: making this run was cut short before anything began; make it again")
+    known = [folder.name for folder in find_runs(Path(data_dir))]
+    there = f"runs in {data_dir}: {', '.join(known[:20])}" if known else f"there are no runs in {data_dir}"
+    raise RunError(f"no run {name!r} ({there})")
+
+
+def load_recorded(reader: JournalReader) -> Workload:
+    """The workload of a run, from the spec recorded with it."""
+    workload = load_workload(reader.meta("workload"))
+    try:
+        return workload(reader.meta("spec"), reader.folder)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(f"{reader.folder / JOURNAL}: the settings recorded there can't be used ({error!r})") from error
+
+
+def open_run(name: str, data_dir: str) -> JournalReader:
+    """Open a run to look at it. Raises RunError if there is none."""
+    return open_reader(find_run(name, data_dir))

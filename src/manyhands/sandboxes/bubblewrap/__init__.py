@@ -1,0 +1,1 @@
+"""Sandboxes made by bubblewrap."""

@@ -1,0 +1,303 @@
+"""Commands in namespaces of their own, made by bubblewrap.
+
+One bubblewrap a sandbox makes the namespaces and then only waits on a pipe of ours (so it ends with us, whatever happens
+to us); every command enters them by nsenter. So commands see each other's processes, ports and ``/tmp``, a start costs
+little, and killing the process that is number 1 inside kills everything inside.
+
+The root is narrow: ``/usr`` and a handful of harmless files of ``/etc``, read-only; ``/workspace`` and ``/tmp``, which
+are folders of the sandbox; ``/proc`` and ``/dev``. Neither a home folder of the host nor any key is in reach, and there
+is no network unless the limits allow it. A project (``sandboxes.project``) is seen read-only at ``/project``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+from manyhands.core.errors import ItemError, ManyhandsError
+from manyhands.core.failures import Cause
+from manyhands.io.files import make_private
+from manyhands.processes.children import to_the_end
+from manyhands.sandboxes.base import CommandSandbox, prepared
+from manyhands.sandboxes.bubblewrap.anchor import Anchor, start_anchor
+from manyhands.sandboxes.bubblewrap.attach import Folder, attach
+from manyhands.sandboxes.bubblewrap.root import (
+    EMPTY,
+    OWN_FILES,
+    WORKSPACE,
+    copies,
+    folders,
+    mounts,
+    search_path,
+    start_directory,
+)
+from manyhands.sandboxes.bubblewrap.users import User, hand_over, stand_in_for_root
+from manyhands.sandboxes.commands import launch
+from manyhands.sandboxes.commands.cgroups import Group, make_group
+from manyhands.sandboxes.confinement import missing_for, spawn_confined
+from manyhands.sandboxes.files.access import RunInside, read_inside, read_plain, write_inside, write_plain
+from manyhands.sandboxes.files.checkpoint import Checkpoint
+from manyhands.sandboxes.files.disk_watch import with_room
+from manyhands.sandboxes.files.trees import open_folder
+from manyhands.sandboxes.project import PROJECT, data_folders, project_of
+from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+
+_NEEDED = {"bwrap": "bubblewrap", "nsenter": "util-linux", "bash": "bash"}
+_TRIAL_SECONDS = 20.0
+_WRITABLE = ("workspace", "tmp")
+_TREES = (*_WRITABLE, "state")
+
+
+class BubblewrapBackend:
+    """Makes sandboxes by bubblewrap. ``request.image`` is ignored."""
+
+    @property
+    def kind(self) -> str:
+        return "bubblewrap"
+
+    def unavailable(self) -> str | None:
+        """Found out once a process, by making a sandbox and running a command in it."""
+        return _why_not()
+
+    async def create(self, request: SandboxRequest) -> Sandbox:
+        """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
+        project = await asyncio.to_thread(project_of, request, isolated=True)
+        if project is not None:
+            found = await asyncio.to_thread(data_folders, project)
+            request = replace(request, hidden=(*request.hidden, *found))
+        directory, alias = start_directory(request.cwd, project)
+        folder = await with_room(partial(asyncio.to_thread, _make_folders, request, directory))
+        launcher = _BubblewrapLauncher(request, folder, directory, alias, project)
+        try:
+            await prepared(launcher)
+        except BaseException:
+            await to_the_end(launcher.stop())
+            raise
+        checkpoint = Checkpoint(folder, _TREES)
+        files = _InsideFiles(folder, alias, launcher.project)
+        return CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=_WRITABLE, fronted=True)
+
+
+class _BubblewrapLauncher:
+    def __init__(
+        self, request: SandboxRequest, folder: Path, directory: str, alias: str | None, project: Path | None
+    ) -> None:
+        self._request = request
+        self._folder = folder
+        self._alias = alias
+        self._project = project
+        self._anchor: Anchor | None = None
+        self._group: Group | None = None
+        self._starting = asyncio.Lock()
+        self._stopped = False
+        self.kind = "bubblewrap"
+        self.spawn = spawn_confined()
+        self.tag: int | None = None
+        self.workspace = WORKSPACE
+        self.project = None if project is None else PROJECT
+        self.start_directory = directory
+        # Commands carry no marks, which would show in what they print: all of them end with the anchor, which is marked.
+        self.environment = launch.scrubbed_environment(
+            request, home=WORKSPACE, path=search_path(), project=self.project
+        )
+
+    async def prepare(self) -> bool:
+        if self._anchor is not None and self._anchor.alive:
+            return False
+        async with self._starting:
+            if self._stopped:
+                raise ItemError(Cause.SANDBOX_LOST, "the sandbox is closed")
+            if self._anchor is not None and self._anchor.alive:
+                return False
+            await self._start()
+            return True
+
+    def command(self, command: Sequence[str], directory: str) -> list[str]:
+        if self._anchor is None:
+            raise ItemError(Cause.SANDBOX_LOST, "the sandbox is not running")
+        entered = self._anchor.command(launch.in_directory(command, directory))
+        limits = self._request.limits
+        processes = limits.processes if self._group is None and _counts_by_sandbox() else None
+        return launch.limited(entered, limits, self._group, processes, door=self._anchor.door)
+
+    def members(self) -> set[int] | None:
+        return None if self._group is None else self._group.members()
+
+    def processes(self) -> set[int]:
+        if self._group is not None:
+            return self._group.members()
+        return set() if self._anchor is None else self._anchor.processes()
+
+    async def kill(self) -> None:
+        async with self._starting:
+            if self._anchor is not None:
+                await self._anchor.stop()
+
+    async def stop(self) -> None:
+        async with self._starting:
+            self._stopped = True
+            if self._anchor is not None:
+                await self._anchor.stop()
+            if self._group is not None:
+                await asyncio.to_thread(self._remove_group, self._group)
+                self._group = None
+
+    async def _start(self) -> None:
+        limits = self._request.limits
+        if self._anchor is not None:  # something inside killed it; what was running is gone, the files are not
+            await self._anchor.stop()
+        if self._group is None:
+            self._group = make_group(memory=limits.memory, processes=limits.processes)
+        bwrap = shutil.which("bwrap")
+        if bwrap is None:
+            raise ItemError(Cause.SANDBOX_LOST, "bubblewrap is not installed")
+        user = _stand_in()
+        _make_alias(self._folder, self._alias)
+        shown = folders(self._folder, self._alias, self._project, self._request.hidden)
+        arguments = mounts(shown, limits, attached=user is not None)
+        marked = launch.marked(self.environment, self._request, secrets.token_hex(8))
+        self._anchor = await start_anchor(bwrap, arguments, OWN_FILES, copies(limits.network), marked, user)
+        if user is not None:
+            await self._attach(self._anchor, shown, user)
+
+    async def _attach(self, anchor: Anchor, shown: list[Folder], user: User) -> None:
+        try:
+            attach(anchor.inner, shown, user)
+        except OSError as error:
+            await anchor.stop()
+            raise ItemError(
+                Cause.SANDBOX_LOST, f"can't show folders to a sandbox: {error.strerror or error}"
+            ) from error
+
+    @staticmethod
+    def _remove_group(group: Group) -> None:
+        group.kill()
+        group.remove()
+
+
+class _InsideFiles:
+    """Files of the workspace and of ``/tmp`` are reached directly, unless a link is on the way; all others by a command inside,
+    also the project's, so that nothing of it can be read that is hidden there."""
+
+    def __init__(self, folder: Path, alias: str | None, project: str | None) -> None:
+        self._project = project
+        self._roots = {WORKSPACE: folder / "workspace", "/tmp": folder / "tmp"}
+        if alias is not None:
+            self._roots[alias] = folder / "workspace"
+
+    async def read(self, path: str, max_bytes: int, run: RunInside) -> bytes:
+        place = self._place(path)
+        if place is not None:
+            data = await asyncio.to_thread(read_plain, *place, path, max_bytes)
+            if data is not None:
+                return data
+        return await read_inside(run, path, max_bytes)
+
+    async def write(self, path: str, data: bytes, run: RunInside) -> None:
+        place = self._place(path)
+        if place is None or not await asyncio.to_thread(write_plain, *place, path, data):
+            await write_inside(run, path, data, secrets.token_hex(8), project=self._project, workspace=WORKSPACE)
+
+    def _place(self, path: str) -> tuple[Path, list[str]] | None:
+        """The host's folder and the names below it; None for paths that only the inside can resolve."""
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if ".." in parts or path.endswith("/"):
+            return None
+        for root in sorted(self._roots, key=len, reverse=True):
+            above = root.strip("/").split("/")
+            if parts[: len(above)] == above:
+                return self._roots[root], parts[len(above) :]
+        return None
+
+
+def _make_folders(request: SandboxRequest, directory: str) -> Path:
+    try:
+        folder = request.folder.resolve()
+        make_private(folder)
+        for name in (*_TREES, EMPTY):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "tmp").chmod(0o1777)
+        (folder / EMPTY).chmod(0o755)
+        if directory.startswith(f"{WORKSPACE}/"):
+            below = posixpath.relpath(directory, WORKSPACE).split("/")
+            with suppress(NotADirectoryError), open_folder(folder / "workspace", below, make=True):
+                pass
+        user = _stand_in()
+        if user is not None:
+            for name in _WRITABLE:
+                hand_over(folder / name, user)
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
+    return folder
+
+
+def _make_alias(folder: Path, alias: str | None) -> None:
+    """Make the place in ``/tmp`` where the workspace is seen besides. Mounts, and bubblewrap's own making of places, would follow a link
+    that an agent left there: such a sandbox does not start. Nothing may be running inside."""
+    if alias is None or not alias.startswith("/tmp/"):
+        return
+    try:
+        with open_folder(folder / "tmp", alias.split("/")[2:], make=True):
+            pass
+    except OSError as error:
+        raise ItemError(
+            Cause.SANDBOX_LOST, f"can't show the workspace at {alias}: {error.strerror or error}"
+        ) from error
+
+
+def _stand_in() -> User | None:
+    try:
+        return stand_in_for_root()
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, str(error)) from error
+
+
+@cache
+def _counts_by_sandbox() -> bool:
+    """Whether the kernel counts a user's processes by user namespace (Linux 5.14 and later)."""
+    release = os.uname().release.split(".")
+    with suppress(ValueError, IndexError):
+        return (int(release[0]), int(release[1].split("-")[0])) >= (5, 14)
+    return False
+
+
+@cache
+def _why_not() -> str | None:
+    for program, package in _NEEDED.items():
+        if shutil.which(program) is None:
+            return f"{program} is missing (install the package {package})"
+    if (problem := missing_for()) is not None:
+        return problem
+    found: list[str | None] = ["bubblewrap gave no answer"]
+    trial = threading.Thread(target=lambda: found.insert(0, asyncio.run(_trial())), daemon=True)
+    trial.start()
+    trial.join(_TRIAL_SECONDS)
+    return found[0]
+
+
+async def _trial() -> str | None:
+    """What goes wrong with a first sandbox, in one line. A command that was killed in it says nothing of what this machine can do."""
+    with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
+        try:
+            sandbox = await BubblewrapBackend().create(SandboxRequest(Path(folder), run_id="trial"))
+            try:
+                for _ in range(3):
+                    result = await sandbox.run(["true"], timeout=_TRIAL_SECONDS / 4)
+                    if result.exit_code == 0:
+                        return None
+            finally:
+                await sandbox.close()
+        except (ManyhandsError, OSError) as error:
+            return " ".join(f"bubblewrap can't be used here: {error}".split())
+    text = result.output.decode(errors="replace")
+    return " ".join(f"bubblewrap can't be used here: {text or result.exit_code}".split())

@@ -1,0 +1,1 @@
+"""How commands are started in a sandbox, bounded and stopped."""

@@ -1,0 +1,140 @@
+"""How a command is started: its environment, its limits, its directory.
+
+Limits are per process (setrlimit(2), set by the ``ulimit`` of a small ``sh`` in front of the command) and, where this machine
+has control groups for us, for the sandbox as a whole. A process group's memory limit makes the per-process one on
+address space superfluous, and as several runtimes reserve far more address space than they use, it is left out then.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from manyhands.processes.children import Spawn
+from manyhands.processes.strays import MARK, SANDBOX_VARIABLE
+from manyhands.sandboxes.commands.cgroups import Group
+from manyhands.sandboxes.project import variables
+from manyhands.sandboxes.protocol import SandboxLimits, SandboxRequest
+
+# $1: how many group files follow; then those files, then the command.
+_LIMIT = """\
+{door}ulimit -c 0 -t {cpu} 2>/dev/null || {{ ulimit -c 0; ulimit -t {cpu}; }}
+ulimit -f {file_blocks}
+{more}count=$1; shift
+while [ "$count" -gt 0 ]; do echo 0 >"$1" || exit 126; shift; count=$((count - 1)); done
+exec "$@"
+"""
+_IN_DIRECTORY = 'cd -- "$1" {closed}|| exit 126; shift; exec "$@" {closed}'
+DOOR = 9
+"""The descriptor by which a command enters its sandbox, where it needs one. The command itself does not get it."""
+_BLOCK = 512
+SHELL = "/bin/sh"
+
+
+class Launcher(Protocol):
+    """What makes one kind of sandbox different from another, as far as starting commands goes."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def workspace(self) -> str:
+        """The workspace's path inside."""
+        ...
+
+    @property
+    def project(self) -> str | None:
+        """The project's path inside, if there is one."""
+        ...
+
+    @property
+    def start_directory(self) -> str:
+        """Where commands start, as seen inside; an absolute path."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    async def prepare(self) -> bool:
+        """Called before each start. Returns whether the sandbox had to be started anew, so that nothing of before runs any
+        more. Raises ItemError(SANDBOX_LOST)."""
+        ...
+
+    @property
+    def spawn(self) -> Spawn:
+        """What starts that command's process."""
+        ...
+
+    def command(self, command: Sequence[str], directory: str) -> list[str]:
+        """The host's command that runs ``command`` inside, in ``directory`` (absolute, as seen inside)."""
+        ...
+
+    def members(self) -> set[int] | None:
+        """The ids of all processes that commands started, as the host counts; None where that can't be known."""
+        ...
+
+    def processes(self) -> set[int]:
+        """The same, looked for in the process table if need be, and as far as they can be found. Not for the event loop's thread."""
+        ...
+
+    @property
+    def tag(self) -> int | None:
+        """What commands' processes are tagged with, see ``processes.tags``; None where they all end with the sandbox anyway."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill everything inside; the next command starts it anew, as ``prepare`` says."""
+        ...
+
+    async def stop(self) -> None:
+        """Kill everything inside, for good. Idempotent."""
+        ...
+
+
+def limited(
+    command: Sequence[str],
+    limits: SandboxLimits,
+    group: Group | None,
+    processes: int | None,
+    *,
+    door: str | None = None,
+) -> list[str]:
+    """``command`` under the limits. ``processes``: the per-user limit on processes to set, if any. ``door``: a file to open as
+    descriptor ``DOOR``."""
+    more = "" if processes is None else f"ulimit -p {processes} 2>/dev/null || ulimit -u {processes}\n"
+    if group is None:
+        more += f"ulimit -v {max(1, limits.memory >> 10)}\n"
+    opening = "" if door is None else f"exec {DOOR}<{shlex.quote(door)} || exit 126\n"
+    blocks = max(1, limits.file_size // _BLOCK)
+    script = _LIMIT.format(door=opening, cpu=limits.cpu_seconds, file_blocks=blocks, more=more)
+    entrances = group.entrances if group is not None else []
+    return [SHELL, "-c", script, "sh", str(len(entrances)), *entrances, *command]
+
+
+def in_directory(command: Sequence[str], directory: str) -> list[str]:
+    """``command``, started in a directory, without the descriptor ``DOOR``; exits with 126 if there is no such directory."""
+    return [SHELL, "-c", _IN_DIRECTORY.format(closed=f"{DOOR}<&- "), "sh", directory, *command]
+
+
+def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, project: str | None) -> dict[str, str]:
+    """What commands get to see: nothing of ours but what is named here, so no keys. ``home`` is the workspace; ``project``: its
+    path inside, if there is one."""
+    basics = {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
+    return {**basics, **variables(project, home), **(request.environment or {})}
+
+
+def marked(environment: Mapping[str, str], request: SandboxRequest, sandbox_id: str) -> dict[str, str]:
+    """An environment with the entries by which a sandbox's processes are found."""
+    return {**environment, MARK: request.run_id, SANDBOX_VARIABLE: sandbox_id}
+
+
+def marks(environment: Mapping[str, str]) -> list[str]:
+    """Those entries, as ``NAME=value``; none where commands don't carry them."""
+    return [f"{name}={environment[name]}" for name in (MARK, SANDBOX_VARIABLE) if name in environment]
+
+
+def host_path() -> str:
+    """The host's search path for programs."""
+    return os.environ.get("PATH") or os.defpath

@@ -1,0 +1,1 @@
+"""The files of a sandbox: reached safely, counted, kept at checkpoints."""

@@ -1,0 +1,144 @@
+"""Reading and writing a sandbox's files on behalf of tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Protocol
+
+from manyhands.core.errors import ToolError
+from manyhands.processes.children import ExecResult
+from manyhands.sandboxes.files.trees import NotPlain, open_folder, open_regular, read_at_most, replace_file
+from manyhands.sandboxes.project import read_only
+
+_SECONDS = 60.0
+_MISSING, _IS_FOLDER, _NOT_REGULAR, _UNREADABLE, _IN_PROJECT = 20, 21, 22, 23, 24
+_READ = """\
+[ -e "$1" ] || exit 20; [ -d "$1" ] && exit 21; [ -f "$1" ] || exit 22; [ -r "$1" ] || exit 23
+exec head -c "$2" -- "$1"
+"""
+_WRITE = """\
+target=$(readlink -m -- "$1") || exit 1
+if [ -n "$3" ]; then case "$target" in "$3"|"$3"/*) exit 24;; esac; fi
+[ -d "$target" ] && exit 21
+if [ -e "$target" ] && [ ! -f "$target" ]; then exit 22; fi
+mkdir -p -- "$(dirname -- "$target")" || exit 1
+aside="$target.$2.tmp"
+trap 'rm -f -- "$aside"' EXIT
+cat >"$aside" || exit 1
+if [ -e "$target" ]; then chmod --reference="$target" -- "$aside"; fi
+mv -f -- "$aside" "$target"
+"""
+_REASONS = {
+    _MISSING: "no such file: {path}",
+    _IS_FOLDER: "{path} is a folder, not a file",
+    _NOT_REGULAR: "{path} is not a regular file",
+    _UNREADABLE: "no permission to read {path}",
+}
+
+
+class RunInside(Protocol):
+    """How files are reached from inside the sandbox: ``Sandbox.run``."""
+
+    def __call__(
+        self, command: list[str], *, timeout: float, input: bytes | None = None, max_output: int = 100_000
+    ) -> Awaitable[ExecResult]: ...
+
+
+def read_plain(root: Path, parts: list[str], shown: str, max_bytes: int) -> bytes | None:
+    """The regular file ``root/parts…``; None if a link is on the way, which only the inside can follow rightly. Raises ToolError."""
+    if not parts:
+        raise ToolError(_REASONS[_IS_FOLDER].format(path=shown))
+    try:
+        with open_folder(root, parts[:-1]) as folder:
+            descriptor = open_regular(folder, parts[-1])
+            try:
+                _check_size(os.fstat(descriptor).st_size, shown, max_bytes)
+                return read_at_most(descriptor, max_bytes)
+            finally:
+                os.close(descriptor)
+    except NotPlain:
+        return None
+    except OSError as error:
+        raise ToolError(_explained(error, "read", shown)) from error
+
+
+def write_plain(root: Path, parts: list[str], shown: str, data: bytes) -> bool:
+    """Write the regular file ``root/parts…``; False if a link is on the way. Raises ToolError."""
+    if not parts:
+        raise ToolError(_REASONS[_IS_FOLDER].format(path=shown))
+    try:
+        with open_folder(root, parts[:-1], make=True) as folder:
+            replace_file(folder, parts[-1], data)
+    except NotPlain:
+        return False
+    except OSError as error:
+        raise ToolError(_explained(error, "write", shown)) from error
+    return True
+
+
+async def read_inside(run: RunInside, path: str, max_bytes: int) -> bytes:
+    """Read a file by a command inside. Raises ToolError."""
+    result = await run(["sh", "-c", _READ, "sh", path, str(max_bytes + 1)], timeout=_SECONDS, max_output=max_bytes + 1)
+    _check(result, "read", path)
+    _check_size(len(result.output), path, max_bytes)
+    return result.output
+
+
+async def write_inside(
+    run: RunInside, path: str, data: bytes, aside: str, *, project: str | None, workspace: str
+) -> None:
+    """Write a file by a command inside, through links as they lead. ``aside``: a word that no file's name has. ``project``: a
+    folder that can't be written to; ``workspace``: the one that can. Raises ToolError."""
+    result = await run(["sh", "-c", _WRITE, "sh", path, aside, project or ""], timeout=_SECONDS, input=data)
+    if project is not None and result.exit_code == _IN_PROJECT:
+        raise ToolError(read_only(path, project, workspace))
+    _check(result, "write", path)
+
+
+def read_on_host(path: Path, shown: str, max_bytes: int) -> bytes:
+    """Read a file of the host's, links followed. Raises ToolError."""
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ToolError(_explained(error, "read", shown)) from error
+    data = read_plain(Path(real.anchor), list(real.parts[1:]), shown, max_bytes)
+    if data is None:
+        raise ToolError(_REASONS[_NOT_REGULAR].format(path=shown))
+    return data
+
+
+def write_on_host(path: Path, shown: str, data: bytes) -> None:
+    """Write a file of the host's, links followed. Raises ToolError."""
+    try:
+        real = path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ToolError(_explained(error, "write", shown)) from error
+    if not write_plain(Path(real.anchor), list(real.parts[1:]), shown, data):
+        raise ToolError(_REASONS[_NOT_REGULAR].format(path=shown))
+
+
+def _check(result: ExecResult, doing: str, path: str) -> None:
+    if result.timed_out:
+        raise ToolError(f"can't {doing} {path}: it took longer than {_SECONDS:.0f} seconds")
+    if result.exit_code in _REASONS:
+        raise ToolError(_REASONS[result.exit_code].format(path=path))
+    if result.exit_code != 0:
+        text = result.output.decode(errors="replace").strip()[-300:]
+        raise ToolError(f"can't {doing} {path}: {text or f'exit code {result.exit_code}'}")
+
+
+def _check_size(size: int, shown: str, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise ToolError(
+            f"{shown} has more than {max_bytes:,} bytes; read a part of it with a command such as head or sed"
+        )
+
+
+def _explained(error: Exception, doing: str, shown: str) -> str:
+    if isinstance(error, FileNotFoundError) and doing == "read":
+        return _REASONS[_MISSING].format(path=shown)
+    if isinstance(error, IsADirectoryError):
+        return _REASONS[_IS_FOLDER].format(path=shown)
+    return f"can't {doing} {shown}: {getattr(error, 'strerror', None) or error}"

@@ -1,0 +1,1 @@
+"""The four workloads: trajectories, evaluations, CSV jobs, memory benchmark."""

@@ -1,0 +1,162 @@
+"""The tools over streamable HTTP, for this machine only.
+
+Everything on the machine can reach a loopback port, also a page in a browser. So three things are asked of every request before the
+protocol sees it: a ``Host`` that is this server's own, so that no foreign name leads here (DNS rebinding); an ``Origin``, where a
+browser sends one, that is this server's own; and a token that was printed where the server was started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from manyhands.core.errors import UserError
+from manyhands.workloads.csv_jobs.mcp.server import Serving, make_server
+from manyhands.workloads.csv_jobs.workers.reports import LARGEST_RESULT
+
+PATH = "/mcp"
+LARGEST_BODY = LARGEST_RESULT + (1 << 20)
+"""Bytes of a request at most. Tables are named by their paths, so that the result of a row is the largest that comes."""
+MOST_CONNECTIONS = 200
+_CLOSING_SECONDS = 3
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens: a loopback address, and a port (0: a free one)."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, host: str, port: int) -> Address:
+        """Raises UserError for anything but this machine's loopback."""
+        plain = host.strip("[]").lower()
+        with suppress(ValueError):
+            if ipaddress.ip_address(plain).is_loopback:
+                return cls(plain, port)
+        if plain == "localhost":
+            return cls("127.0.0.1", port)
+        raise UserError(f"--host must be a loopback address (127.0.0.1, ::1 or localhost), not {host!r}")
+
+    def bind(self) -> socket.socket:
+        """A listening socket. Raises UserError if the port is taken."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self.host, self.port))
+            listening.listen(MOST_CONNECTIONS)
+        except OSError as error:
+            listening.close()
+            raise UserError(f"can't listen on {self.host} port {self.port}: {error.strerror or error}") from None
+        return listening
+
+
+class Guard:
+    """Lets a request through to the application if it is for this server, from no foreign page, and brings the token."""
+
+    def __init__(self, application: ASGIApp, *, names: tuple[str, ...], port: int, token: str) -> None:
+        self._application = application
+        self._hosts = frozenset(f"{name}:{port}" for name in names)
+        self._origins = frozenset(f"http://{host}" for host in self._hosts)
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._application(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> JSONResponse | None:
+        if headers.getlist("host") != [headers.get("host")] or headers["host"].lower() not in self._hosts:
+            return _refused(421, "the Host header names another server; use the address that was printed at the start")
+        if any(origin.lower() not in self._origins for origin in headers.getlist("origin")):
+            return _refused(403, "requests from web pages of another origin are not accepted")
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            return _refused(401, "a token is needed: send the header 'Authorization: Bearer TOKEN'")
+        if not hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token):
+            return _refused(401, "the token is not the one that this server was started with")
+        return None
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(32)
+
+
+async def serve_http(
+    serving: Serving, address: Address, token: str, on_ready: Callable[[str], None], stop: asyncio.Event
+) -> None:
+    """Serve until ``stop`` is set. ``on_ready`` is called with the address to use.
+
+    Raises UserError if the port is taken.
+    """
+    with address.bind() as listening:
+        port = listening.getsockname()[1]
+        server = _Server(_configuration(_application(serving, address, port, token)))
+        on_ready(f"http://{_in_url(address.host)}:{port}{PATH}")
+        running = asyncio.ensure_future(server.serve([listening]))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        serving.tools.stop_waiting()
+        # Streams that clients hold open are cut off; that each of them ends with an exception is no news.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        server.should_exit = True
+        await running
+    await serving.tools.settled()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
+def _application(serving: Serving, address: Address, port: int, token: str) -> ASGIApp:
+    # Without sessions: nothing is lost when the server is started anew, and any client may go on where another one stopped.
+    application = make_server(serving).streamable_http_app(
+        streamable_http_path=PATH, stateless_http=True, max_request_body_size=LARGEST_BODY, host=address.host
+    )
+    names = tuple(dict.fromkeys((*_LOOPBACK_NAMES, _in_url(address.host))))
+    return Guard(application, names=names, port=port, token=token)
+
+
+def _configuration(application: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+        ws="none",
+    )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _refused(status: int, reason: str) -> JSONResponse:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": reason}, status, headers=headers)

@@ -1,0 +1,394 @@
+"""The tools by which agents start jobs, follow them and report to them, whatever brings the calls.
+
+``JobTools`` knows no transport: the MCP server (``mcp_server``) and the built-in agent's own toolset (``collab``) both call it. A call
+names its job by id, so that nothing is kept between two calls, and another client, or another server over the same data folder,
+can go on where one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from manyhands.core.errors import RunError, StorageError, ToolError, UserError
+from manyhands.runs.folders import open_reader
+from manyhands.workloads.csv_jobs.folders import find_job
+from manyhands.workloads.csv_jobs.mcp import declarations as declared
+from manyhands.workloads.csv_jobs.mcp.arguments import Arguments, ToolPaths
+from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, Declaration
+from manyhands.workloads.csv_jobs.mcp.replies import (
+    FIRST_ERRORS,
+    Reply,
+    ended_keys,
+    next_step,
+    spawned_object,
+    spawned_text,
+    status_object,
+    status_text,
+)
+from manyhands.workloads.csv_jobs.service.status import JobStatus
+from manyhands.workloads.csv_jobs.spec import MOST_WORKERS, JobSpec
+
+if TYPE_CHECKING:
+    from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+
+_Result = TypeVar("_Result")
+OnProgress = Callable[[JobStatus], Awaitable[None]]
+
+DEFAULT_WAIT_LIMIT = 280.0
+"""Seconds that a call is answered within. Common clients give up on one after 300."""
+DEFAULT_CONCURRENCY_LIMIT = 64
+UNKNOWN_DEPTH = 1_000_000
+"""The depth of a worker that does not say in which job it works. It may start none, however deep jobs may be nested."""
+_LONGEST_INSTRUCTION_FILE = 1_000_000
+_NOT_A_WORKER = "only the agent that works on a row may report its result, and this caller has not said that it is one"
+TOO_DEEP = "agent depth limit reached; this session cannot spawn more subagents"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls. ``secret``: the secret of the attempt on which a worker works; None for everybody else. ``depth``: in how many
+    jobs, one within the other, the caller works. ``on_progress``: is told of a job's progress while a call waits. ``job_id``: the
+    id of the job that the call makes, so that a repeated call finds it; None: a new one."""
+
+    secret: str | None = None
+    depth: int = 0
+    on_progress: OnProgress | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """What the person who offers the tools has decided.
+
+    ``paths``: which paths calls may name. ``worker``: settings of ``JobSpec`` for all jobs that are made: model, sandbox, worker
+    command and so on, none of which a call can change. ``max_concurrency``: what a call may ask for at most. ``wait_limit``:
+    seconds within which a call is answered. ``max_depth``: callers that work in so many jobs may start none.
+    """
+
+    paths: ToolPaths
+    worker: Mapping[str, Any] = field(default_factory=dict)
+    max_concurrency: int = DEFAULT_CONCURRENCY_LIMIT
+    wait_limit: float = DEFAULT_WAIT_LIMIT
+    max_depth: int = 1
+
+
+class JobTools:
+    """Performs the calls, for the jobs in the desk's data folder and no others. All methods are for one event loop."""
+
+    def __init__(self, desk: JobDesk, settings: ToolSettings) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._unfinished: set[asyncio.Task[Any]] = set()
+        self._leaving = asyncio.Event()
+        self._handlers: dict[str, Callable[[Arguments, Caller], Awaitable[Reply]]] = {
+            declared.SPAWN: self._spawn,
+            declared.RUN: self._run,
+            declared.STATUS: self._status,
+            declared.WAIT: self._wait,
+            declared.EXPORT: self._export,
+            declared.REPORT: self._report,
+            declared.CANCEL: self._cancel,
+            declared.LIST: self._list,
+            declared.RETRY: self._retry,
+        }
+
+    def offered(self, caller: Caller) -> list[Declaration]:
+        """The tools that a caller may use."""
+        return [tool for tool in DECLARATIONS.values() if self._may_call(tool, caller)]
+
+    async def call(self, name: str, arguments: Any, caller: Caller) -> Reply:
+        """Perform one call. If it is cancelled, what it changes is changed all the same, and no job stops.
+
+        Raises ToolError, for the model: what is wrong, in one sentence.
+        """
+        declaration = DECLARATIONS.get(name)
+        if declaration is None:
+            raise ToolError(f"unknown tool {name}")
+        if not self._may_call(declaration, caller):
+            raise ToolError(TOO_DEEP)
+        try:
+            return await self._handlers[name](Arguments(arguments), caller)
+        except (UserError, RunError, StorageError) as error:
+            raise ToolError(_one_line(error)) from error
+        except OSError as error:  # a path too long for the file system, a folder that must not be looked into, …
+            raise ToolError(f"{error.filename or name}: {error.strerror or error}") from error
+
+    async def go_on(self, job: JobStatus) -> bool:
+        """Start a job's runner, on no client's behalf; whether it was started. Raises UserError, RunError or StorageError."""
+        changes = await self._runner_changes(job.folder.name)
+        return await self._whole(self._desk.run(job.folder.name, changes=changes))
+
+    def stop_waiting(self) -> None:
+        """Answer all calls that wait, now and from now on, as if their time had run out."""
+        self._leaving.set()
+
+    def depth_in(self, job_id: str) -> int:
+        """In how many jobs the workers of a job work, one within the other; ``UNKNOWN_DEPTH`` if there is no such job."""
+        try:
+            return int(self._recorded(job_id)["depth"]) + 1
+        except (RunError, StorageError, OSError):
+            return UNKNOWN_DEPTH
+
+    async def settled(self) -> None:
+        """Wait until what was begun by calls that are gone is done."""
+        while self._unfinished:
+            await asyncio.wait(self._unfinished)
+
+    def _may_call(self, tool: Declaration, caller: Caller) -> bool:
+        harmless = tool.for_workers or (tool.name == declared.EXPORT and self._settings.paths.own_exports)
+        return harmless or caller.depth < self._settings.max_depth
+
+    async def _whole(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do something to its end, even if nobody waits for it any more."""
+        task = asyncio.ensure_future(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._unfinished.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as seen: the caller may be gone
+
+    # --- The original's tools
+
+    async def _spawn(self, arguments: Arguments, caller: Caller) -> Reply:
+        wait, spec = arguments.flag("wait") or False, self._spec_of(arguments)
+        latest = asyncio.get_running_loop().time() + self._settings.wait_limit
+        notices = _not_heeded(arguments)
+        spawned = await self._whole(
+            self._desk.spawn(spec, notice=notices.append, depth=caller.depth, job_id=caller.job_id)
+        )
+        job = spawned.folder.name
+        if not wait:
+            status = await self._status_of(job)
+            return Reply(spawned_object(spawned, status, notices), spawned_text(spawned, status))
+        status, timed_out = await self._waited(job, _until(latest), caller)
+        errors = await self._errors(job, status)
+        content = {**spawned_object(spawned, status, notices), **ended_keys(status, errors, timed_out)}
+        return Reply(content, _with_next_step(status_text(status), next_step(status, timed_out)))
+
+    def _spec_of(self, arguments: Arguments) -> JobSpec:
+        """The settings of a new job: what the person decided, and what a call may say."""
+        paths = self._settings.paths
+        given: dict[str, Any] = {
+            "csv_path": arguments.required_text("csv_path"),
+            "id_column": arguments.text("id_column"),
+            "job_name": arguments.text("job_name"),
+            "output_csv_path": arguments.text("output_csv_path"),
+            "output_schema": arguments.mapping("output_schema"),
+            "max_concurrency": self._concurrency(arguments),
+            "max_runtime_seconds": _runtime(arguments),
+            "auto_export": arguments.flag("auto_export"),
+            "on_bad_row": arguments.choice("on_bad_row", declared.BAD_ROWS),
+            "encoding": arguments.text("encoding"),
+            "delimiter": arguments.text("delimiter"),
+            # The last, because the original looks at it once it could read all arguments.
+            "instruction": self._instruction(arguments),
+        }
+        for name in ("csv_path", "output_csv_path"):
+            if given[name] is not None:
+                given[name] = str(paths.path(name, given[name]))
+        values = {**self._settings.worker, **{name: value for name, value in given.items() if value is not None}}
+        return JobSpec.make({**values, "max_concurrency_limit": self._settings.max_concurrency})
+
+    def _instruction(self, arguments: Arguments) -> str:
+        instruction, file = arguments.text("instruction"), arguments.text("instruction_file")
+        if file is None:
+            instruction = arguments.required_text("instruction")
+        elif instruction is None or not instruction.strip():
+            instruction = _read_instruction(self._settings.paths.path("instruction_file", file))
+        else:
+            raise ToolError("give instruction or instruction_file, not both")
+        if not instruction.strip():
+            raise ToolError("instruction must be non-empty")
+        return instruction
+
+    def _concurrency(self, arguments: Arguments) -> int | None:
+        asked, workers = arguments.count("max_concurrency"), arguments.count("max_workers")
+        number = workers if asked is None else asked
+        return None if number is None else min(number, MOST_WORKERS)
+
+    async def _run(self, arguments: Arguments, caller: Caller) -> Reply:
+        named, auto_export = arguments.required_text("job_id"), arguments.flag("auto_export")
+        concurrency = self._concurrency(arguments)
+        job = await self._found(named)
+        changes = await self._runner_changes(job)
+        if concurrency is not None:
+            changes["max_concurrency"] = min(concurrency, self._settings.max_concurrency)
+        if auto_export is not None:
+            changes["auto_export"] = auto_export
+        started = await self._whole(self._desk.run(job, changes=changes))
+        status = await self._status_of(job)
+        text = ("Started. " if started else "Not started. ") + status_text(status)
+        return Reply({"started": started, "status": status_object(status)}, text)
+
+    async def _status(self, arguments: Arguments, caller: Caller) -> Reply:
+        status = await self._status_of(await self._found(arguments.required_text("job_id")))
+        return Reply(status_object(status), status_text(status))
+
+    async def _wait(self, arguments: Arguments, caller: Caller) -> Reply:
+        named, timeout = arguments.required_text("job_id"), arguments.whole("timeout_ms")
+        if timeout is None:
+            timeout = declared.DEFAULT_WAIT_MS
+        if timeout <= 0:
+            raise ToolError("timeout_ms must be greater than zero")
+        timeout = min(max(timeout, declared.SHORTEST_WAIT_MS), declared.LONGEST_WAIT_MS)
+        seconds = min(timeout / 1000, self._settings.wait_limit)
+        status, timed_out = await self._waited(await self._found(named), seconds, caller)
+        step = next_step(status, timed_out)
+        content = {"status": status_object(status), "timed_out": timed_out, "next_step": step}
+        return Reply(content, _with_next_step(status_text(status), step))
+
+    async def _export(self, arguments: Arguments, caller: Caller) -> Reply:
+        named, typed = arguments.required_text("job_id"), arguments.text("output_csv_path", "path")
+        job = await self._found(named)
+        status = await self._status_of(job)
+        target = self._settings.paths.export_target(typed, status.folder, Path(status.output_csv_path))
+        exported = await self._whole(asyncio.to_thread(self._desk.export, job, target))
+        path, rows = str(exported.path), exported.rows
+        content = {"job_id": exported.job_id, "output_csv_path": path, "row_count": rows}
+        return Reply(content, f"Wrote {rows} row{'' if rows == 1 else 's'} to {path}.")
+
+    async def _report(self, arguments: Arguments, caller: Caller) -> Reply:
+        named, item_id = arguments.required_text("job_id"), arguments.required_text("item_id")
+        result, stop = arguments.required("result"), arguments.flag("stop") or False
+        if not isinstance(result, dict):
+            raise ToolError("result must be a JSON object")
+        if caller.secret is None:
+            return _answered(False, _NOT_A_WORKER)
+        report = self._desk.report(named, item_id, result, stop=stop, secret=caller.secret)
+        acceptance = await self._whole(report)
+        return _answered(acceptance.accepted, acceptance.reason, acceptance.violations)
+
+    # --- Ours
+
+    async def _cancel(self, arguments: Arguments, caller: Caller) -> Reply:
+        named, firm = arguments.required_text("job_id"), arguments.flag("firm") or False
+        status = await self._whole(self._desk.cancel(await self._found(named), firm=firm))
+        return Reply({"status": status_object(status)}, status_text(status))
+
+    async def _list(self, arguments: Arguments, caller: Caller) -> Reply:
+        limit = arguments.count("limit")
+        jobs = await asyncio.to_thread(self._desk.list)
+        shown = jobs[: declared.DEFAULT_LISTED if limit is None else limit]
+        text = " ".join(status_text(job) for job in shown[:3]) or "There are no jobs."
+        more = f" And {len(jobs) - 3} more." if len(jobs) > 3 else ""
+        return Reply({"jobs": [status_object(job) for job in shown], "total_jobs": len(jobs)}, text + more)
+
+    async def _retry(self, arguments: Arguments, caller: Caller) -> Reply:
+        named, item_ids = arguments.required_text("job_id"), arguments.texts("item_ids")
+        job = await self._found(named)
+        changes = await self._runner_changes(job)
+        retried, started = await self._whole(self._desk.retry(job, item_ids, changes=changes))
+        status = await self._status_of(job)
+        content = {"retried_items": retried, "started": started, "status": status_object(status)}
+        return Reply(content, f"{retried} row{' was' if retried == 1 else 's were'} put back. {status_text(status)}")
+
+    # --- Parts of them
+
+    async def _found(self, named: str) -> str:
+        """The name of the folder of the job that a call names, by which it is found again at once.
+
+        Only what is in the data folder counts: a job elsewhere may have been put there by anybody, and says itself which command
+        is to be run.
+        """
+        try:
+            return (await asyncio.to_thread(find_job, self._desk.data_dir, named)).name
+        except OSError:  # a name that is too long for a file system
+            raise RunError(f"agent job {named} not found") from None
+
+    async def _runner_changes(self, job: str) -> dict[str, Any]:
+        """The key, which no journal keeps, so that each runner must be told it anew: if the job's endpoint is the one that it is for."""
+        key = self._settings.worker.get("api_key")
+        if key is None:
+            return {}
+        endpoint = JobSpec.make({"csv_path": "-", **self._settings.worker}).base_url
+        options = (await asyncio.to_thread(self._recorded, job))["options"]
+        by_agent = options.get("worker_command") is None and options.get("worker_function") is None
+        return {"api_key": key} if by_agent and options["base_url"] == endpoint else {}
+
+    def _recorded(self, job: str) -> dict[str, Any]:
+        """What a job recorded about itself."""
+        with closing(open_reader(find_job(self._desk.data_dir, job))) as reader:
+            recorded: dict[str, Any] = reader.meta("spec")
+            return recorded
+
+    async def _status_of(self, job: str) -> JobStatus:
+        return await asyncio.to_thread(self._desk.status, job)
+
+    async def _errors(self, job: str, status: JobStatus) -> Sequence[dict[str, Any]]:
+        if not status.failed_items:
+            return []
+        return await asyncio.to_thread(self._desk.failed_item_errors, job, FIRST_ERRORS)
+
+    async def _waited(self, job: str, seconds: float, caller: Caller) -> tuple[JobStatus, bool]:
+        """Wait for a job's end; whether time ran out before."""
+        waiting = asyncio.ensure_future(self._desk.wait(job, seconds, caller.on_progress))
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return waiting.result() if waiting.done() else (await self._status_of(job), True)
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+
+
+def _not_heeded(arguments: Arguments) -> list[str]:
+    """A remark about what a call names and has no say in, if there is such."""
+    known = declared.DECLARATIONS[declared.SPAWN].parameters["properties"]
+    names = [name for name in arguments.names if name in JobSpec.model_fields and name not in known]
+    if not names:
+        return []
+    return [f"not heeded, because the options of this server decide it: {', '.join(names)}"]
+
+
+def _one_line(error: Exception) -> str:
+    """What an error says; where it has several lines, as for several bad rows, they are told apart."""
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return "; ".join(line.rstrip(";") for line in lines if line)
+
+
+def _until(latest: float) -> float:
+    """Seconds that are left; a moment if none are."""
+    return max(0.1, latest - asyncio.get_running_loop().time())
+
+
+def _runtime(arguments: Arguments) -> int | None:
+    seconds = arguments.count("max_runtime_seconds")
+    if seconds == 0:
+        raise ToolError("max_runtime_seconds must be >= 1")
+    return seconds
+
+
+def _read_instruction(path: Path) -> str:
+    """Raises ToolError for what is no text file of a reasonable size. Devices and pipes may have no end, or none to come."""
+    try:
+        if not path.is_file():
+            raise ToolError(f"can't read instruction_file {path}: there is no such file")
+        with path.open("rb") as handle:
+            data = handle.read(_LONGEST_INSTRUCTION_FILE + 1)
+        if len(data) > _LONGEST_INSTRUCTION_FILE:
+            raise ToolError(f"instruction_file {path} is longer than {_LONGEST_INSTRUCTION_FILE:,} bytes")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ToolError(f"instruction_file {path} is not UTF-8 text") from None
+    except OSError as error:
+        raise ToolError(f"can't read instruction_file {path}: {error.strerror or error}") from None
+
+
+def _answered(accepted: bool, reason: str | None, violations: tuple[str, ...] = ()) -> Reply:
+    content = {"accepted": accepted, "reason": reason, "violations": list(violations)}
+    if accepted:
+        return Reply(content, "Accepted.")
+    listed = "".join(f"\n- {violation}" for violation in violations)
+    return Reply(content, f"Not accepted: {reason}{listed}")
+
+
+def _with_next_step(text: str, step: str | None) -> str:
+    return text if step is None else f"{text} {step}"

@@ -1,0 +1,254 @@
+"""A job's spec made self-contained: everything that performing it needs, so that its folder alone is enough to go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.toolset_tools import ToolOffer, mcp_record
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.engine.contract import Item, PlannedItem
+from manyhands.io.tables.base import TableFormat, TableInfo
+from manyhands.io.tables.formats import SUFFIXES, Table, check_name, format_of, open_table, shown
+from manyhands.processes.commands import CommandLine
+from manyhands.workloads.csv_jobs.folders import SHORT, default_name
+from manyhands.workloads.csv_jobs.rows.model import JobRow
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.rows.planning import id_place, plan_rows
+from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
+from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
+from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
+
+_STEM = "agent_job_output"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """What a job records as its spec.
+
+    ``options``: the settings, resolved; ``name``: for people; ``table``: what was found out about the table;
+    ``output_csv_path``: where the results go; ``mcp``: the record of mounted MCP servers, or None; ``depth``: how many jobs
+    this one was started from, each by the one before.
+    """
+
+    options: JobSpec
+    name: str
+    table: TableInfo
+    output_csv_path: str
+    mcp: Json = None
+    depth: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as it is recorded."""
+        return {
+            "options": self.options.recorded(),
+            "name": self.name,
+            "table": self.table.to_json(),
+            "output_csv_path": self.output_csv_path,
+            "mcp": self.mcp,
+            "depth": self.depth,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], data_dir: Path) -> PreparedJob:
+        """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
+        return cls(
+            options=JobSpec(**value["options"], data_dir=str(data_dir)),
+            name=value["name"],
+            table=TableInfo.from_json(value["table"]),
+            output_csv_path=value["output_csv_path"],
+            mcp=value["mcp"],
+            depth=value["depth"],
+        )
+
+    @property
+    def instruction(self) -> str:
+        return self.options.instruction or ""
+
+    @property
+    def export_format(self) -> TableFormat:
+        """What the results are written as."""
+        return self.options.export_format or format_of(Path(self.output_csv_path))
+
+    def opened(self) -> Table:
+        """The table, read as it was when the job was made."""
+        table = self.table
+        return open_table(Path(table.path), format=table.format, encoding=table.encoding, delimiter=table.delimiter)
+
+
+async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJob:
+    """Read and check everything that the settings name, but for the table's rows.
+
+    ``options`` must be resolved. Raises UserError with one line for what can't be used.
+    """
+    if options.instruction is None or not options.instruction.strip():
+        raise UserError("instruction must be non-empty")
+    table = opened_table(options)
+    check_columns(options, table)
+    OutputSchema.of(options.output_schema)
+    job = PreparedJob(
+        options=options,
+        name=options.job_name or default_name(job_id),
+        table=table.info,
+        output_csv_path=options.output_csv_path or default_output(options, job_id),
+        depth=depth,
+    )
+    _check_output(job)
+    if options.worker_kind == "agent":
+        job = replace(job, mcp=await mcp_record(options.mcp_config))
+        ToolOffer.recorded(job.mcp).tools(options.toolsets or ())
+    return job
+
+
+def opened_table(options: JobSpec) -> Table:
+    """The table that the settings name. Raises UserError."""
+    path = Path(options.csv_path)
+    return open_table(path, format=options.table_format, encoding=options.encoding, delimiter=options.delimiter)
+
+
+def check_columns(options: JobSpec, table: Table) -> Template:
+    """The instruction's template. Raises UserError if it, or the id column, names a column that there is not."""
+    headers = table.info.headers
+    if options.id_column is not None:
+        id_place(options.id_column, headers)
+    return Template.parse(options.instruction or "", headers)
+
+
+def default_output(options: JobSpec, job_id: str) -> str:
+    """Where the results go if nobody said: beside the table."""
+    table = Path(options.csv_path)
+    name = table.name.removesuffix(".gz")
+    stem = name.removesuffix(Path(name).suffix) or _STEM
+    suffix = SUFFIXES[options.export_format or "csv"]
+    return str(table.with_name(f"{stem}.agent-job-{job_id[:SHORT]}{suffix}"))
+
+
+def _check_output(job: PreparedJob) -> None:
+    output = Path(job.output_csv_path)
+    check_name(output, job.options.export_format)
+    try:
+        problem = _problem_of(output, Path(job.table.path))
+        if problem is None and job.options.auto_export:
+            problem = _unwritable(output)
+    except OSError as error:
+        problem = f"can't be used ({error.strerror or error})"
+    if problem is not None:
+        raise UserError(f"output_csv_path {output} {problem}")
+    if job.export_format == "parquet":
+        _need_arrow()
+
+
+def _problem_of(output: Path, table: Path) -> str | None:
+    """Why a path can't be where results go, if so. Raises OSError if nobody can look there."""
+    if output.is_dir():
+        return "is a folder; name a file"
+    if not output.exists():
+        return None
+    if not output.is_file():
+        return "is not a regular file, so that results can't take its place"
+    if table.exists() and output.samefile(table):
+        return "is the table itself, which would be overwritten"
+    return None
+
+
+def _unwritable(output: Path) -> str | None:
+    """Why nothing can be written there, if so: better said before the work than after it. Raises OSError as above."""
+    folder = next(folder for folder in output.parents if folder.exists())
+    if not folder.is_dir():
+        return f"can't be written: {folder} is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"can't be written: nothing can be made in the folder {folder}"
+    return None
+
+
+def _need_arrow() -> None:
+    try:
+        import pyarrow  # noqa: F401 - an extra; whether it is there is all that matters
+    except ImportError:
+        raise UserError("Parquet files need an extra: pip install 'manyhands[datasets]'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a job would be. ``prompts``: of the first rows; ``plan``: pairs of a label and text."""
+
+    prompts: tuple[str, ...]
+    plan: tuple[tuple[str, str], ...]
+
+
+async def dry_run(options: JobSpec, count: int) -> DryRun:
+    """What a job of these settings would do, with the prompts of its first ``count`` rows. Nothing is made.
+
+    Raises UserError as making it would.
+    """
+    options = limited(options.resolved(), os.environ)
+    check_worker(options, os.environ)
+    job_id = "00000000-0000-0000-0000-000000000000"
+    job = await prepare(options, job_id)
+    table = job.opened()
+    template, schema = Template.parse(job.instruction, job.table.headers), OutputSchema.of(options.output_schema)
+    prompts: list[str] = []
+    rows = bad = 0
+    for planned in plan_rows(table, options.id_column, options.on_bad_row):
+        rows += 1
+        bad += planned.outcome is not None
+        if planned.outcome is None and len(prompts) < count:
+            prompts.append(_prompt(planned, job, template, schema))
+    named = replace(job, name=options.job_name or "(the job's id)")
+    return DryRun(tuple(prompts), tuple(_plan(named, rows, bad, schema)))
+
+
+def limited(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
+    """The settings with what the machine allows. Raises UserError if the environment says no number."""
+    limits = [limit for limit in (options.max_concurrency_limit, concurrency_limit(environ)) if limit]
+    return options.model_copy(update={"max_concurrency_limit": min(limits, default=None)})
+
+
+def check_worker(options: JobSpec, environ: Mapping[str, str]) -> None:
+    """Raises UserError for a command or a function that can't be found."""
+    folder = Path(options.project or ".")
+    if options.worker_command is not None:
+        name = "--worker_command"
+        CommandLine.parse(options.worker_command, name=name).check(folder, environ, name=name)
+    elif options.worker_function is not None:
+        FunctionWorker.load(options.worker_function, folder)
+
+
+def _prompt(planned: PlannedItem, job: PreparedJob, template: Template, schema: OutputSchema) -> str:
+    row = JobRow.of(Item(1, planned.key, planned.payload))
+    cells = dict(zip(job.table.headers, row.cells, strict=True))
+    printing = job.options.worker_kind == "command"
+    return worker_prompt("(the job's id)", planned.key, template.fill(row.cells), cells, schema, printing=printing)
+
+
+def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[tuple[str, str]]:
+    options = job.options
+    count, each = options.processes
+    at_once = f"{options.workers}" + (f" ({count} processes with up to {each} each)" if options.in_processes else "")
+    output = job.output_csv_path if options.output_csv_path else default_output(options, "ID")
+    return [
+        ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them to be skipped" * bool(bad)),
+        ("columns", ", ".join(map(shown, job.table.headers))),
+        ("item ids", f"column {options.id_column}" if options.id_column else "row-1, row-2 …"),
+        ("worker", describe_worker(options)),
+        ("rows at once", at_once),
+        ("seconds a row", f"{options.max_runtime_seconds} at most, in at most {options.max_attempts} attempts"),
+        ("result", "must fit the output schema" if schema.value else "any JSON object"),
+        ("results go to", f"{output} ({job.export_format})" if options.auto_export else "nowhere by themselves"),
+    ]
+
+
+def describe_worker(options: JobSpec) -> str:
+    """What does the work, in one line."""
+    if options.worker_kind == "command":
+        return f"command: {options.worker_command}"
+    if options.worker_kind == "function":
+        return f"function: {options.worker_function}"
+    tools = ", ".join(options.toolsets or ()) or "none"
+    return (
+        f"agent: model {options.model}, toolsets {tools}, sandbox {options.sandbox}, {options.max_turns} turns at most"
+    )

@@ -1,0 +1,1 @@
+"""Rows: read, turned into prompts, checked and exported."""

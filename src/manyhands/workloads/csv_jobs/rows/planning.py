@@ -1,0 +1,138 @@
+"""A table's rows as items to be performed.
+
+The ids of rows: from a column, or by number; made different where they are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.contract import PlannedItem
+from manyhands.io.digest_table import DigestTable
+from manyhands.io.tables.formats import RawRow, Table, at, known_columns, shown
+from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
+
+SHOWN_BAD_ROWS = 20
+
+
+def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "skip"]) -> Iterator[PlannedItem]:
+    """The rows of a table in order, streamed, each with its id as key and a ``JobRow`` as payload.
+
+    ``skip``: a bad row comes as an item that ended as discarded. ``fail``: from the first bad row on no more items come, and at the end of
+    the table UserError is raised, with a line for each of the first 20 bad rows.
+
+    Raises UserError at once if there is no such id column, and while iterating if the rest of the table can't be read.
+    """
+    place = None if id_column is None else id_place(id_column, table.info.headers)
+    return _items(table, table.rows() if on_bad_row == "skip" else _good_rows(table), place)
+
+
+def id_place(name: str, headers: Sequence[str]) -> int:
+    """The number of the id column, from 0. Raises UserError if there is none of exactly that name."""
+    if name not in headers:
+        raise UserError(f"id_column {shown(name)} was not found in csv headers{known_columns(name, headers)}")
+    return headers.index(name)
+
+
+def _items(table: Table, rows: Iterator[RawRow], place: int | None) -> Iterator[PlannedItem]:
+    width, unit = len(table.info.headers), table.unit
+    with ItemIds(from_column=place is not None) as ids:
+        for index, (line, cells, problem) in enumerate(rows):
+            value = None if place is None or place >= len(cells) else cells[place]
+            source_id = None if value is None else source_id_of(value)
+            key = ids.next(source_id, index)
+            if problem is None:
+                yield PlannedItem(key, JobRow(index, line, source_id, tuple(cells)).to_json())
+                continue
+            whole = (*cells[:width], *[None] * (width - len(cells)))
+            outcome = Outcome(ItemState.DISCARDED, reason=BAD_ROW, message=f"{unit} {line}: {problem}")
+            yield PlannedItem(key, JobRow(index, line, source_id, whole, problem).to_json(), outcome)
+
+
+def _good_rows(table: Table) -> Iterator[RawRow]:
+    """The rows before the first bad one. Raises UserError, naming the bad ones, if there are any."""
+    lines: list[str] = []
+    count = 0
+    try:
+        for row in table.rows():
+            if row.problem is not None:
+                count += 1
+                if count <= SHOWN_BAD_ROWS:
+                    lines.append(at(table.path, row.line, row.problem, table.unit))
+            elif not count:
+                yield row
+    except UserError as error:
+        if not count:
+            raise
+        raise _bad_rows(lines, count, str(error)) from error
+    if count:
+        raise _bad_rows(lines, count, "(on_bad_row=skip leaves such rows out)")
+
+
+def _bad_rows(lines: list[str], count: int, last: str) -> UserError:
+    more = [f"… and {count - len(lines)} more"] if count > len(lines) else []
+    return UserError("\n".join([*lines, *more, last]))
+
+
+_CACHE_KIB = 16 * 1024
+
+
+def source_id_of(value: Json) -> str | None:
+    """The id that a cell holds, as it is; None for a blank one. Of values that are no text, their JSON."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else dumps(value).decode()
+    return text if text.strip() else None
+
+
+class ItemIds:
+    """Gives every row an id that no row before it has: its source id, else ``row-<row_index + 1>``, and behind one that is
+    taken the first of ``-2``, ``-3``, … that is free.
+
+    What is taken is kept on disk, so that memory does not grow with the rows. The work for a row does not grow either,
+    however many are equal.
+    """
+
+    def __init__(self, *, from_column: bool) -> None:
+        """``from_column``: whether there are source ids at all; numbers alone are always different."""
+        self._taken = DigestTable(cache_kib=_CACHE_KIB) if from_column else None
+
+    def next(self, source_id: str | None, row_index: int) -> str:
+        """The id of the next row. Raises StorageError if the folder for temporary files is full."""
+        # The journal's keys can't hold lone surrogates, so two ids that differ in nothing else are equal.
+        base = f"row-{row_index + 1}" if source_id is None else without_surrogates(source_id)
+        if self._taken is None:
+            return base
+        # The number of an id counts how often a suffix was looked for behind it, so that none is tried twice.
+        tried = self._taken.count(_mark(base))
+        if not tried:
+            return base
+        while not self._taken.add(_mark(f"{base}-{tried + 1}")):
+            tried = self._taken.count(_mark(base))
+        return f"{base}-{tried + 1}"
+
+    def close(self) -> None:
+        """Forget everything. Idempotent."""
+        if self._taken is not None:
+            self._taken.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _mark(text: str) -> bytes:
+    """What stands for an id: itself, because ascending ids are entered fastest so; for a long one a digest, which is longer than
+    those that stand for themselves."""
+    data = text.encode()
+    return data if len(data) < hashlib.blake2b.MAX_DIGEST_SIZE else hashlib.blake2b(data).digest()

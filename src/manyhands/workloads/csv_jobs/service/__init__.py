@@ -1,0 +1,1 @@
+"""Jobs in the background: started, followed and steered."""

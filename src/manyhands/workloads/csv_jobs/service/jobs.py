@@ -1,0 +1,385 @@
+"""Everything that can be asked about jobs, in one place: the command line and the tools over MCP are two fronts of it.
+
+Nothing is kept between calls: a job is found by its id each time, so any process can go on where another one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.run_settings import (
+    API_KEY,
+    Notice,
+    check_prices,
+    check_sandbox,
+    keep_files,
+    tell_bound,
+    usable_key,
+    warn_of_unpriced,
+)
+from manyhands.core.clock import SystemClock
+from manyhands.core.errors import RunError, UserError
+from manyhands.core.outcomes import ItemState
+from manyhands.core.version import VERSION
+from manyhands.engine.journal.reader import item_row
+from manyhands.engine.journal.store import Store, is_owned
+from manyhands.io.tables.formats import SUFFIXES, check_name, format_in_name
+from manyhands.runs.execution import create_run
+from manyhands.runs.folders import open_reader
+from manyhands.workloads.csv_jobs.folders import find_job, job_folder
+from manyhands.workloads.csv_jobs.prepared import PreparedJob, check_worker, limited, prepare
+from manyhands.workloads.csv_jobs.rows.export import ExportOptions
+from manyhands.workloads.csv_jobs.rows.model import JobRow
+from manyhands.workloads.csv_jobs.service.control import ANSWER_SECONDS, request, watch
+from manyhands.workloads.csv_jobs.service.launching import Orders, launch
+from manyhands.workloads.csv_jobs.service.status import CANCELLED, END, FAILED, JobStatus, job_status, job_statuses
+from manyhands.workloads.csv_jobs.spec import JobSpec, check_binding
+from manyhands.workloads.csv_jobs.workers.reports import Acceptance
+from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
+
+CANCELLED_BY_PERSON = "cancelled on request"
+OWNER_PAUSE = 0.1
+OWNER_LOOKS = 20
+"""Seconds between looks for the socket of a runner that has just begun, or is just ending, and how many there are."""
+STOPPING_SECONDS = 40.0
+"""Seconds for which the end of a runner is waited for that was told to stop: those that cancelled rows get, and a few more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A job that was made. ``started``: whether its runner was."""
+
+    job_id: str
+    name: str
+    folder: Path
+    started: bool
+    output_csv_path: str
+    total_items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written where, in which format; ``rows`` without the header."""
+
+    job_id: str
+    path: str
+    rows: int
+    format: str
+
+
+class JobDesk:
+    """Jobs under one data folder. All methods raise UserError or RunError with one clear line, or StorageError."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        environ: Mapping[str, str],
+        secrets: Mapping[str, str] | None = None,
+        folders: bool = False,
+    ) -> None:
+        """``environ``: where keys of endpoints are looked for; runners inherit it. ``secrets``: those that go before it (by the
+        names of a workload's secrets). ``folders``: a job may also be named by its folder, wherever that is."""
+        self.data_dir = data_dir
+        self._environ = dict(environ)
+        self._given = dict(secrets or {})
+        self._folders = folders
+
+    async def spawn(
+        self, spec: JobSpec, *, notice: Notice, start: bool = True, depth: int = 0, job_id: str | None = None
+    ) -> Spawned:
+        """Make a job and start its runner.
+
+        ``depth``: how many jobs it comes from. ``job_id``: its id, where the caller has one; if there is such a job already it is the
+        one, and nothing is made.
+        """
+        if job_id is not None and (known := self._known(job_id)) is not None:
+            return known
+        job_id = job_id or str(uuid.uuid4())
+        options = limited(spec.resolved(), self._environ)
+        folder = job_folder(self.data_dir, options.job_name, job_id)
+        job = await prepare(options, job_id, depth=depth)
+        self._check(job, notice)
+        workload = CsvJobsWorkload(job.to_json(), folder)
+        try:
+            await asyncio.to_thread(
+                create_run, folder, workload.name, workload, version=VERSION, notice=notice, run_id=job_id
+            )
+        except asyncio.CancelledError:
+            workload.abandon()  # the thread then removes what it has made
+            raise
+        keep_files(options, folder)
+        started = start and await self._launched(folder, Orders(self._secrets(options)))
+        total = job_status(folder).total_items
+        return Spawned(job_id, job.name, folder, started, job.output_csv_path, total)
+
+    async def run(self, job: str, *, changes: Mapping[str, Any] | None = None, retry_failed: bool = False) -> bool:
+        """Start or continue a job; False if someone performs it already, or if nothing is left to do. If its runner was told to stop,
+        its end is waited for, within bounds.
+
+        ``changes``: settings that are other than when it was made; those that would make it another job are refused by
+        the runner.
+        """
+        folder = self._find(job)
+        await self._stopped(job, folder)
+        status = job_status(folder)
+        # A job that broke with no row left is one whose results are not written.
+        unfinished = not status.completed_at or status.state == FAILED
+        left = status.pending_items or (retry_failed and status.failed_items) or unfinished
+        if status.runner_active or not left:
+            return False
+        recorded = self._recorded(folder)
+        given = dict(changes or {})
+        options = recorded.options
+        if given:
+            checked = JobSpec.make({"csv_path": options.csv_path, **given}, lambda name: f"--{name}")
+            options = checked.inherit(options)
+            check_binding(options, given)
+            given = _sendable(checked, given)
+        limit = limited(options, self._environ).max_concurrency_limit
+        if limit != options.max_concurrency_limit:
+            given["max_concurrency_limit"] = limit
+        secrets = self._secrets(options)
+        keep_files(options, folder)
+        return await self._launched(folder, Orders(secrets, given, retry_failed))
+
+    def status(self, job: str) -> JobStatus:
+        """Where a job stands."""
+        return job_status(self._find(job))
+
+    async def wait(
+        self,
+        job: str,
+        seconds: float | None,
+        on_progress: Callable[[JobStatus], Awaitable[None]] | None = None,
+    ) -> tuple[JobStatus, bool]:
+        """Wait until a job ends, or nobody performs it, ``seconds`` at most; and whether that time ran out. ``on_progress`` is told
+        where it stands whenever that changes, at most twice a second."""
+        folder = self._find(job)
+        try:
+            async with asyncio.timeout(seconds):
+                while is_owned(folder):
+                    async for _ in watch(folder):
+                        if on_progress is not None:
+                            await on_progress(job_status(folder))
+                    if is_owned(folder):
+                        await asyncio.sleep(OWNER_PAUSE)
+        except TimeoutError:
+            return job_status(folder), True
+        return job_status(folder), False
+
+    def export(
+        self,
+        job: str,
+        target: Path | None = None,
+        *,
+        format: str | None = None,
+        flatten: bool | None = None,
+        excel_safe: bool | None = None,
+    ) -> Exported:
+        """Write a job's results as they are now, also while it goes on; what is not given is as the job's own export."""
+        folder = self._find(job)
+        recorded = self._recorded(folder)
+        settings = recorded.options
+        path = _own_output(recorded, format) if target is None else target.expanduser().absolute()
+        if target is not None:
+            check_name(path, format)  # type: ignore[arg-type]
+            format = format or format_in_name(path) or settings.export_format
+        chosen = format or (recorded.export_format if target is None else "csv")
+        if Path(recorded.table.path).exists() and path.exists() and path.samefile(recorded.table.path):
+            raise UserError(f"{path} is the job's table itself, which would be overwritten")
+        options = ExportOptions(
+            chosen,  # type: ignore[arg-type]
+            flatten=settings.flatten if flatten is None else flatten,
+            excel_safe=settings.excel_safe if excel_safe is None else excel_safe,
+        )
+        with closing(open_reader(folder)) as reader:
+            rows = CsvJobsWorkload(recorded.to_json(), folder).write(reader, path, options)
+            return Exported(str(reader.meta("run_id")), str(path), rows, chosen)
+
+    async def report(self, job_id: str, item_id: str, result: Any, *, stop: bool, secret: str) -> Acceptance:
+        """Hand in the report of an external worker. A refusal says why."""
+        try:
+            folder = self._find(job_id)
+        except RunError as error:
+            return Acceptance(False, str(error))
+        message = {
+            "op": "report",
+            "job_id": job_id,
+            "item_id": item_id,
+            "result": result,
+            "stop": stop,
+            "secret": secret,
+        }
+        answer = await request(folder, message)
+        if answer is None or "accepted" not in answer:
+            return Acceptance(False, "nobody performs this job at the moment, so that no report can be taken")
+        return Acceptance(answer["accepted"], answer["reason"], tuple(answer["violations"]))
+
+    async def cancel(self, job: str, *, firm: bool = False) -> JobStatus:
+        """Cancel a job: no more rows are begun, those in work may end (with ``firm``, or some time later, they are stopped). Rows that
+        were not begun stay pending, and go on if the job is run again."""
+        folder = self._find(job)
+        if is_owned(folder) and await self._told(folder, {"op": "cancel", "firm": firm}):
+            return job_status(folder)
+        status = job_status(folder)
+        if not status.ended:
+            with closing(Store(folder, SystemClock(), lambda text: None)) as store:
+                end = {"state": CANCELLED, "error": CANCELLED_BY_PERSON, "at": SystemClock().now()}
+                store.set_meta(**{END: end})
+        return job_status(folder)
+
+    async def stop(self, job: str, *, firm: bool = False) -> None:
+        """End a job's runner: as ``cancel``, but the job is only interrupted."""
+        folder = self._find(job)
+        if is_owned(folder):
+            await self._told(folder, {"op": "stop", "firm": firm})
+
+    async def retry(
+        self, job: str, item_ids: Sequence[str] | None = None, *, changes: Mapping[str, Any] | None = None
+    ) -> tuple[int, bool]:
+        """Put failed rows (these, or all) back to be performed again: how many there are, and whether a runner was started for them.
+        ``changes``: as of ``run``."""
+        folder = self._find(job)
+        await self._stopped(job, folder)
+        rows = self._failed_of(folder, item_ids)
+        order = {"op": "retry", "items": None if item_ids is None else list(item_ids)}
+        if is_owned(folder) and await self._told(folder, order):
+            return rows, False
+        if not rows:
+            return 0, False
+        with closing(Store(folder, SystemClock(), lambda text: None)) as store:
+            rows = store.release_failed(item_ids)
+        return rows, await self.run(job, changes=changes)
+
+    def list(self) -> Sequence[JobStatus]:
+        """All jobs, the newest first."""
+        return job_statuses(self.data_dir)
+
+    def failed_item_errors(self, job: str, limit: int = 5) -> Sequence[dict[str, Any]]:
+        """The first failed rows in their order: ``item_id``, ``source_id``, ``last_error``."""
+        with closing(open_reader(self._find(job))) as reader:
+            rows = [item_row(row) for row in reader.all("first_failed_items", limit)]
+        return [
+            {"item_id": row.key, "source_id": JobRow.of(row.item).source_id, "last_error": row.message} for row in rows
+        ]
+
+    async def _launched(self, folder: Path, orders: Orders) -> bool:
+        """Start a runner; False if another process was quicker and performs the job, or has ended it meanwhile."""
+        end = _end_of(folder)
+        try:
+            await launch(folder, replace(orders, end=end), self._environ)
+        except RunError:
+            if not is_owned(folder) and _end_of(folder) == end:
+                raise
+            return False
+        return True
+
+    def _find(self, job: str) -> Path:
+        return find_job(self.data_dir, job, folders=self._folders)
+
+    def _check(self, job: PreparedJob, notice: Notice) -> None:
+        """Raises UserError for a worker that can't be used."""
+        options = job.options
+        check_worker(options, self._environ)
+        if options.worker_kind == "command":
+            check_prices(options)
+            _tell_of_launches(options, notice)
+        if options.worker_kind == "agent":
+            self._secrets(options)
+            check_prices(options)
+            warn_of_unpriced(options, notice)
+            tell_bound(options, notice)
+            if options.toolsets:
+                check_sandbox(options, notice)
+
+    def _secrets(self, options: JobSpec) -> dict[str, str]:
+        if options.worker_kind != "agent":
+            return {}
+        if API_KEY in self._given and options.api_key is None:
+            return {API_KEY: self._given[API_KEY]}
+        key = usable_key(options, self._environ)
+        return {} if key is None else {API_KEY: key}
+
+    def _known(self, job_id: str) -> Spawned | None:
+        try:
+            status = self.status(job_id)
+        except RunError:
+            return None
+        return Spawned(status.job_id, status.name, status.folder, False, status.output_csv_path, status.total_items)
+
+    def _recorded(self, folder: Path) -> PreparedJob:
+        with closing(open_reader(folder)) as reader:
+            return PreparedJob.from_json(reader.meta("spec"), folder.parent)
+
+    def _failed_of(self, folder: Path, item_ids: Sequence[str] | None) -> int:
+        """How many of the rows failed. Raises RunError for an id that names none."""
+        with closing(open_reader(folder)) as reader:
+            if item_ids is None:
+                return sum(items for (state, _), items in reader.counts().items() if state == ItemState.FAILED)
+            rows = {key: reader.one("item_by_key", key) for key in item_ids}
+        missing = [key for key, row in rows.items() if row is None]
+        if missing:
+            raise RunError(f"{folder}: no item is called {missing[0]!r}")
+        return sum(item_row(row).state is ItemState.FAILED for row in rows.values() if row is not None)
+
+    async def _stopped(self, job: str, folder: Path) -> None:
+        """Wait for the end of a runner that was told to stop, so that another one can begin."""
+        answer = await request(folder, {"op": "progress"})
+        if answer is not None and answer.get("stopping"):
+            await self.wait(job, STOPPING_SECONDS)
+
+    async def _told(self, folder: Path, message: dict[str, Any]) -> bool:
+        """Give a runner an order; False if there is none any more. Raises RunError if it does not take it."""
+        latest = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        answer: dict[str, Any] = {}
+        for _ in range(OWNER_LOOKS):
+            answer = await request(folder, message) or {}
+            if answer.get("ok"):
+                return True
+            if not is_owned(folder):
+                return False
+            if asyncio.get_running_loop().time() > latest:
+                break
+            await asyncio.sleep(OWNER_PAUSE)
+        raise RunError(f"{folder}: {answer.get('error', 'the process that performs this job does not answer')}")
+
+
+def _tell_of_launches(options: JobSpec, notice: Notice) -> None:
+    """What of a budget can't be kept where commands do the work."""
+    if options.bounded:
+        limit = "max_cost" if options.max_cost is not None else "max_total_tokens"
+        notice(
+            "what a launch of the worker command uses is known when it has ended, by what it prints (Claude Code with "
+            "--output-format=json, Codex with --json): the first that does not say it stops the job, and those at work together may pass "
+            f"--{limit} by what they use beyond the dearest before them"
+        )
+
+
+def _own_output(job: PreparedJob, format: str | None) -> Path:
+    """Where a job's own results go; in another format, beside that."""
+    path = Path(job.output_csv_path)
+    if format is None or format == job.export_format:
+        return path
+    suffix = next((suffix for name, suffix in SUFFIXES.items() if name == format), path.suffix)
+    return path.with_name(path.name.removesuffix(".gz")).with_suffix(suffix)
+
+
+def _end_of(folder: Path) -> Any:
+    """How a job's last session ended, as it is recorded."""
+    with closing(open_reader(folder)) as reader:
+        return reader.meta(END)
+
+
+def _sendable(checked: JobSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Changed settings as JSON, without secrets, which go another way, and independent of the current folder: with the contents of
+    files in place of their names."""
+    resolved = checked.resolved()
+    names = {resolved.contents[name][0] if name in resolved.contents else name for name in given}
+    return resolved.model_dump(mode="json", include={name for name in names if not resolved.about(name).secret})

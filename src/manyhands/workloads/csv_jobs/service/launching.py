@@ -1,0 +1,119 @@
+"""Starting the process that performs a job: on its own, so that it outlives whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserError
+from manyhands.processes.interpreters import PYTHONPATH, own_module_path, python_command
+from manyhands.processes.strays import MARK, SANDBOX_VARIABLE
+from manyhands.workloads.csv_jobs.service.control import LONGEST
+
+LOG = "runner.log"
+"""The file in the job's folder that has what its runner says."""
+READY = "MANYHANDS_READY"
+"""The environment variable with the descriptor on which a runner says that it has begun, or why not."""
+START_SECONDS = 60.0
+_NOT_INHERITED = (MARK, SANDBOX_VARIABLE, "MANYHANDS_WORKER", READY)
+"""What would make the runner part of another run, or of a row's command that starts it."""
+_ERRORS: dict[str, type[ManyhandsError]] = {
+    "RunError": RunError,
+    "UserError": UserError,
+    "StorageError": StorageError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a runner is told, over a pipe. ``changes``: settings that are other than recorded; ``retry_failed``: failed rows are
+    performed again; ``end``: how the job's last session had ended when this was said: if that has changed, somebody else ended the
+    job meanwhile, and the runner does not begin."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    retry_failed: bool = False
+    end: Any = None
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Orders:
+        return cls(**json.loads(text or "{}"))
+
+
+async def launch(folder: Path, orders: Orders, environ: Mapping[str, str]) -> None:
+    """Start a job's runner and wait until it has begun.
+
+    Raises what keeps it from beginning: RunError (another one performs the job), UserError, StorageError.
+    """
+    answer = await asyncio.to_thread(_launched, folder, orders, environ)
+    if (kind := answer.get("error")) is not None:
+        raise _ERRORS.get(kind, StorageError)(answer.get("message", "the runner did not start"))
+
+
+def _launched(folder: Path, orders: Orders, environ: Mapping[str, str]) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    try:
+        with _log(folder) as log:
+            child = _started(folder, orders, environ, writing, log)
+    except OSError as error:
+        os.close(reading)
+        raise StorageError(f"{folder}: the job's runner can't be started ({error.strerror or error})") from error
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as ready:
+        answer = _answer(ready)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(START_SECONDS)  # it has left the work to a child of its own, so that nobody has to wait for that
+    return answer or {"error": "StorageError", "message": f"the job's runner did not start; {folder / LOG} may say why"}
+
+
+def _started(
+    folder: Path, orders: Orders, environ: Mapping[str, str], ready: int, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    command = python_command("manyhands.workloads.csv_jobs.service.runner", str(folder.absolute()))
+    inherited = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        pass_fds=(ready,),
+        env={**inherited, READY: str(ready), PYTHONPATH: own_module_path(inherited)},
+        start_new_session=True,
+    )
+    if child.stdin is not None:
+        try:
+            child.stdin.write(orders.to_text().encode())
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it ended at once: what it says about that follows
+    return child
+
+
+def _answer(ready: IO[bytes]) -> dict[str, Any]:
+    """What the runner says first; nothing if it ends, or if it takes too long."""
+    poll = select.poll()
+    poll.register(ready, select.POLLIN)
+    if not poll.poll(START_SECONDS * 1000):
+        return {}
+    line = ready.readline(LONGEST)
+    try:
+        answer = json.loads(line or b"{}")
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _log(folder: Path) -> IO[bytes]:
+    return (folder / LOG).open("ab")

@@ -1,0 +1,318 @@
+"""The process that performs a job: ``python -m manyhands.workloads.csv_jobs.service.runner FOLDER``, started by ``launching``.
+
+It owns the job's journal, listens on the job's socket, and ends when nothing is left to do or somebody said stop. What it
+says goes to ``runner.log`` in the job's folder.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # whoever started it need not wait for it; before anything large is loaded
+    gc.disable()  # what is imported is no garbage, and to look for some takes a fifth of the time
+
+import asyncio
+import json
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from manyhands.agents.descriptions import item_lines
+from manyhands.agents.options import resume_spec
+from manyhands.core.clock import Clock, SystemClock
+from manyhands.core.errors import ManyhandsError, RunError, UserError
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.redaction import protect, protect_environment
+from manyhands.engine.contract import Item
+from manyhands.engine.journal.store import Store
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.streams import SafeStream
+from manyhands.runs.execution import Controls, Progress, RunResult, perform_run
+from manyhands.workloads.csv_jobs.prepared import PreparedJob
+from manyhands.workloads.csv_jobs.service.control import ControlServer, Message
+from manyhands.workloads.csv_jobs.service.launching import READY, Orders
+from manyhands.workloads.csv_jobs.service.status import (
+    CANCELLED,
+    COMPLETED,
+    END,
+    FAILED,
+    INTERRUPTED,
+    STARTED,
+    WITH_FAILURES,
+    rfc3339,
+)
+from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
+
+CANCEL_SECONDS = 30.0
+"""Seconds that rows in work get to end after a job was cancelled; then they are stopped."""
+NOTES = 20
+"""Lines that those who follow a job are told besides its figures, at most."""
+BY_WORKER = "cancelled by worker request"
+BY_PERSON = "cancelled on request"
+
+
+class JobRunner:
+    """Performs one job whose journal it has opened. Whatever it is told over the socket comes to ``answer``."""
+
+    def __init__(self, store: Store, workload: CsvJobsWorkload, clock: Clock, orders: Orders) -> None:
+        self._store = store
+        self._workload = workload
+        self._clock = clock
+        self._again: list[list[str] | None] = [None] if orders.retry_failed else []
+        """Rows (None: all) that failed and are to be performed again in the next session."""
+        self._controls = Controls()
+        self._stopped: tuple[str, str] | None = None
+        """Why it was told to stop: the job's state from then on, and the reason."""
+        self._progress: Progress | None = None
+        self._notes: list[str] = []
+        """What those who follow the job are told besides."""
+        self._failed = 0
+        self._allowed: int | None = None
+        self.control = ControlServer(store.folder, self.answer)
+        workload.on_stop = self._stopped_by_worker
+
+    def begin(self) -> None:
+        """Record that somebody has begun with the job, and not ended."""
+        self._store.set_meta(**{END: None, STARTED: self._store.reader.meta(STARTED) or self._clock.now()})
+
+    async def perform(self, *, spec_changed: bool) -> None:
+        """Perform the job until nothing is left to do, or until it is stopped, and record how that came."""
+        while True:
+            for keys in self._again:
+                self._store.release_failed(keys)
+            self._again.clear()
+            self._count_failures()
+            result = await self._session(spec_changed)
+            if self._stopped is not None or not self._again:
+                break
+        state, error = self._ending(result)
+        self._store.set_meta(**{END: {"state": state, "error": error, "at": self._clock.now()}})
+        say(f"the job is {state}" + (f": {error}" if error else ""))
+
+    def stop(self, state: str, reason: str, *, firm: bool = False) -> None:
+        """Claim no more rows and let those in work end; a second time, or ``firm``, stop them now."""
+        again = self._stopped is not None
+        if self._stopped is None or state == CANCELLED:
+            self._stopped = (state, reason)
+        if not again:
+            self._controls.stop(reason)
+        if again or firm:
+            self._controls.stop(reason)
+        elif state == CANCELLED:
+            asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._controls.stop, reason)
+
+    async def answer(self, message: Message) -> Message:
+        """The reply to a request."""
+        operation = message.get("op")
+        if operation == "report":
+            return await self._reported(message)
+        if operation == "progress":
+            return self._figures()
+        if operation == "retry":
+            if self._stopped is not None:
+                return {"error": "the job is being stopped; put rows back when it has ended"}
+            self._again.append(message.get("items"))
+            return {"ok": True}
+        if operation in ("cancel", "stop"):
+            state, reason = (CANCELLED, BY_PERSON) if operation == "cancel" else (INTERRUPTED, "stopped on request")
+            self.stop(state, str(message.get("reason") or reason), firm=bool(message.get("firm")))
+            return {"ok": True}
+        return {"error": f"unknown request {operation!r}"}
+
+    async def _session(self, spec_changed: bool) -> RunResult:
+        return await perform_run(
+            self._store.folder,
+            self._workload,
+            spec_changed=spec_changed,
+            retry_failed=False,
+            notice=self._told,
+            controls=self._controls,
+            on_progress=self._show,
+            on_outcome=self._ended,
+            on_wait=say,
+            clock=self._clock,
+            store=self._store,
+        )
+
+    async def _reported(self, message: Message) -> Message:
+        room = self._workload.room
+        if room is None:
+            return {"accepted": False, "reason": "this job's workers do not report here", "violations": []}
+        acceptance = await room.deliver(
+            str(message.get("job_id")),
+            str(message.get("item_id")),
+            message.get("result"),
+            stop=message.get("stop") is True,
+            secret=str(message.get("secret")),
+        )
+        return {
+            "accepted": acceptance.accepted,
+            "reason": acceptance.reason,
+            "violations": list(acceptance.violations),
+        }
+
+    def _count_failures(self) -> None:
+        counts = self._store.reader.counts()
+        self._failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
+        self._allowed = self._workload.job.options.failures_allowed(sum(counts.values()))
+
+    def _ended(self, item: Item, outcome: Outcome) -> None:
+        """A row's end is on disk."""
+        if self._workload.job.options.verbose:
+            self._describe(item, outcome)
+        if outcome.state is ItemState.FAILED:
+            self._failed += 1
+            if self._allowed is not None and self._failed >= self._allowed and self._stopped is None:
+                limit = self._workload.job.options.fail_threshold
+                self.stop(FAILED, f"{self._failed} rows failed, which is where --fail_threshold={limit} stops the job")
+        elif outcome.record.get("stop"):
+            self._stopped_by_worker()
+
+    def _stopped_by_worker(self) -> None:
+        if self._stopped is None:
+            self.stop(CANCELLED, BY_WORKER)
+
+    def _describe(self, item: Item, outcome: Outcome) -> None:
+        why = f"via {outcome.record['via']}" if "via" in outcome.record else f"{outcome.cause}: {outcome.message}"
+        preview = self._workload.job.options.log_prefix_chars
+        for line in item_lines(item.key, item, outcome, why, self._store.reader, preview):
+            say(line)
+
+    def _show(self, progress: Progress) -> None:
+        self._progress = progress
+        self.control.publish(self._figures())
+
+    def _figures(self) -> Message:
+        progress = self._progress
+        if progress is None:
+            return {"stopping": self._stopped is not None}
+        ended = progress.finished - progress.finished_before
+        eta = round((progress.items - progress.finished) * progress.seconds / ended) if ended else None
+        return {
+            "finished": progress.finished,
+            "in_flight": progress.in_flight,
+            "eta_seconds": eta,
+            "stopping": self._stopped is not None,
+            "waiting": [wait.text() for wait in progress.waits[:1]],
+            "notes": self._notes,
+        }
+
+    def _told(self, text: str) -> None:
+        """Something that a person should know."""
+        say(text)
+        if len(self._notes) < NOTES:
+            self._notes.append(text)
+
+    def _ending(self, result: RunResult) -> tuple[str, str | None]:
+        """The job's state, and what is to be said about it."""
+        if result.error is not None:
+            return FAILED, str(result.error)
+        if not result.done:
+            return self._stopped or (FAILED, result.stopped or "it stopped before its end")
+        return (COMPLETED if result.ledger["completed"] == result.ledger["items"] else WITH_FAILURES), None
+
+
+class Ready:
+    """Tells the process that started this one that it has begun, or why not; once."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def say(self, message: Message) -> None:
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.write(self._descriptor, json.dumps(message).encode() + b"\n")
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def say(text: str) -> None:
+    """A line for ``runner.log``; without it if the disk is full, which must not end the job."""
+    with suppress(OSError):
+        print(f"{rfc3339(SystemClock().now())} {text}", flush=True)
+
+
+async def perform(folder: Path, orders: Orders, ready: Ready) -> None:
+    """Open a job and perform it. Raises what keeps it from beginning, or breaks it."""
+    clock = SystemClock()
+    store = Store(folder, clock, say)
+    runner = None
+    try:
+        if store.reader.meta(END) != orders.end:
+            raise RunError(f"{folder}: the job was ended before its runner began")
+        workload, changed = _workload(store, orders)
+        runner = JobRunner(store, workload, clock, orders)
+        await runner.control.open()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, runner.stop, INTERRUPTED, "stopped by a signal")
+        runner.begin()  # from when on somebody may have been told that the job has begun
+        ready.say({"ready": True})
+        await runner.perform(spec_changed=changed)
+    except ManyhandsError as error:
+        if runner is not None:
+            _note(store, clock, error)
+        raise
+    finally:
+        if runner is not None:
+            runner.control.withdraw()  # as long as nobody else can own the job, and say where he listens
+        store.close()
+        if runner is not None:
+            await runner.control.close(ended=True)
+
+
+def _workload(store: Store, orders: Orders) -> tuple[CsvJobsWorkload, bool]:
+    """The workload as recorded, with the changed settings; and whether that makes its spec another one."""
+    recorded = store.reader.meta("spec")
+    job = PreparedJob.from_json(recorded, store.folder.parent)
+    if orders.changes:
+        given = JobSpec.make({"csv_path": job.options.csv_path, **orders.changes}, lambda name: f"--{name}")
+        options = resume_spec(job.options, given)
+        job = replace(job, options=options, output_csv_path=options.output_csv_path or job.output_csv_path)
+    workload = CsvJobsWorkload(job.to_json(), store.folder)
+    workload.set_secrets(orders.secrets)
+    return workload, workload.spec != recorded
+
+
+def _note(store: Store, clock: Clock, error: ManyhandsError) -> None:
+    """Record that the job broke; best effort, because what broke may be the disk."""
+    with suppress(ManyhandsError, OSError):
+        store.set_meta(**{END: {"state": FAILED, "error": str(error), "at": clock.now()}})
+
+
+def main() -> int:
+    """Perform the job whose folder is named; the exit code."""
+    gc.freeze()
+    gc.enable()
+    text = os.environ.pop(READY, "")
+    ready = Ready(int(text) if text.isdecimal() else None)
+    orders = Orders.from_text(sys.stdin.read())
+    sys.stdin.close()
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+    protect_environment(os.environ)
+    protect(orders.secrets.values())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run_on_loop(perform(Path(sys.argv[1]), orders, ready))
+    except ManyhandsError as error:
+        kind = next(name for kind, name in _KINDS if isinstance(error, kind))
+        ready.say({"error": kind, "message": str(error)})
+        say(f"error: {error}")
+        return 1
+    except Exception as error:
+        ready.say({"error": "StorageError", "message": f"the runner broke: {type(error).__name__}: {error}"})
+        raise
+    return 0
+
+
+_KINDS = ((RunError, "RunError"), (UserError, "UserError"), (ManyhandsError, "StorageError"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

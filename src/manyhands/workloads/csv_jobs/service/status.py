@@ -1,0 +1,196 @@
+"""Where a job stands. Only reads, quickly, whoever performs the job; imports little, so that asking is cheap."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import RunError, StorageError
+from manyhands.core.outcomes import ItemState
+from manyhands.core.usage import Usage
+from manyhands.engine.discards import nothing_kept
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.store import is_owned
+from manyhands.runs.folders import open_reader
+from manyhands.runs.ledger import ledger
+from manyhands.workloads.csv_jobs.folders import job_folders, recorded_name
+from manyhands.workloads.csv_jobs.service.control import ask
+
+STARTED = "job_started_at"
+END = "job_end"
+"""Facts recorded with the run: when work on the job first began (seconds since 1970 UTC), and how its last session ended:
+``{"state": …, "error": text or null, "at": seconds}``."""
+
+PENDING = "pending"
+RUNNING = "running"
+COMPLETED = "completed"
+WITH_FAILURES = "completed_with_failures"
+CANCELLED = "cancelled"
+FAILED = "failed"
+INTERRUPTED = "interrupted"
+REMEDIES = {"bad_row": "mend these rows of the table, and make another job of it"}
+"""What can be done about rows that are left out."""
+ENDS = frozenset({COMPLETED, WITH_FAILURES, CANCELLED, FAILED})
+_ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job in figures. ``state``: this program's word, ``original_status``: the one that the original feature would say. Every row is in
+    exactly one of the six counts. Times are seconds since 1970 UTC; ``eta_seconds`` is None where nobody can tell. ``waiting``: what keeps
+    the runner from going on, and until when; ``notes``: what it has told besides."""
+
+    job_id: str
+    name: str
+    folder: Path
+    state: str
+    total_items: int
+    pending_items: int
+    running_items: int
+    completed_items: int
+    failed_items: int
+    skipped_items: int
+    cancelled_items: int
+    output_csv_path: str
+    runner_active: bool
+    last_error: str | None
+    eta_seconds: int | None
+    created_at: float
+    started_at: float | None
+    completed_at: float | None
+    usage: Usage
+    waiting: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def original_status(self) -> str:
+        return _ORIGINAL.get(self.state, self.state)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it goes no further unless somebody says so."""
+        return self.state in ENDS
+
+    def to_json(self) -> dict[str, Any]:
+        """As an object for programs; times are RFC 3339 UTC, costs US dollars."""
+        usage = {**self.usage.to_json(), "cost": round(self.usage.cost, 6)}
+        return {
+            "job_id": self.job_id,
+            "job_name": self.name,
+            "status": self.state,
+            "state": self.state,
+            "original_status": self.original_status,
+            "total_items": self.total_items,
+            "pending_items": self.pending_items,
+            "running_items": self.running_items,
+            "completed_items": self.completed_items,
+            "failed_items": self.failed_items,
+            "skipped_items": self.skipped_items,
+            "cancelled_items": self.cancelled_items,
+            "output_csv_path": self.output_csv_path,
+            "folder": str(self.folder.absolute()),
+            "runner_active": self.runner_active,
+            "last_error": self.last_error,
+            "eta_seconds": self.eta_seconds,
+            "waiting": self.waiting,
+            "created_at": rfc3339(self.created_at),
+            "started_at": rfc3339(self.started_at),
+            "completed_at": rfc3339(self.completed_at),
+            "usage": usage,
+            "simulated": self.usage.simulated_calls > 0,
+        }
+
+
+def job_status(folder: Path) -> JobStatus:
+    """Raises RunError if the folder holds no run."""
+    active = is_owned(folder)  # before the counts: a job that ends in between has ended in both
+    with closing(open_reader(folder)) as reader:
+        return status_of(reader, active)
+
+
+def job_statuses(data_dir: Path) -> list[JobStatus]:
+    """All jobs under a data folder, the newest first."""
+    statuses = [status for folder in job_folders(data_dir) if (status := _status_or_none(folder)) is not None]
+    return sorted(statuses, key=lambda status: status.created_at, reverse=True)
+
+
+def _status_or_none(folder: Path) -> JobStatus | None:
+    """None for a job that can't be read, which must not hide the others."""
+    try:
+        return job_status(folder)
+    except (StorageError, RunError, KeyError, TypeError, ValueError):
+        return None
+
+
+def status_of(reader: JournalReader, active: bool) -> JobStatus:
+    """The same from a reader. ``active``: whether a process performs the job."""
+    counts = dict.fromkeys(ItemState, 0)
+    for (state, _), items in reader.counts().items():
+        counts[ItemState(state)] += items
+    if not active:  # whoever had them is gone
+        counts[ItemState.PENDING] += counts[ItemState.RUNNING]
+        counts[ItemState.RUNNING] = 0
+    end = reader.meta(END) or {}
+    spec = reader.meta("spec")
+    state = _state(counts, end, active, reader.meta(STARTED) is not None)
+    told = (ask(reader.folder, {"op": "progress"}) or {}) if active else {}
+    eta = told.get("eta_seconds")
+    return JobStatus(
+        job_id=str(reader.meta("run_id")),
+        name=recorded_name(reader),
+        folder=reader.folder,
+        state=state,
+        total_items=sum(counts.values()),
+        pending_items=counts[ItemState.PENDING],
+        running_items=counts[ItemState.RUNNING],
+        completed_items=counts[ItemState.COMPLETED],
+        failed_items=counts[ItemState.FAILED],
+        skipped_items=counts[ItemState.DISCARDED],
+        cancelled_items=counts[ItemState.CANCELLED],
+        output_csv_path=spec["output_csv_path"],
+        runner_active=active,
+        last_error=_last_error(state, counts, end, nothing_kept(ledger(reader.counts()), REMEDIES)),
+        eta_seconds=eta if isinstance(eta, int) else None,
+        created_at=reader.meta("created_at"),
+        started_at=reader.meta(STARTED),
+        completed_at=end.get("at") if state in ENDS else None,
+        usage=reader.usage(),
+        waiting=next(iter(_texts(told.get("waiting"))), None),
+        notes=tuple(_texts(told.get("notes"))),
+    )
+
+
+def rfc3339(time: float | None) -> str | None:
+    """Seconds since 1970 as RFC 3339 UTC with its offset, to the second."""
+    return None if time is None else datetime.fromtimestamp(int(time), UTC).isoformat()
+
+
+def _state(counts: dict[ItemState, int], end: dict[str, Any], active: bool, started: bool) -> str:
+    if active:
+        return RUNNING
+    if end.get("state") in (CANCELLED, FAILED):
+        return str(end["state"])
+    if counts[ItemState.PENDING] or not end:  # without an end, not all rows may be planned, or the results not written
+        return INTERRUPTED if started else PENDING
+    if counts[ItemState.COMPLETED] == sum(counts.values()):
+        return COMPLETED
+    return WITH_FAILURES
+
+
+def _last_error(state: str, counts: dict[ItemState, int], end: dict[str, Any], nothing: str | None) -> str | None:
+    if end.get("error"):
+        return str(end["error"])
+    if state != WITH_FAILURES:
+        return None
+    if nothing is not None:
+        return nothing
+    failed, skipped = counts[ItemState.FAILED] + counts[ItemState.CANCELLED], counts[ItemState.DISCARDED]
+    parts = [f"{failed} failed items"] * bool(failed) + [f"{skipped} skipped rows"] * bool(skipped)
+    return f"job completed with {' and '.join(parts)}"
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

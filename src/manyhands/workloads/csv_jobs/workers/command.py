@@ -1,0 +1,403 @@
+"""An external command as a worker: launched for each row, it reports over MCP, or prints the result.
+
+Each launch is one step. Its output is recorded before the worker is told that its report is accepted; the command may then end by
+itself, for a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.programs import Account
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.redaction import Redactor
+from manyhands.core.text import decode
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.contract import Context, Effect
+from manyhands.models.pricing import PriceTable
+from manyhands.processes.commands import CommandLine, CommandRunner, RunningCommand
+from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
+from manyhands.workloads.csv_jobs.rows.prompts import corrected
+from manyhands.workloads.csv_jobs.workers.input_echo import Given
+from manyhands.workloads.csv_jobs.workers.launch_costs import LaunchCosts
+from manyhands.workloads.csv_jobs.workers.printed_result import NoResult, result_in
+from manyhands.workloads.csv_jobs.workers.reports import (
+    SECRET,
+    Corrections,
+    OpenReport,
+    Report,
+    ReportRoom,
+    last_lines,
+    last_words,
+    overdue,
+    unreported,
+)
+
+KIND = "worker"
+PATIENCE = 5.0
+"""Seconds that a command may go on after its report was accepted."""
+PATIENCE_FOR_COSTS = 60.0
+"""The same where what it used is waited for, which is said at its end."""
+LONGEST_ROW = 100_000
+"""Bytes of a row as JSON in the environment; a larger one is only in the file."""
+LONGEST_TAIL = 8_000
+"""Characters that are recorded of the end of what a command printed."""
+COST = "cost"
+"""The kind of a step in which it is noted what a launch used that ended after its report."""
+
+REPORTED, PRINTED, UNFIT, SILENT = "reported", "printed", "unfit", "silent"
+REFUSED, OVERDUE, FAILED = "refused", "overdue", "failed"
+"""How a launch ended: with a report that was accepted, with one that was printed, with a printed one that does not fit, without any;
+with too many reports that do not fit, at the time limit, with an exit code other than 0."""
+_WITH_RESULT = {REPORTED: "mcp", PRINTED: "stdout"}
+_NAME = "--worker_command"
+
+
+class _NothingToNote(Exception):
+    """A launch had said what it used before its end was recorded, or says nothing."""
+
+
+class CommandWorker:
+    """Performs rows by launches of a command. Made by ``opened``."""
+
+    def __init__(
+        self,
+        line: CommandLine,
+        room: ReportRoom,
+        *,
+        costs: LaunchCosts,
+        runner: CommandRunner | None,
+        folder: Path,
+        data_dir: Path,
+        environ: Mapping[str, str],
+        patience: float = PATIENCE,
+    ) -> None:
+        self._line = line
+        self._runner = runner
+        self._room = room
+        self._folder = folder
+        self._data_dir = data_dir
+        self._environ = environ
+        self.costs = costs
+        self.patience = PATIENCE_FOR_COSTS if costs.told else patience
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls,
+        command: str,
+        *,
+        room: ReportRoom,
+        mark: str,
+        folder: Path,
+        data_dir: Path,
+        environ: Mapping[str, str],
+        patience: float = PATIENCE,
+        prices: PriceTable | None = None,
+        bounded: bool = False,
+        earlier: Usage = ZERO,
+        replay: bool = False,
+    ) -> AsyncIterator[CommandWorker]:
+        """``room``: where its reports are handed in, in this process; ``mark``: of the run's processes (``process_mark``);
+        ``folder``: where commands start; ``environ``: what they inherit; ``patience``: seconds that one may go on after its report
+        was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``. Raises UserError if the command can't be found."""
+        line = CommandLine.parse(command, name=_NAME)
+        costs = LaunchCosts(line.words, prices or PriceTable(), bounded=bounded, earlier=earlier)
+        made = partial(
+            cls, line, room, costs=costs, folder=folder, data_dir=data_dir, environ=environ, patience=patience
+        )
+        if replay:
+            yield made(runner=None)
+            return
+        line.check(folder, environ, name=_NAME)
+        async with CommandRunner.opened(mark, environ) as runner:
+            yield made(runner=runner)
+
+    async def perform(self, context: Context, assignment: Assignment) -> Accepted:
+        """As of ``Worker``."""
+        corrections = Corrections(assignment.corrections)
+        report = self._room.open(assignment.job_id, assignment.item_id, assignment.schema, corrections)
+        ending = f"item {assignment.item_id} is not being worked on any more"
+        try:
+            accepted = await self._performed(context, assignment, report)
+            ending = "a result was accepted for this item already"
+            return accepted
+        except ItemError as error:
+            ending = f"the item has failed: {error.message}"
+            raise
+        finally:
+            report.close(ending)
+
+    async def _performed(self, context: Context, assignment: Assignment, report: OpenReport) -> Accepted:
+        corrections, left = report.corrections, assignment.max_seconds
+        request: dict[str, Any] = {"command": list(self._line.words), "prompt": assignment.prompt}
+        prompt = assignment.prompt
+        for number in count(1):
+            launch = _Launch(self, context, assignment, report, prompt, left)
+            output = await launch.step({**request, "launch": number})
+            # Set from what is recorded, so that it is the same after a crash.
+            corrections.refused, corrections.last = output["refused"], output["last_report"]
+            corrections.violations = tuple(output["violations"])
+            if output["ended"] in _WITH_RESULT:
+                via = _WITH_RESULT[output["ended"]]
+                return Accepted(output["result"], output["reported_at"], via, output["stop"], output["refused"])
+            if output["ended"] != UNFIT or corrections.used_up:
+                raise _failure(output, corrections, assignment)
+            left -= output["seconds"]
+            prompt = corrected(assignment.prompt, corrections.violations)
+            request = {"command": list(self._line.words), "violations": list(corrections.violations)}
+        raise AssertionError("unreachable")
+
+    def start(self, prompt: str, assignment: Assignment, context: Context, secret: str) -> RunningCommand:
+        """Launch the command. Raises ItemError as ``CommandRunner.start``."""
+        if self._runner is None:
+            raise RuntimeError("a replay launched a command")
+        files = _Files.written(context.workspace.absolute(), prompt, assignment)
+        values = {
+            "prompt": prompt,
+            "prompt_file": str(files.prompt),
+            "item_id": assignment.item_id,
+            "job_id": assignment.job_id,
+            "row_file": str(files.row),
+            "schema_file": str(files.schema),
+        }
+        additions = {
+            "MANYHANDS_JOB_ID": assignment.job_id,
+            "MANYHANDS_ITEM_ID": assignment.item_id,
+            "MANYHANDS_ROW_INDEX": str(assignment.row_index),
+            "MANYHANDS_ATTEMPT": str(context.attempt),
+            "MANYHANDS_ROW_FILE": str(files.row),
+            "MANYHANDS_PROMPT_FILE": str(files.prompt),
+            "MANYHANDS_SCHEMA_FILE": str(files.schema),
+            "MANYHANDS_DATA_DIR": str(self._data_dir.absolute()),
+            SECRET: secret,
+        }
+        row = dumps(dict(assignment.row))
+        if len(row) < LONGEST_ROW:
+            additions["MANYHANDS_ROW"] = row.decode()
+        given = b"" if self._line.uses("prompt", "prompt_file") else prompt.encode()
+        return self._runner.start(self._line.filled(values), folder=self._folder, additions=additions, input=given)
+
+    def redactor(self, secret: str) -> Redactor:
+        """For what is recorded of a launch."""
+        return Redactor.of(self._environ, secret)
+
+
+class _Launch:
+    """One launch of the command, as a step."""
+
+    def __init__(
+        self,
+        worker: CommandWorker,
+        context: Context,
+        assignment: Assignment,
+        report: OpenReport,
+        prompt: str,
+        seconds: float,
+    ) -> None:
+        self._worker = worker
+        self._context = context
+        self._assignment = assignment
+        self._report = report
+        self._prompt = prompt
+        self._seconds = seconds
+        self._command: RunningCommand | None = None
+        self._permit: int | None = None
+        self._settled = self._recorded = False
+        self._late: asyncio.Future[Usage | None] = asyncio.get_running_loop().create_future()
+
+    async def step(self, request: Json) -> dict[str, Any]:
+        """What is recorded of it. Nothing of it runs any more afterwards."""
+        patience, has_result = 0.0, False
+        noting = self._noting(request["launch"])
+        try:
+            output: dict[str, Any] = await self._context.step(KIND, request, self._effect)
+            has_result = output["ended"] in _WITH_RESULT
+            if output["ended"] == REPORTED:
+                self._report.settled(True)
+                patience = self._worker.patience
+        finally:
+            try:
+                await self._close(patience, has_result=has_result)
+            finally:
+                self._settle_late()
+                if noting is not None:
+                    await noting
+        return output
+
+    def _noting(self, launch: int) -> asyncio.Future[None] | None:
+        """Take a step for what a launch uses that ends after its report was recorded. It begins now, because none begins in a run that is
+        about to stop; it is recorded only if the launch says something so late."""
+        scope = self._context.scope(f"cost-{launch}")
+        launches = not self._context.replaying
+        if not scope.replaying and not (launches and self._worker.costs.told):
+            return None
+
+        async def effect() -> Effect:
+            usage = await self._late
+            if usage is None:
+                raise _NothingToNote
+            return Effect(None, usage)
+
+        async def note() -> None:
+            with suppress(_NothingToNote):
+                await scope.step(COST, None, effect)
+
+        return asyncio.ensure_future(note())
+
+    def _settle_late(self) -> None:
+        """Count what a launch used that ended after its report, or was cut off."""
+        usage = None
+        if self._command is not None and not self._settled:
+            end = self._command.so_far()
+            account = self._worker.costs.read(decode(end.output))
+            self._settle(account, failed=end.exit_code != 0)
+            usage = self._worker.costs.usage(account) if self._recorded else None
+        if not self._late.done():
+            self._late.set_result(None if usage is ZERO else usage)
+
+    def _settle(self, account: Account | None, *, failed: bool) -> None:
+        """End the launch for the budget. ``account``: None if it was not made."""
+        self._settled = True
+        permit, self._permit = self._permit, None
+        self._worker.costs.end(self._context, permit, account, failed=failed)
+
+    async def _close(self, patience: float, *, has_result: bool) -> None:
+        """End the command. ``has_result``: what is recorded is the row's result, also if the row is stopped while the command ends."""
+        if self._command is not None:
+            try:
+                await self._command.close(patience=patience)
+            except asyncio.CancelledError:
+                if not has_result:
+                    raise
+
+    async def _effect(self) -> Effect:
+        command = await self._launched()
+        report = await self._first(command)
+        if report is None and command.exit_code is not None:
+            await command.gathered()
+        redactor = self._worker.redactor(self._report.secret)
+        end = command.so_far()
+        printed, errors = redactor.text(decode(end.output)), redactor.text(decode(end.errors))
+        account = self._worker.costs.read(printed)
+        output = {
+            **await self._outcome(report, end.exit_code, printed, account),
+            "exit_code": end.exit_code,
+            "seconds": round(end.seconds, 3),
+            "stdout": printed[-LONGEST_TAIL:],
+            "stderr": errors[-LONGEST_TAIL:],
+        }
+        if output["ended"] == FAILED:
+            output["error"] = redactor.text(last_lines(account.error or errors.strip() or printed))
+        usage = ZERO
+        if output["ended"] != REPORTED:  # else it goes on, and may say so yet
+            usage = self._worker.costs.usage(account)
+            self._settle(account, failed=end.exit_code != 0)
+        self._recorded = True
+        return Effect(redactor.json(output), usage)
+
+    async def _launched(self) -> RunningCommand:
+        """Launch the command once the budget allows it."""
+        self._permit = await self._worker.costs.begin(self._context)
+        try:
+            self._command = self._worker.start(self._prompt, self._assignment, self._context, self._report.secret)
+        except BaseException:
+            self._settle(None, failed=True)
+            raise
+        return self._command
+
+    async def _first(self, command: RunningCommand) -> Report | None:
+        """Wait for a report, for the command's end, for a report too many that does not fit, or for the time limit."""
+        ended = asyncio.ensure_future(command.wait())
+        arrived = asyncio.ensure_future(self._report.arrived())
+        try:
+            await asyncio.wait((ended, arrived), timeout=max(0.0, self._seconds), return_when=asyncio.FIRST_COMPLETED)
+            return None if not arrived.done() or arrived.exception() is not None else arrived.result()
+        finally:
+            ended.cancel()
+            arrived.cancel()
+
+    async def _outcome(
+        self, report: Report | None, exit_code: int | None, printed: str, account: Account
+    ) -> dict[str, Any]:
+        """What came of it: how it ended, the result if there is one, and the refusals so far."""
+        corrections = self._report.corrections
+        why = None
+        result, stop = (None, False) if report is None else (report.result, report.stop)
+        if report is not None:
+            ended = REPORTED
+        elif corrections.used_up:
+            ended = REFUSED
+        elif exit_code is None:
+            ended = OVERDUE
+        elif exit_code != 0 or account.error is not None:
+            ended = FAILED
+        else:
+            ended, result, stop, why = await self._printed(printed)
+        return {
+            "ended": ended,
+            "result": result,
+            "stop": stop,
+            "reported_at": self._context.clock.now() if result is not None else None,
+            "refused": corrections.refused,
+            "last_report": corrections.last,
+            "violations": list(corrections.violations),
+            **({} if why is None else {"why": why}),
+        }
+
+    async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool, str | None]:
+        """How a launch that ended well came out; the result, whether it asks to end the job, and why there is none."""
+        given = Given(self._prompt, dict(self._assignment.row))
+        found = await result_in(text, self._assignment.schema, given)
+        if isinstance(found, NoResult):
+            return SILENT, None, False, found.why
+        if found.violations:
+            self._report.corrections.refuse(found.result, found.violations)
+            return UNFIT, None, False, None
+        return PRINTED, found.result, found.stop, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a launch finds in its attempt's folder."""
+
+    prompt: Path
+    row: Path
+    schema: Path
+
+    @classmethod
+    def written(cls, folder: Path, prompt: str, assignment: Assignment) -> _Files:
+        """Raises ItemError(SANDBOX_LOST) if they can't be written."""
+        files = cls(folder / "prompt.txt", folder / "row.json", folder / "schema.json")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.prompt.write_text(prompt, encoding="utf-8")
+            files.row.write_bytes(dumps(dict(assignment.row)))
+            files.schema.write_text(assignment.schema.text, encoding="utf-8")
+        except OSError as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't write the worker's files: {error}") from error
+        return files
+
+
+def _failure(output: Mapping[str, Any], corrections: Corrections, assignment: Assignment) -> ItemError:
+    ended = output["ended"]
+    if ended in (REFUSED, UNFIT):
+        return corrections.failure()
+    if ended == OVERDUE:
+        return overdue(assignment.max_seconds)
+    if ended == FAILED:
+        said = output.get("error") or last_lines(output["stderr"].strip() or output["stdout"])
+        code = output["exit_code"]
+        text = f"worker exited with code {code}" if code else "worker said that it failed"
+        return ItemError(Cause.WORKER_ERROR, f"{text}: {said}" if said else text)
+    record = {**corrections.record(), "last_answer": last_words(output["stdout"])}
+    return unreported(record, why=output.get("why"))

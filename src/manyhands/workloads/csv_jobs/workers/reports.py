@@ -1,0 +1,257 @@
+"""Where external workers hand in their reports, in the process that performs the job.
+
+A worker shows by the secret of its attempt that it is the one that works on the row. Its report is checked at once; one that fits
+is answered only when it is on disk, so that what a worker was told is accepted is never lost.
+
+How often a worker may correct a report that does not fit, whichever way its reports come.
+
+How a row ends without a result, in the words that the original's users know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.outcomes import StopReason
+from manyhands.core.text import printable
+from manyhands.tools.results import bounded
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.rows.prompts import same_id
+
+SECRET = "MANYHANDS_WORKER"
+"""The environment variable in which a worker finds the secret of its attempt."""
+LARGEST_RESULT = 16 << 20
+"""Bytes of a result as JSON at most."""
+REMEMBERED = 10_000
+"""Items of which it is kept how they ended, to tell those that report too late."""
+SETTLING_SECONDS = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The answer to a report. ``reason``: one sentence on why it was not accepted; ``violations``: what does not fit."""
+
+    accepted: bool
+    reason: str | None = None
+    violations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report that fits. ``stop``: the worker asks to end the job."""
+
+    result: dict[str, Any]
+    stop: bool
+
+
+class OpenReport:
+    """The report of one attempt at an item, awaited. Made by ``ReportRoom.open``; must be closed."""
+
+    def __init__(self, room: ReportRoom, item_id: str, schema: OutputSchema, corrections: Corrections) -> None:
+        self.secret = secrets.token_urlsafe(32)
+        self.item_id = item_id
+        self.corrections = corrections
+        self._room = room
+        self._schema = schema
+        loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Future[Report] = loop.create_future()
+        self._settled: asyncio.Future[Acceptance] = loop.create_future()
+
+    async def arrived(self) -> Report:
+        """Wait for a report that fits; its worker waits until ``settled``.
+
+        Raises ItemError(INVALID_OUTPUT) once a report does not fit and no correction is left.
+        """
+        return await asyncio.shield(self._arrived)
+
+    def settled(self, accepted: bool, reason: str | None = None) -> None:
+        """Say what became of the report that arrived: on disk, or not (and why not)."""
+        if not self._settled.done():
+            self._settled.set_result(Acceptance(accepted, None if accepted else reason))
+
+    def close(self, ending: str) -> None:
+        """Take no report any more. ``ending``: what those who come too late are told."""
+        if not self._arrived.done():
+            self._arrived.cancel()
+        elif not self._arrived.cancelled():
+            self._arrived.exception()  # it need not have been waited for
+        self.settled(False, ending)
+        self._room.forget(self, ending)
+
+    async def take(self, result: Json, stop: bool) -> Acceptance:
+        """A report from whoever has the secret."""
+        if self._arrived.done():
+            return self._too_late()
+        violations = _too_large(result) or await self._schema.check(result)
+        if self._arrived.done():  # by another report, while this one was checked
+            return self._too_late()
+        if violations:
+            return self._refused(result, violations)
+        self._arrived.set_result(Report(result, stop))
+        try:
+            async with asyncio.timeout(SETTLING_SECONDS):
+                return await asyncio.shield(self._settled)
+        except TimeoutError:
+            return Acceptance(False, "the result could not be put on disk in time")
+
+    def _refused(self, result: Json, violations: tuple[str, ...]) -> Acceptance:
+        self.corrections.refuse(result, violations)
+        if self.corrections.used_up:
+            self._arrived.set_exception(self.corrections.failure())
+            return Acceptance(
+                False, "the result does not fit, and no correction is left: the item has failed", violations
+            )
+        return Acceptance(
+            False, f"the result does not fit; mend it and report again. {self.corrections.tries()}", violations
+        )
+
+    def _too_late(self) -> Acceptance:
+        if self._arrived.cancelled() or self._arrived.exception() is not None:
+            return Acceptance(False, "the item has failed: no correction was left")
+        return Acceptance(False, "a result was reported for this item already")
+
+
+class ReportRoom:
+    """The reports of one job that are awaited in this process. For the event loop's thread."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._open: dict[str, OpenReport] = {}
+        self._endings: OrderedDict[str, str] = OrderedDict()
+
+    def open(self, job_id: str, item_id: str, schema: OutputSchema, corrections: Corrections) -> OpenReport:
+        """Await a report on an item. Raises ValueError if one is awaited already, or for another job."""
+        if job_id != self._job_id or item_id in self._open:
+            raise ValueError(f"no report on {item_id!r} of job {job_id!r} can be awaited here")
+        report = self._open[item_id] = OpenReport(self, item_id, schema, corrections)
+        return report
+
+    async def deliver(self, job_id: str, item_id: str, result: Json, *, stop: bool, secret: str) -> Acceptance:
+        """A report as it came. It is accepted at most once; otherwise the answer says why not."""
+        if not same_id(job_id, self._job_id):
+            return Acceptance(False, f"job {job_id} is not the one that is performed here")
+        report = self._found(item_id)
+        if report is None:
+            ending = self._endings.get(item_id)
+            return Acceptance(False, ending or f"item {item_id} is not being worked on")
+        if not secret:
+            return Acceptance(False, f"the worker's secret is missing; it is in the worker's environment as {SECRET}")
+        if not hmac.compare_digest(secret.encode("utf-8", "replace"), report.secret.encode()):
+            return Acceptance(False, "the secret is not that of the attempt under way at this item")
+        return await report.take(result, stop)
+
+    def forget(self, report: OpenReport, ending: str) -> None:
+        """Part of closing a report."""
+        if self._open.get(report.item_id) is report:
+            del self._open[report.item_id]
+        self._endings[report.item_id] = ending
+        self._endings.move_to_end(report.item_id)
+        if len(self._endings) > REMEMBERED:
+            self._endings.popitem(last=False)
+
+    def _found(self, item_id: str) -> OpenReport | None:
+        found = self._open.get(item_id)
+        if found is not None:
+            return found
+        return next((report for name, report in self._open.items() if same_id(item_id, name)), None)
+
+
+def _too_large(result: Json) -> tuple[str, ...]:
+    size = len(dumps(result))
+    return () if size <= LARGEST_RESULT else (f"$: is {size} bytes of JSON, and at most {LARGEST_RESULT} are taken",)
+
+
+LONGEST_KEPT = 100_000
+"""Characters of a report that is kept with a failed item."""
+
+
+@dataclass(slots=True)
+class Corrections:
+    """An item's refused reports. ``allowed``: corrections in all, so that one more report than that is looked at."""
+
+    allowed: int
+    refused: int = 0
+    last: Json = None
+    violations: tuple[str, ...] = ()
+
+    def refuse(self, result: Json, violations: tuple[str, ...]) -> None:
+        """Count a report that does not fit."""
+        self.refused += 1
+        self.last, self.violations = result, violations
+
+    @property
+    def left(self) -> int:
+        """Corrections that are still allowed, after at least one refusal."""
+        return self.allowed + 1 - self.refused
+
+    @property
+    def used_up(self) -> bool:
+        return self.left <= 0
+
+    def tries(self) -> str:
+        """How many are left, in a sentence for the worker."""
+        if self.used_up:
+            return "No correction is left."
+        return "One correction is left." if self.left == 1 else f"{self.left} corrections are left."
+
+    def failure(self) -> ItemError:
+        """The failure of an item whose last report did not fit; the report is kept."""
+        more = f" (and {len(self.violations) - 1} more)" if len(self.violations) > 1 else ""
+        return ItemError(
+            Cause.INVALID_OUTPUT, f"the result does not fit: {self.violations[0]}{more}", record=self.record()
+        )
+
+    def record(self) -> dict[str, Json]:
+        """What is kept with an item that ends without an accepted report; nothing if none was refused."""
+        if not self.violations:
+            return {}
+        return {"last_report": bounded(self.last, LONGEST_KEPT), "violations": list(self.violations)}
+
+
+UNREPORTED = "worker finished without calling report_agent_job_result"
+LONGEST_WORDS = 2000
+"""Characters that are kept of a worker's last words."""
+LONGEST_ERROR = 600
+"""Characters of them that are the error of a worker that failed."""
+_LAST_LINES = 3
+_LONGEST_SEARCHED = 64 << 10
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+"""Control characters, but for those that end a line or part words."""
+
+
+def overdue(seconds: float) -> ItemError:
+    """The worker took longer than it may."""
+    return ItemError(Cause.TIMEOUT, f"worker exceeded max runtime of {seconds:g}s")
+
+
+def unreported(
+    record: dict[str, Any], *, stopped: StopReason = StopReason.ANSWERED, why: str | None = None
+) -> ItemError:
+    """The worker ended, but there is no result. ``stopped``: how an agent's conversation ended; ``why``: what it printed in place of a
+    result, if that looks like one."""
+    if stopped is StopReason.ANSWERED:
+        return ItemError(Cause.INVALID_OUTPUT, UNREPORTED if why is None else f"{UNREPORTED}: {why}", record=record)
+    cause = Cause.CONTEXT_OVERFLOW if stopped is StopReason.CONTEXT_OVERFLOW else Cause.INVALID_OUTPUT
+    return ItemError(cause, f"{UNREPORTED} ({stopped.value})", record=record)
+
+
+def last_words(text: str) -> str:
+    """The end of what a worker said, within bounds."""
+    text = text.strip()
+    return text if len(text) <= LONGEST_WORDS else f"…{text[1 - LONGEST_WORDS :]}"
+
+
+def last_lines(text: str) -> str:
+    """The last three lines of what a worker said, on one line, without control characters, within bounds."""
+    lines = [" ".join(_CONTROL.sub("", line).split()) for line in text[-_LONGEST_SEARCHED:].splitlines()]
+    joined = " | ".join([line for line in lines if line][-_LAST_LINES:])
+    return printable(joined[-LONGEST_ERROR:])

@@ -1,0 +1,244 @@
+"""Workload 3: each row of a table is given to a worker, which reports one JSON object for it.
+
+A row's steps for people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.descriptions import describe_step as describe_agent_step
+from manyhands.agents.run_settings import API_KEY, execution_of, kept_file
+from manyhands.core.errors import Interrupted, StorageError, UserError
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import ZERO
+from manyhands.engine.contract import Context, Execution, FinishedItem, Item, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.journal.reader import run_id_of
+from manyhands.models.pricing import load_price_table
+from manyhands.processes.strays import process_mark
+from manyhands.runs.folders import is_made, open_reader
+from manyhands.workloads.csv_jobs.prepared import PreparedJob
+from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
+from manyhands.workloads.csv_jobs.rows.model import Assignment, JobRow, Worker
+from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
+from manyhands.workloads.csv_jobs.rows.planning import plan_rows
+from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
+from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
+from manyhands.workloads.csv_jobs.workers.command import CommandWorker
+from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
+from manyhands.workloads.csv_jobs.workers.reports import ReportRoom
+
+BACKSTOP = 60.0
+"""Seconds beyond a worker's own limit after which the engine stops a row."""
+
+
+class CsvJobsWorkload:
+    """Rows become results. ``spec`` is what ``PreparedJob.to_json`` gives."""
+
+    name = "csv_jobs"
+
+    def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
+        self.spec = spec
+        self._folder = run_folder
+        self._job = PreparedJob.from_json(spec, run_folder.parent)
+        self._template = Template.parse(self._job.instruction, self._job.table.headers)
+        self._schema = OutputSchema.of(self._job.options.output_schema)
+        self._secrets: dict[str, str] = {}
+        self._room: ReportRoom | None = None
+        self._worker: Worker | None = None
+        self._job_id = ""
+        self._abandoned = False
+        self.on_stop: Callable[[], None] | None = None
+        """Is called in the process that performs a row, once its worker's wish to end the job is on disk; before the row's own end,
+        so that no other row is begun in between."""
+
+    @property
+    def job(self) -> PreparedJob:
+        return self._job
+
+    @property
+    def room(self) -> ReportRoom | None:
+        """Where external workers' reports are handed in, while rows are performed by such."""
+        return self._room
+
+    @property
+    def execution(self) -> Execution:
+        options = self._job.options
+        workers, concurrency = options.processes
+        # Launches that wait for one another under a budget are bounded by each other's time.
+        waits = options.bounded and options.worker_kind == "command"
+        limit = None if waits else options.max_runtime_seconds + BACKSTOP
+        execution = execution_of(options, workers=workers, concurrency=concurrency, item_timeout=limit)
+        executor = "processes" if options.in_processes else "local"
+        return replace(
+            execution,
+            executor=executor,
+            most_in_flight=options.workers,
+            claim_first=True,
+            stops=self._limit_of_failures(),
+            counts_failures=options.fail_threshold is not None,
+        )
+
+    def input_identity(self) -> str | None:
+        return "imported"  # the table counts as it was when the job was made, whatever becomes of its file
+
+    def plan(self) -> Iterable[PlannedItem]:
+        options = self._job.options
+        for item in plan_rows(self._job.opened(), options.id_column, options.on_bad_row):
+            if self._abandoned:
+                raise Interrupted("nobody waits for the job to be made any more")
+            yield item
+
+    def abandon(self) -> None:
+        """Have ``plan`` end with Interrupted at its next item. For any thread."""
+        self._abandoned = True
+
+    def secrets(self) -> dict[str, str]:
+        return dict(self._secrets)
+
+    def set_secrets(self, secrets: Mapping[str, str]) -> None:
+        self._secrets = dict(secrets)
+
+    @asynccontextmanager
+    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+        self._job_id = run_id_of(self._folder)
+        async with AsyncExitStack() as stack:
+            self._worker = await self._opened(stack, replay)
+            yield
+        self._worker = self._room = None
+
+    async def perform(self, context: Context) -> Outcome:
+        if self._worker is None:
+            raise RuntimeError("no worker is open")
+        accepted = await self._worker.perform(context, self._assignment(context.item))
+        if accepted.stop and self.on_stop is not None:
+            self.on_stop()
+        return Outcome(ItemState.COMPLETED, accepted.to_json())
+
+    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
+        return describe_step(step)
+
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
+        return None  # the results are written from the journal whenever they are asked for
+
+    def export(self, reader: RunReader) -> None:
+        if self._job.options.auto_export:
+            try:
+                self.write(reader, Path(self._job.output_csv_path))
+            except (StorageError, UserError) as error:
+                raise StorageError(f"auto-export failed: {error}") from error
+
+    def write(self, reader: RunReader, target: Path, options: ExportOptions | None = None) -> int:
+        """Write the results as they are now; how many rows. Raises StorageError, and UserError for what can't be written so."""
+        job = self._job
+        settings = job.options
+        if options is None:
+            options = ExportOptions(job.export_format, flatten=settings.flatten, excel_safe=settings.excel_safe)
+        return write_export(reader, job.table.headers, settings.output_schema, job.table, target, options)
+
+    def assignment(self, item: Item, job_id: str) -> Assignment:
+        """A row's work."""
+        row, job = JobRow.of(item), self._job
+        cells = dict(zip(job.table.headers, row.cells, strict=True))
+        instruction = self._template.fill(row.cells)
+        return Assignment(
+            job_id=job_id,
+            item_id=item.key,
+            row_index=row.row_index,
+            row=cells,
+            instruction=instruction,
+            prompt=worker_prompt(
+                job_id, item.key, instruction, cells, self._schema, printing=job.options.worker_kind == "command"
+            ),
+            schema=self._schema,
+            corrections=job.options.max_corrections,
+            max_seconds=job.options.max_runtime_seconds,
+        )
+
+    def _limit_of_failures(self) -> Callable[[Item, Outcome], str | None] | None:
+        """See ``Execution.stops``: at ``fail_threshold`` no other row is claimed. (The runner, told once the row's end is on disk,
+        would come too late for that.)"""
+        options = self._job.options
+        if options.fail_threshold is None or not is_made(self._folder):
+            return None
+        with closing(open_reader(self._folder)) as reader:
+            counts = reader.counts()
+        failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
+        return _LimitOfFailures(failed, options.failures_allowed(sum(counts.values())))
+
+    def _assignment(self, item: Item) -> Assignment:
+        return self.assignment(item, self._job_id)
+
+    def _purse(self) -> dict[str, Any]:
+        """What is known of the costs of launches: prices, whether there is a budget, what earlier sessions used."""
+        options = self._job.options
+        prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
+        earlier = ZERO
+        if options.bounded:
+            with closing(open_reader(self._folder)) as reader:
+                earlier = reader.usage()
+        return {"prices": prices, "bounded": options.bounded, "earlier": earlier}
+
+    async def _opened(self, stack: AsyncExitStack, replay: bool) -> Worker:
+        options = self._job.options
+        folder = Path(options.project) if options.project else self._folder
+        if options.worker_function is not None:
+            return FunctionWorker.load(options.worker_function, folder, replay=replay)
+        if options.worker_command is not None:
+            self._room = ReportRoom(self._job_id)
+            opening = CommandWorker.opened(
+                options.worker_command,
+                room=self._room,
+                mark=process_mark(self._job_id),
+                folder=folder,
+                data_dir=self._folder.parent,
+                environ=os.environ,
+                **({} if replay else self._purse()),
+                replay=replay,
+            )
+            return await stack.enter_async_context(opening)
+        opening_agent = AgentWorker.opened(
+            options,
+            mcp=self._job.mcp,
+            run_folder=self._folder,
+            api_key=self._secrets.get(API_KEY),
+            depth=self._job.depth,
+            replay=replay,
+        )
+        return await stack.enter_async_context(opening_agent)
+
+
+class _LimitOfFailures:
+    """Counts rows that fail; when as many have as may, it says so. ``failed``: those of earlier sessions."""
+
+    def __init__(self, failed: int, allowed: int | None) -> None:
+        self._failed = failed
+        self._allowed = allowed
+
+    def __call__(self, item: Item, outcome: Outcome) -> str | None:
+        if outcome.state is not ItemState.FAILED:
+            return None
+        self._failed += 1
+        reached = self._allowed is not None and self._failed >= self._allowed
+        return f"{self._failed} rows failed" if reached else None
+
+
+WORKER = "worker"
+"""The kind of a step in which a command or a function did the work."""
+
+
+def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
+    """Who said what, in order; for an external worker, what it was asked, printed and reported."""
+    return _worker_step(step) if step.kind == WORKER else describe_agent_step(step)
+
+
+def _worker_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
+    for label, value in (*step.request.items(), *step.output.items()):
+        if value not in (None, "", [], {}):
+            yield label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Commands that answer all tests in one invocation."""

@@ -1,0 +1,430 @@
+"""A command that answers all tests at once.
+
+It is invoked once; each test's answer is there as soon as its record is in the output. Every fault belongs to the test that it
+concerns, good records always count, and nothing is invoked again unless that was asked for.
+
+An answer that was taken while the command was still writing may be contradicted by what it wrote later: see ``BatchReport.retracted``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from manyhands.core.clock import Clock, SystemClock
+from manyhands.core.errors import StorageError, UserError
+from manyhands.core.jsonio import exact_line
+from manyhands.core.redaction import Redactor
+from manyhands.io.files import make_private
+from manyhands.processes.children import to_the_end
+from manyhands.processes.commands import CommandRunner
+from manyhands.workloads.evals.batch.invocation import (
+    OUTPUT,
+    RECORDS,
+    STDERR,
+    STDOUT,
+    Invocation,
+    Performance,
+    Request,
+    State,
+    asked_ids,
+)
+from manyhands.workloads.evals.batch.output import OutputFile
+from manyhands.workloads.evals.batch.records import RecordIndex
+from manyhands.workloads.evals.batch.reports import BatchReport, Fault, FaultKind
+from manyhands.workloads.evals.targets.answers import Answer, read_record, shown
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
+
+_FOLDER = "invocation_"
+
+
+class Room(Protocol):
+    """Where invocations work, if not in the folder that the command's settings say."""
+
+    async def make(self, folder: Path) -> Path:
+        """A workspace in an invocation's folder."""
+        ...
+
+    async def look(self, folder: Path) -> None:
+        """The invocation has ended."""
+        ...
+
+
+class BatchCommand:
+    """A batch command and its output, for all tests of a target in an eval file. Made by ``opened`` or ``replayed``; must be closed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ids: Sequence[str],
+        *,
+        settings: CommandSettings | None = None,
+        runner: CommandRunner | None = None,
+        known: Collection[str] = (),
+        tests: Callable[[Collection[str]], Iterable[bytes]] | None = None,
+        files: Collection[Path] = (),
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        room: Room | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._places = dict(zip(dict.fromkeys(ids), count()))
+        self._ids = tuple(self._places)
+        self._settings = settings
+        self._runner = runner
+        self._known = frozenset(known)
+        self._tests = tests or _only_ids
+        self._files = files
+        self._redactor = Redactor.of(environ or {})
+        self._clock = clock or SystemClock()
+        self._room = room
+        self._told = tell
+        self._invocations: list[Invocation] = []
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._turn = asyncio.Lock()
+        self._last_number = 0
+
+    @classmethod
+    async def opened(
+        cls,
+        folder: Path,
+        settings: CommandSettings,
+        ids: Sequence[str],
+        *,
+        runner: CommandRunner | None,
+        known: Collection[str] = (),
+        tests: Callable[[Collection[str]], Iterable[bytes]] | None = None,
+        files: Collection[Path] = (),
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        room: Room | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> BatchCommand:
+        """``folder``: of this command in the run folder; what earlier invocations left there is read again, and nothing is started.
+
+        ``ids``: the tests to be answered; ``runner``: starts it, None where nothing may be started; ``known``: further ids of the eval
+        file, whose records are no surprise; ``tests``: what the command is told about tests (see ``Request``); ``files``: all
+        their input files; ``environ``: whose secrets are kept out of what is stored; ``room``: where it works;
+        ``tell``: is told of every command that is run. Raises StorageError.
+        """
+        batch = cls(
+            folder,
+            ids,
+            settings=settings,
+            runner=runner,
+            known=known,
+            tests=tests,
+            files=files,
+            environ=environ,
+            clock=clock,
+            room=room,
+            tell=tell,
+        )
+        try:
+            await batch._read_kept()
+        except BaseException:
+            batch._close_outputs()
+            raise
+        return batch
+
+    @classmethod
+    async def replayed(
+        cls, file: Path, folder: Path, ids: Sequence[str], *, known: Collection[str] = ()
+    ) -> BatchCommand:
+        """An output that exists already, as if a command had just written it. ``folder``: made if the file has to be turned into lines,
+        which then go there. Raises UserError if it can't be read."""
+        if not file.is_file():
+            raise UserError(f"{file}: there is no such output file to replay")
+        batch = cls(folder, ids, known=known)
+        await asyncio.to_thread(_make_folder, folder)
+        output = OutputFile(file, folder / RECORDS)
+        invocation = Invocation(file.parent, output, batch._index(range(len(ids))), State("", 0.0, ended=True))
+        batch._invocations.append(invocation)
+        try:
+            await invocation.read_to_the_end(batch._tell)
+            if output.problem is not None and "can't be read" in output.problem:
+                raise UserError(f"{file}: {output.problem}")
+        except BaseException:
+            batch._close_outputs()
+            raise
+        return batch
+
+    @property
+    def running(self) -> bool:
+        """Whether the command runs."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def missing(self) -> list[str]:
+        """The tests that have no usable record now, in their order."""
+        places: Iterable[int] = range(len(self._ids))
+        for invocation in reversed(self._invocations):
+            places = invocation.index.unanswered(places)
+        return [self._ids[place] for place in places]
+
+    async def start(self) -> bool:
+        """Invoke the command for the tests that it was not asked for yet, or was cut off before it answered. Returns whether that was
+        needed: a second call, or one after a finished invocation, starts nothing. Raises StorageError, UserError."""
+        async with self._turn:
+            if self.running:
+                return False
+            places = [place for place in range(len(self._ids)) if self._open(place)]
+            if places:
+                await self._invoke(places)
+            return bool(places)
+
+    async def rerun(self, ids: Iterable[str]) -> None:
+        """Invoke the command again, for these tests only; their answers are then those of this invocation. What it writes about other
+        tests does not count. Raises StorageError, UserError; ValueError for an unknown id, or while it runs."""
+        async with self._turn:
+            if self.running:
+                raise ValueError("the command runs: it can't be invoked again now")
+            places = [self._place(test_id) for test_id in dict.fromkeys(ids)]
+            if places:
+                await self._invoke(places)
+
+    async def answer(self, test_id: str) -> Answer | Fault:
+        """A test's answer, or why there is none, as soon as that is known.
+
+        Raises ValueError for an id that is none of its tests', or if the command was not started; StorageError if its files can't be
+        written.
+        """
+        place = self._place(test_id)
+        while True:
+            found = self._settled(place)
+            if found is not None:
+                return found
+            if not self.running:
+                self._raise_failure()
+                raise ValueError(f"test {shown(test_id)}: the batch command was not started")
+            await asyncio.shield(self._waiting.setdefault(place, asyncio.get_running_loop().create_future()))
+
+    def invocation_folder(self, test_id: str) -> Path | None:
+        """The folder of the invocation that a test's answer is of; None if it has none yet."""
+        place = self._place(test_id)
+        answering = (each for each in reversed(self._invocations) if not each.index.unanswered([place]))
+        return next((each.folder for each in answering), None)
+
+    async def wait(self) -> BatchReport:
+        """Wait for the command's end, if it runs. Raises StorageError."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        self._raise_failure()
+        return self.report()
+
+    async def share_ms(self) -> int:
+        """The duration of a test whose record gives none: the command's, divided by its tests, in milliseconds. Known at its end."""
+        report = await self.wait()
+        return round(1000 * report.seconds / max(1, len(self._ids)))
+
+    def report(self) -> BatchReport:
+        """How it went, so far."""
+        last = self._invocations[-1] if self._invocations else None
+        state = State("", 0.0) if last is None else last.state
+        kept = last is not None and self._settings is not None
+        return BatchReport(
+            invocations=len(self._invocations),
+            command=state.command,
+            exit_code=state.exit_code,
+            timed_out=state.timed_out,
+            seconds=round(sum(each.state.seconds for each in self._invocations), 3),
+            failure=None if last is None else last.failure,
+            notices=tuple(self._notices()),
+            records=sum(each.index.records for each in self._invocations),
+            missing=tuple(self.missing),
+            retracted=self._retracted(),
+            output=None if last is None else last.output.path,
+            stdout=last.folder / STDOUT if kept and last is not None else None,
+            stderr=last.folder / STDERR if kept and last is not None else None,
+        )
+
+    async def close(self) -> None:
+        """End it. A command that still runs is killed, with all that it started; opened again, it counts as cut off. Idempotent."""
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await to_the_end(_ended(task))
+        self._close_outputs()
+
+    # --- What is there
+
+    def _settled(self, place: int) -> Answer | Fault | None:
+        """The answer by the latest invocation that was asked for the test; of one that was cut off only what it had written."""
+        for invocation in reversed(self._invocations):
+            if not invocation.index.asks(place):
+                continue
+            found = self._found(invocation, place)
+            if found is not None or invocation.running:
+                return found
+        return None
+
+    def _found(self, invocation: Invocation, place: int) -> Answer | Fault | None:
+        test_id = self._ids[place]
+        conflict = invocation.index.conflicts.get(place)
+        if conflict is not None:
+            first, second = conflict
+            where = f"{invocation.output.unit}s {first} and {second}"
+            message = f"two different records for test {shown(test_id)} ({where})"
+            return Fault(test_id, FaultKind.CONTRADICTION, message)
+        record = invocation.record(place)
+        if record is not None:
+            invocation.index.give(place)
+            return read_record(record)
+        return self._fault(invocation, place) if invocation.state.ended and not invocation.running else None
+
+    def _fault(self, invocation: Invocation, place: int) -> Fault:
+        test_id, state = self._ids[place], invocation.state
+        without = f"no record for test {shown(test_id)}"
+        unit, broken = invocation.output.unit, invocation.index.broken.get(place)
+        if invocation.index.entry(place) is not None:
+            return Fault(test_id, FaultKind.UNREADABLE, f"{without}: it is not in the output any more")
+        if broken is not None:
+            message = f"{without}: {unit} {broken.line}, which seems to be it, {broken.problem}"
+            return Fault(test_id, FaultKind.UNREADABLE, message)
+        if invocation.failure is not None:
+            kind = FaultKind.TIMEOUT if state.timed_out else FaultKind.COMMAND_FAILED
+            kind = kind if state.failure is not None else FaultKind.NO_OUTPUT
+            return Fault(test_id, kind, f"{without}: {invocation.failure}")
+        return Fault(test_id, FaultKind.MISSING, without + self._excuse(invocation, place))
+
+    def _excuse(self, invocation: Invocation, place: int) -> str:
+        hint = invocation.hints(self._ids).get(place)
+        if hint is not None:
+            return f" (there is one with the unknown id {shown(hint)})"
+        bad = invocation.index.bad
+        if not bad.count:
+            return ""
+        first, unit = bad.named[0], invocation.output.unit
+        return f" ({unit} {first.line} {first.problem})" if bad.count == 1 else f" ({bad.count} {unit}s hold no record)"
+
+    def _open(self, place: int) -> bool:
+        """Whether nothing is known about a test, and nothing that has ended was asked for it."""
+        asked = [each for each in self._invocations if each.index.asks(place)]
+        return not any(each.state.ended or each.index.entry(place) is not None for each in asked)
+
+    def _retracted(self) -> dict[str, str]:
+        """What counts against tests by the latest invocation that was asked for them."""
+        reasons: dict[int, str] = {}
+        for invocation in self._invocations:
+            reasons = {place: why for place, why in reasons.items() if not invocation.index.asks(place)}
+            kept = invocation.state.retracted
+            reasons |= {self._places[test_id]: why for test_id, why in kept.items() if test_id in self._places}
+            reasons |= invocation.index.retracted
+        return {self._ids[place]: why for place, why in sorted(reasons.items())}
+
+    def _notices(self) -> Iterable[str]:
+        for number, invocation in enumerate(self._invocations, 1):
+            prefix = f"invocation {number}: " if len(self._invocations) > 1 else ""
+            for notice in self._notices_of(invocation):
+                yield prefix + notice
+
+    def _notices_of(self, invocation: Invocation) -> Iterable[str]:
+        cut_off = not invocation.state.ended and not invocation.running
+        if cut_off:
+            yield f"it was cut off after {invocation.index.records} records"
+        if invocation.output.note is not None:
+            yield invocation.output.note
+        yield from invocation.index.notices(self._ids, invocation.output.unit, complete=not cut_off)
+
+    # --- What is done
+
+    async def _invoke(self, places: Sequence[int]) -> None:
+        settings, runner = self._settings, self._runner
+        if settings is None or runner is None:
+            raise ValueError("nothing may be started here")
+        number = self._last_number + 1
+        folder = self._folder / f"{_FOLDER}{number}"
+        request = Request([self._ids[place] for place in places], self._tests, self._files, attempt=number - 1)
+        await asyncio.to_thread(_make_folder, folder)
+        workspace = None if self._room is None else await self._room.make(folder)
+        settings = settings.within(workspace)
+        values = await asyncio.to_thread(request.values, settings, folder, workspace)
+        state = State(self._redactor.text(settings.template.shown(values)), self._clock.now(), settings.seconds)
+        if self._told is not None:
+            self._told(state.command)
+        await asyncio.to_thread(state.written, folder)
+        invocation = Invocation(folder, _output_in(folder), self._index(places), state)
+        invocation.running = True
+        self._last_number = number
+        self._invocations.append(invocation)
+        performance = Performance(invocation, settings, runner, self._redactor, self._ids)
+        self._task = asyncio.create_task(self._perform(invocation, performance, values))
+
+    async def _perform(self, invocation: Invocation, performance: Performance, values: Values) -> None:
+        try:
+            await performance.run(values, self._tell)
+            if self._room is not None:
+                await self._room.look(invocation.folder)
+        finally:
+            invocation.running = False
+            self._tell(list(self._waiting))
+
+    async def _read_kept(self) -> None:
+        for number, folder in await asyncio.to_thread(_kept_folders, self._folder):
+            self._last_number = number
+            ids = await asyncio.to_thread(lambda folder=folder: list(asked_ids(folder)))  # type: ignore[misc]
+            asked = [self._places[test_id] for test_id in ids if test_id in self._places]
+            state = await asyncio.to_thread(State.read, folder)
+            invocation = Invocation(folder, _output_in(folder), self._index(asked), state)
+            self._invocations.append(invocation)
+            await invocation.read_to_the_end(self._tell)
+
+    def _index(self, places: Iterable[int]) -> RecordIndex:
+        return RecordIndex(self._places, places, self._known)
+
+    def _tell(self, places: Iterable[int]) -> None:
+        for place in places:
+            waiting = self._waiting.pop(place, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+    def _place(self, test_id: str) -> int:
+        place = self._places.get(test_id)
+        if place is None:
+            raise ValueError(f"{shown(test_id)} is none of this command's tests")
+        return place
+
+    def _raise_failure(self) -> None:
+        """Raise what broke the last performance, if anything did but its cancellation."""
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            error = self._task.exception()
+            if error is not None:
+                raise error
+
+    def _close_outputs(self) -> None:
+        for invocation in self._invocations:
+            invocation.running = False
+            invocation.close()
+        self._tell(list(self._waiting))
+
+
+def _only_ids(ids: Collection[str]) -> Iterable[bytes]:
+    return (exact_line({"id": test_id})[:-1] for test_id in ids)
+
+
+def _output_in(folder: Path) -> OutputFile:
+    return OutputFile((folder / OUTPUT).absolute(), folder / RECORDS)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise StorageError(f"{folder}: can't be made ({error.strerror})") from error
+
+
+def _kept_folders(folder: Path) -> list[tuple[int, Path]]:
+    """The invocations' folders, by their numbers."""
+    names = {path.name.removeprefix(_FOLDER): path for path in folder.glob(f"{_FOLDER}*") if path.is_dir()}
+    return sorted((int(number), path) for number, path in names.items() if number.isdecimal())
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # whoever waits for an answer has met it

@@ -1,0 +1,358 @@
+"""Records among the bytes of a JSON Lines file: where each one is, and which lines are none.
+
+Which record of an output is whose: a few numbers a test, so that a hundred thousand records need no memory to speak of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isfinite
+from typing import Generic, NamedTuple, TypeVar
+
+from manyhands.core.jsonio import Json, TooDeep, canonical, loads, too_deep
+from manyhands.core.redaction import KNOWN
+from manyhands.core.text import nearest
+from manyhands.workloads.evals.batch.output_lines import MAX_RECORD
+from manyhands.workloads.evals.targets.answers import MAX_ID_LENGTH, RecordFault, record_id, shown
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
+_LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
+_NO_FIGURE = re.compile(rb'("(?:cost_usd|duration_ms)"\s*:\s*)(?:NaN|-?Infinity)')
+_MANY_DIGITS = b"0" * 300
+_DIGITS = bytes(ord("0") if code in b"0123456789" else code for code in range(256))
+
+
+class Found(NamedTuple):
+    """A record: its test, where its line is in the file (bytes), and hashes of what it says and of its bytes, good for this process."""
+
+    id: str
+    offset: int
+    length: int
+    line: int
+    meaning: int
+    written: int
+
+
+class BadLine(NamedTuple):
+    """A line that holds no record. ``id``: the test that it seems to be about, if that can be seen; ``cut``: it is the last one, and
+    has no end."""
+
+    line: int
+    problem: str
+    id: str | None = None
+    cut: bool = False
+
+
+Event = Found | BadLine
+
+
+class NoRecord(ValueError):
+    """A line is no record; the message says why."""
+
+
+class LineScanner:
+    """Finds records in bytes that are handed to it piece by piece. Holds at most one line."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._start = 0
+        self._line = 0
+        self._overlong = False
+
+    @property
+    def offset(self) -> int:
+        """Of the next byte to be handed in."""
+        return self._start + len(self._rest)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """What the lines hold that end in this piece."""
+        if b"\n" not in data:
+            self._keep(data)
+            return []
+        lines = (bytes(self._rest) + data).split(b"\n")
+        rest = lines.pop()
+        found = [event for line in lines if (event := self._read(line)) is not None]
+        self._rest.clear()
+        self._keep(rest)
+        return found
+
+    def finish(self) -> list[Event]:
+        """The last line, if it has no end."""
+        line = bytes(self._rest)
+        self._rest.clear()
+        event = self._read(line)
+        if isinstance(event, BadLine):
+            event = event._replace(cut=True)
+        return [] if event is None else [event]
+
+    def _keep(self, data: bytes) -> None:
+        self._rest += data
+        if len(self._rest) > MAX_RECORD:
+            self._overlong = True
+            self._start += len(self._rest)
+            self._rest.clear()
+
+    def _read(self, line: bytes) -> Event | None:
+        """What a line holds, None if it is blank."""
+        offset, overlong = self._start, self._overlong
+        self._start += len(line) + 1
+        self._line += 1
+        self._overlong = False
+        if overlong or len(line) > MAX_RECORD:
+            return BadLine(self._line, f"is longer than {MAX_RECORD >> 20} MiB")
+        if not line or line.isspace() or line.strip() == BYTE_ORDER_MARK:
+            return None
+        line = KNOWN.masked(line)
+        try:
+            record = parse_line(line)
+            return Found(record_id(record), offset, len(line), self._line, meaning_of(record), hash(line))
+        except (NoRecord, RecordFault) as error:
+            return BadLine(self._line, str(error), _likely_id(line))
+
+
+def parse_line(line: bytes) -> dict[str, Json]:
+    """The object in a line; a byte order mark before it does no harm. Raises NoRecord."""
+    text = line.strip()
+    if text.startswith(BYTE_ORDER_MARK):
+        text = text.removeprefix(BYTE_ORDER_MARK).lstrip()
+    try:
+        text = _with_plain_figures(text)
+        value = loads(text)
+        if _LARGE_EXPONENT.search(text) or _has_many_digits(text):  # perhaps too large for a float
+            json.loads(text, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise NoRecord("is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise NoRecord(f"is not JSON (at column {error.colno}: {error.msg})") from None
+    except (TooDeep, RecursionError):
+        raise NoRecord("is nested too deeply") from None
+    except ValueError as error:
+        raise NoRecord(f"is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise NoRecord("is not an object")
+    if too_deep(text):
+        raise NoRecord("is nested too deeply")
+    return value
+
+
+def parse_known_line(line: bytes) -> dict[str, Json]:
+    """The object in a line that ``parse_line`` has found good before."""
+    value: dict[str, Json] = loads(_with_plain_figures(line.strip().removeprefix(BYTE_ORDER_MARK).lstrip()))
+    return value
+
+
+def _with_plain_figures(text: bytes) -> bytes:
+    """A line in which cost and duration are no NaN and the like, which several languages write: an answer is worth more than these."""
+    return _NO_FIGURE.sub(rb"\1null", text) if b"NaN" in text or b"Infinity" in text else text
+
+
+def meaning_of(record: Mapping[str, Json]) -> int:
+    """Equal for records that say the same, however they are written."""
+    return hash(canonical(record))
+
+
+def _has_many_digits(text: bytes) -> bool:
+    return len(text) >= len(_MANY_DIGITS) and _MANY_DIGITS in text.translate(_DIGITS)
+
+
+def _likely_id(line: bytes) -> str | None:
+    found = _ID.search(line)
+    if found is None:
+        return None
+    try:
+        value = loads(found[1])
+    except ValueError:
+        return None
+    return str(value)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError("a number is too large")
+    return number
+
+
+MOST_NAMED = 50
+"""Lines and ids that are named in notices; the others are counted."""
+MOST_HINTS = 20
+"""Ids for which a similar one is looked for, on either side."""
+_COMPARED = 1000
+"""Ids that one is compared with."""
+
+
+Kind = TypeVar("Kind")
+
+
+class Entry(NamedTuple):
+    """Where a test's record is: offset and length in bytes, the line, and hashes of what it says and of its bytes (see ``Found``)."""
+
+    offset: int
+    length: int
+    line: int
+    meaning: int
+    written: int
+
+
+@dataclass(slots=True)
+class _Named(Generic[Kind]):
+    """The first few of many, and how many there were."""
+
+    named: list[Kind] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, thing: Kind) -> None:
+        self.count += 1
+        if self.count <= MOST_NAMED:
+            self.named.append(thing)
+
+    def others(self, what: str) -> Iterator[str]:
+        if self.count > MOST_NAMED:
+            yield f"… and {self.count - MOST_NAMED} more {what}"
+
+
+class RecordIndex:
+    """The records of one output, by the numbers of their tests."""
+
+    def __init__(self, places: Mapping[str, int], asked: Iterable[int], known: Collection[str] = ()) -> None:
+        """``places``: each test's number, from 0; ``asked``: those that the output is to answer; ``known``: ids that are no surprise,
+        though nobody asked for them."""
+        self._places = places
+        self._known = known
+        count = len(places)
+        self._asked = bytearray(count)
+        for place in asked:
+            self._asked[place] = 1
+        self._given = bytearray(count)
+        self._given_meaning = array("q", bytes(8 * count))
+        self._lengths = array("q", bytes(8 * count))
+        self._offsets, self._lines = array("q", self._lengths), array("q", self._lengths)
+        self._meanings, self._written = array("q", self._lengths), array("q", self._lengths)
+        self._void()
+
+    def _void(self) -> None:
+        self.records = 0
+        self.surplus = 0
+        self.conflicts: dict[int, tuple[int, int]] = {}
+        self.broken: dict[int, BadLine] = {}
+        self.retracted: dict[int, str] = {}
+        self.bad = _Named[BadLine]()
+        self.unknown = _Named[Found]()
+        self.repeated = _Named[Found]()
+
+    def asks(self, place: int) -> bool:
+        """Whether this output is to answer that test."""
+        return bool(self._asked[place])
+
+    def entry(self, place: int) -> Entry | None:
+        """A test's record; None if there is none yet."""
+        if not self._lengths[place]:
+            return None
+        return Entry(
+            self._offsets[place],
+            self._lengths[place],
+            self._lines[place],
+            self._meanings[place],
+            self._written[place],
+        )
+
+    def give(self, place: int) -> None:
+        """Note that somebody took a test's record, and goes by it."""
+        self._given[place] = 1
+        self._given_meaning[place] = self._meanings[place]
+
+    def forget(self) -> None:
+        """The file is another one now: what was found is void. What was given is remembered."""
+        self._lengths = array("q", bytes(8 * len(self._lengths)))
+        self._void()
+
+    def add(self, event: Event) -> int | None:
+        """Take note of a line; the test that can be answered now, if any."""
+        if isinstance(event, BadLine):
+            self._add_bad(event)
+            return None
+        self.records += 1
+        place = self._places.get(event.id)
+        if place is None:
+            self._add_stranger(event)
+        elif not self._asked[place]:
+            self.surplus += 1
+        elif self._lengths[place]:
+            self._add_again(place, event)
+        else:
+            self._offsets[place], self._lengths[place] = event.offset, event.length
+            self._lines[place], self._meanings[place] = event.line, event.meaning
+            self._written[place] = event.written
+            if self._given[place] and self._given_meaning[place] != event.meaning:
+                self.retracted[place] = "the output was written anew, with another record for it"
+            return place
+        return None
+
+    def missing(self) -> Iterator[int]:
+        """The tests that were asked for and have no record."""
+        return (place for place, asked in enumerate(self._asked) if asked and not self._lengths[place])
+
+    def finish(self) -> None:
+        """Nothing more comes: what was given and is not there any more counts as taken back."""
+        for place, given in enumerate(self._given):
+            if given and not self._lengths[place]:
+                self.retracted[place] = "the output was written anew, without its record"
+
+    def unanswered(self, places: Iterable[int]) -> list[int]:
+        """Those of some tests that this output does not answer."""
+        asked, lengths, conflicts = self._asked, self._lengths, self.conflicts
+        return [place for place in places if not (asked[place] and lengths[place]) or place in conflicts]
+
+    def hints(self, names: Sequence[str]) -> dict[int, str]:
+        """Unknown ids that are much like tests without a record."""
+        strangers = [found.id for found in self.unknown.named]
+        found = (
+            {place: nearest(names[place], strangers) for place in islice(self.missing(), MOST_HINTS)}
+            if strangers
+            else {}
+        )
+        return {place: name for place, name in found.items() if name is not None}
+
+    def notices(self, names: Sequence[str], unit: str, *, complete: bool) -> Iterator[str]:
+        """What a person should know of the output, a line each. ``names``: the tests' ids; ``unit``: what is counted; ``complete``:
+        nobody cut it off, so that an end in the middle of a line is worth a word."""
+        for bad in self.bad.named:
+            if complete or not bad.cut:
+                yield f"{unit} {bad.line} {bad.problem}"
+        yield from self.bad.others(f"{unit}s without a record")
+        candidates = [names[place] for place in islice(self.missing(), _COMPARED)] or names[:_COMPARED]
+        for number, found in enumerate(self.unknown.named):
+            near = nearest(found.id, candidates) if number < MOST_HINTS else None
+            hint = "" if near is None else f" (did you mean {shown(near)}?)"
+            yield f"unknown id {shown(found.id)} in {unit} {found.line}{hint}"
+        yield from self.unknown.others("records with an unknown id")
+        for found in self.repeated.named:
+            yield f"id {shown(found.id)} twice, identical records (again in {unit} {found.line})"
+        yield from self.repeated.others("identical records that came twice")
+        for place, (first, second) in islice(self.conflicts.items(), MOST_NAMED):
+            yield f"id {shown(names[place])} twice, different records ({unit}s {first} and {second})"
+
+    def _add_bad(self, bad: BadLine) -> None:
+        self.bad.add(bad)
+        place = None if bad.id is None else self._places.get(bad.id)
+        if place is not None:
+            self.broken.setdefault(place, bad)
+
+    def _add_stranger(self, found: Found) -> None:
+        if found.id in self._known:
+            self.surplus += 1
+        else:
+            self.unknown.add(found._replace(id=found.id[: 4 * MAX_ID_LENGTH]))
+
+    def _add_again(self, place: int, found: Found) -> None:
+        if self._meanings[place] == found.meaning:
+            self.repeated.add(found)
+            return
+        self.conflicts.setdefault(place, (self._lines[place], found.line))
+        self.retracted[place] = "there are two different records for it"

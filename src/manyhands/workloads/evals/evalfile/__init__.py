@@ -1,0 +1,1 @@
+"""Eval files: found, read and checked."""

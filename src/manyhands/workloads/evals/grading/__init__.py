@@ -1,0 +1,1 @@
+"""From an answer to scores, a verdict and a status."""

@@ -1,0 +1,207 @@
+"""From a test and its answer to what is recorded: scores, verdict, status."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import dumps
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.engine.contract import Context
+from manyhands.graders.combining import combine, grade_all
+from manyhands.graders.config import parse_graders
+from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score
+from manyhands.processes.exits import ScriptPool
+from manyhands.processes.script_pool import ScriptsWith
+from manyhands.workloads.evals.evalfile.grader_lists import entries_of
+from manyhands.workloads.evals.evalfile.tests import Test
+from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED, TestItem
+from manyhands.workloads.evals.targets.answers import Answer
+from manyhands.workloads.evals.workspaces.workspace import Seen
+
+_LISTS_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class GradingSettings:
+    """``limits``: for each eval file the score from which on a test has passed, unless the test says otherwise; ``folders``: theirs, where
+    graders' paths start; ``seconds``: for a grader's program; ``environments``: for each eval file, what is added to the environment of
+    such programs."""
+
+    limits: Sequence[float]
+    folders: Sequence[Path]
+    seconds: float
+    environments: Sequence[Mapping[str, str]]
+
+
+class ItemJudges(Judges, Protocol):
+    """The judges of one item's graders. ``own``: the one that judges where no other is named; None if there is none."""
+
+    @property
+    def own(self) -> object: ...
+
+
+class TestGrader:
+    """Grades answers. One for a run."""
+
+    __test__ = False  # it is no test of pytest's
+
+    def __init__(self, settings: GradingSettings, scripts: ScriptPool) -> None:
+        self._settings = settings
+        self._scripts = [ScriptsWith.of(scripts, added) for added in settings.environments]
+        self._lists: OrderedDict[tuple[str, bytes], tuple[tuple[Grader, ...], bool]] = OrderedDict()
+        self._latest: tuple[int, Sequence[Mapping[str, Any]], tuple[tuple[Grader, ...], bool]] | None = None
+
+    async def outcome(
+        self,
+        context: Context,
+        item: TestItem,
+        answer: Answer,
+        *,
+        judges: ItemJudges,
+        simulated: bool,
+        limited: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        seen: Seen | None = None,
+    ) -> Outcome:
+        """What is recorded. ``judges``: of this item; a test without graders is judged by its own one, if it has one; ``limited``: holds
+        graders that may wait to the test's time; ``seen``: the workspace, if there is one.
+
+        Raises ItemError, with the record, for an answer that is an error and for a grader that broke.
+        """
+        record = answer_record(item, answer, simulated=simulated)
+        if answer.error is not None:
+            raise ItemError(Cause.TARGET_ERROR, answer.error, record={**record, "status": ERROR, "error": answer.error})
+        folder = self._settings.folders[item.file]
+        graders, answer_only = self._graders(item, folder, judged=judges.own is not None)
+        if not graders:
+            return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED})
+        limit = self._limit(item)
+        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, limit)
+        scores: Sequence[Score]
+        if answer_only:
+            candidate = Candidate(item.test_id, answer.text)
+            scores = [await grader.grade(candidate, grading) for grader in graders]
+        else:
+            async with limited():
+                scores = await grade_all(graders, candidate_of(item.test, answer, folder, seen), grading)
+        total = combine(scores, limit)
+        record |= {
+            "scores": [score.to_json() for score in scores],
+            "hits": list(total.hits),
+            "misses": list(total.misses),
+            "reasoning": total.reasoning,
+            "verdict": total.verdict,
+            "threshold": limit,
+        }
+        if total.left_out:
+            record["notices"] = [*record["notices"], *map(left_out_notice, total.left_out)]
+        if total.value is None and total.error is None:
+            return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED, "verdict": None})
+        if total.value is None:
+            error = total.error or "a grader broke"
+            raise ItemError(Cause.GRADER_ERROR, error, record={**record, "status": GRADER_ERROR, "error": error})
+        record["status"] = PASSED if total.value >= limit else FAILED
+        record["score"] = total.value
+        return Outcome(ItemState.COMPLETED, record)
+
+    async def scores(
+        self,
+        context: Context,
+        item: TestItem,
+        entries: Sequence[Mapping[str, Any]],
+        candidate: Candidate,
+        *,
+        judges: ItemJudges,
+        limited: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> Sequence[Score]:
+        """What graders find in something else than a test's answer. ``entries``: theirs, in normal form; for the rest see ``outcome``."""
+        graders, _ = self._parsed(entries, item, self._settings.folders[item.file])
+        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, self._limit(item))
+        async with limited():
+            return await grade_all(graders, candidate, grading)
+
+    def _limit(self, item: TestItem) -> float:
+        return self._settings.limits[item.file] if item.threshold is None else item.threshold
+
+    def _graders(self, item: TestItem, folder: Path, *, judged: bool) -> tuple[tuple[Grader, ...], bool]:
+        """The graders of a test, and whether all of them look at nothing but the answer's text."""
+        entries = item.graders or entries_of(item.test, judged=judged)
+        if self._latest is None or self._latest[:2] != (item.file, entries):  # mostly all tests have the same ones
+            self._latest = item.file, entries, self._parsed(entries, item, folder)
+        return self._latest[2]
+
+    def _parsed(
+        self, entries: Sequence[Mapping[str, Any]], item: TestItem, folder: Path
+    ) -> tuple[tuple[Grader, ...], bool]:
+        key = (str(folder), dumps(list(entries)))
+        found = self._lists.get(key)
+        if found is None:
+            graders = parse_graders(list(entries), item.test.place, folder=folder, notices=lambda text: None)
+            found = self._lists[key] = (graders, all(getattr(each, "answer_only", False) for each in graders))
+            if len(self._lists) > _LISTS_KEPT:
+                self._lists.popitem(last=False)
+        return found
+
+
+def left_out_notice(of: str) -> str:
+    """What a result says of a grader that found nothing to compare. ``of``: its name and why."""
+    return f"grader left out of the score: {of}"
+
+
+def grader_broken(item: TestItem, answer: Answer, failure: ItemError, *, simulated: bool) -> ItemError:
+    """A failure while an answer was graded (a judge's endpoint is down, it took too long), with what is recorded if it ends the test: the
+    answer, and that it was no error of the target's."""
+    if "status" in failure.record:
+        return failure
+    found = {**answer_record(item, answer, simulated=simulated), "status": GRADER_ERROR, "error": failure.message}
+    return ItemError(failure.cause, failure.message, retry_after=failure.retry_after, record=found)
+
+
+def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = None) -> Candidate:
+    """What graders get to see. ``folder``: the eval file's."""
+    return Candidate(
+        test_id=test.id,
+        answer=answer.text,
+        question=test.question,
+        criteria=test.criteria,
+        input=test.input,
+        expected_output=test.expected_output,
+        reference_answer=test.reference_answer,
+        output=answer.output,
+        tool_uses=answer.tool_uses,
+        trace=answer.trace or None,
+        duration_ms=answer.duration_ms,
+        cost_usd=answer.cost_usd,
+        token_usage=answer.token_usage,
+        cached_in_input=answer.cached_in_input,
+        metadata=test.metadata,
+        folder=folder,
+        files=test.files,
+        guideline_files=test.guideline_files,
+        workspace=None if seen is None else seen.path,
+        file_changes=None if seen is None else seen.changes,
+    )
+
+
+def answer_record(item: TestItem, answer: Answer, *, simulated: bool) -> dict[str, Any]:
+    """What is recorded of an answer, before it is graded."""
+    return {
+        "status": ERROR,
+        "score": None,
+        "target": item.target,
+        "trial": item.trial,
+        "answer": answer.text,
+        "output": None if answer.output is None else list(answer.output),
+        "trace": dict(answer.trace) or None,
+        "token_usage": answer.token_usage,
+        "cost_usd": answer.cost_usd,
+        "duration_ms": answer.duration_ms,
+        "notices": list(answer.notices),
+        "simulated": simulated,
+    }

@@ -1,0 +1,212 @@
+"""From settings to a run of evaluations that can be performed: made anew, or continued."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from manyhands.agents.options import AgentOptions, resume_spec
+from manyhands.agents.run_settings import Notice, check_prices, keep_files, tell_bound, warn_of_unpriced
+from manyhands.core.clock import Clock, SystemClock
+from manyhands.core.errors import RunError, UserError
+from manyhands.core.version import VERSION
+from manyhands.io.search_paths import Surroundings
+from manyhands.runs.execution import create_run
+from manyhands.runs.folders import is_made, open_reader
+from manyhands.workloads.evals.edits import Edits, edits_of
+from manyhands.workloads.evals.evalfile.tests import EvalFile
+from manyhands.workloads.evals.evalfile.variables import has_reference
+from manyhands.workloads.evals.order import DEPENDENCY_FAILED, PASSED_BEFORE
+from manyhands.workloads.evals.prepared import MODELS, LoadedEvals, PreparedEval, load
+from manyhands.workloads.evals.results.writing import check_output, named_outputs
+from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.targets.checks import check_usable
+from manyhands.workloads.evals.workload import EvalsWorkload
+
+_INVALID_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run folder and its workload, ready for ``perform_run``. ``retry_errors``: tests that ended in errors are tried again;
+    ``judge_again``: why tests and trials were left out of which it is to be seen again whether they are to be performed."""
+
+    folder: Path
+    workload: EvalsWorkload
+    spec_changed: bool = False
+    retry_errors: bool = False
+    judge_again: tuple[str, ...] = ()
+
+
+async def open_eval(
+    options: EvalSpec,
+    *,
+    resume: bool,
+    notice: Notice,
+    environ: Mapping[str, str],
+    clock: Clock | None = None,
+) -> Session:
+    """Make or continue the run that the settings name; a new run without a name gets one of its first dataset and the time.
+
+    Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings
+    changed), StorageError.
+    """
+    options = options.resolved()
+    if options.retry_errors and not resume:
+        raise UserError("--retry_errors goes with --resume, which says what run to continue")
+    check_prices(options)
+    if options.run_name is None and resume:
+        raise UserError("--resume needs --run_name: the run to continue")
+    if options.run_name is not None:
+        folder = Path(options.data_dir) / options.run_name
+        if is_made(folder):
+            _refuse_unless(resume, folder, options.run_name)
+            return _continued(folder, options, notice, environ)
+    loaded = load(options, environ, notice)
+    _tell_invalid(loaded, notice)
+    options = _with_budget(options, loaded.files, notice)
+    if options.regrade is None:
+        targets = (target for file in loaded.prepared.files for target in file.targets)
+        await check_usable(targets, (), Path(loaded.prepared.here), environ, notice)
+    if options.run_name is None:
+        options = options.model_copy(update={"run_name": _free_name(loaded, options, clock or SystemClock())})
+    return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice)
+
+
+def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -> EvalSpec:
+    """With the eval files' budget for the run where the settings say nothing: the least of several, so that none is passed."""
+    budgets = [(file.budget_usd, file.place.file) for file in files if file.budget_usd is not None]
+    if not budgets or "max_cost" in options.model_fields_set:
+        return options
+    least, named = min(budgets)
+    if len(files) > 1:
+        notice(f"the run may cost ${least:g}, which is the least budget of its files ({named})")
+    return options.model_copy(update={"max_cost": least})
+
+
+def _made(loaded: LoadedEvals, notice: Notice) -> Session:
+    options = loaded.prepared.options
+    folder = Path(options.data_dir) / (options.run_name or "")
+    workload = EvalsWorkload(loaded.prepared.to_json(), folder)
+    workload.have(loaded.files)
+    _check_outputs(options, folder, workload)
+    create_run(folder, workload.name, workload, version=VERSION, notice=notice)
+    keep_files(options, folder)
+    _warn_of_unpriced(loaded.prepared, notice)
+    _tell_uncached(loaded.prepared, notice)
+    return Session(folder, workload)
+
+
+def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
+    """Which targets are asked although answers of earlier runs may be taken."""
+    options = prepared.options
+    if options.regrade is not None:
+        return
+    cached = [file for file in prepared.files if (file.cache if options.cache is None else options.cache)]
+    for name in dict.fromkeys(target.name for file in cached for target in file.targets if target.batching):
+        notice(f"target {name} answers all tests at once, and is invoked whatever is in the cache")
+
+
+def _warn_of_unpriced(prepared: PreparedEval, notice: Notice) -> None:
+    """What of the budget can't be kept, or changes how models are asked."""
+    options = prepared.options
+    named = [target for file in prepared.files for target in (*file.targets, *file.judges)]
+    models = [target.settings for target in named if target.kind in MODELS]
+    asked = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
+    for model, settings in asked.items():
+        if not has_reference(model):
+            told = AgentOptions(
+                model=model,
+                prices=options.prices,
+                max_cost=options.max_cost,
+                max_total_tokens=options.max_total_tokens,
+                max_tokens=1 if "max_tokens" in settings else None,
+            )
+            warn_of_unpriced(told, notice)
+            tell_bound(told, notice)
+    if options.max_cost is not None and any(target.kind not in (*MODELS, "mock", "replay") for target in named):
+        notice(
+            "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
+        )
+
+
+def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
+    reader = open_reader(folder)
+    try:
+        name, spec = reader.meta("workload"), reader.meta("spec")
+        if name != EvalsWorkload.name:
+            raise RunError(f"{folder}: a run of another kind ({name})")
+        recorded = PreparedEval.from_json(spec, folder.parent)
+        edits = edits_of(reader.items(), recorded, environ)
+    finally:
+        reader.close()
+    options = resume_spec(recorded.options, given)
+    if options.targets != recorded.options.targets:
+        notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
+    workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder)
+    workload.edits = tuple(edits)
+    _check_outputs(options, folder, workload)
+    _tell_edits(edits, recorded, folder.name, notice)
+    keep_files(options, folder)
+    _warn_of_unpriced(workload.prepared, notice)
+    again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
+    again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
+    return Session(folder, workload, workload.spec != spec, given.retry_errors, again)
+
+
+def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, run: str, notice: Notice) -> None:
+    """What has become of the eval files, and how to have their tests as they are now."""
+    for each in edits:
+        for line in each.lines():
+            notice(line)
+    if not edits or any(each.problem is not None for each in edits):
+        return  # a file that can't be read makes no other run
+    around = Surroundings.of(Path.cwd())
+    files = shlex.join(around.shown(Path(path)) for path in recorded.options.eval_files)
+    notice(
+        f"to have the tests as they are now, make another run:  manyhands eval {files} --run_name={shlex.quote(run + '-2')}"
+    )
+    if recorded.options.regrade is None and all(each.only_graders for each in edits):
+        notice(f"to grade the answers of this run as the file says now, add  --regrade={shlex.quote(run)}")
+
+
+def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> None:
+    """Refuses files of results that would take each other's place, or that of what the run is made of."""
+    given = [Path(path).resolve() for path in (options.targets, options.from_output) if path is not None]
+    taken = {*given, *(path.resolve() for path in workload.files_read())}
+    for path in named_outputs(options):
+        place = check_output(path, folder)
+        if place in taken:
+            raise UserError(f"{path}: results would take the place of another file of this run")
+        taken.add(place)
+
+
+def _refuse_unless(resume: bool, folder: Path, name: str) -> None:
+    if not resume:
+        raise RunError(
+            f"{folder}: a run of this name exists already; continue it with --resume, or start another with "
+            f"--run_name={shlex.quote(name + '-2')}"
+        )
+
+
+def _free_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:
+    """``eval-<dataset>-<time>``, with a number behind it where a run of that second is there already."""
+    dataset = re.sub(r"[^\w.-]+", "-", loaded.files[0].dataset)[:60].strip("-.") or "evals"
+    moment = datetime.fromtimestamp(clock.now()).strftime("%Y%m%d-%H%M%S")
+    name, number = f"eval-{dataset}-{moment}", 1
+    while (Path(options.data_dir) / name).exists():
+        number += 1
+        name = f"eval-{dataset}-{moment}-{number}"
+    return name
+
+
+def _tell_invalid(loaded: LoadedEvals, notice: Notice) -> None:
+    invalid = [each for file in loaded.files for each in file.invalid]
+    for each in invalid[:_INVALID_SHOWN]:
+        notice(f"left out: {each.message}")
+    if len(invalid) > _INVALID_SHOWN:
+        notice(f"… and {len(invalid) - _INVALID_SHOWN} more")

@@ -1,0 +1,361 @@
+"""An evaluation made self-contained: its files read, its targets found, everything checked that can be before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.graders.protocol import PASS_LIMIT
+from manyhands.io.findings import Findings, told
+from manyhands.io.search_paths import Surroundings
+from manyhands.workloads.evals.evalfile.finding import find_evals
+from manyhands.workloads.evals.evalfile.grader_lists import JudgeNeed
+from manyhands.workloads.evals.evalfile.kept_tests import KeptTests
+from manyhands.workloads.evals.evalfile.loading import load_evals
+from manyhands.workloads.evals.evalfile.patterns import id_filter, told_apart
+from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
+from manyhands.workloads.evals.order import in_turn
+from manyhands.workloads.evals.settings import DELAYS, EvalSpec
+from manyhands.workloads.evals.targets.checks import Judging, TargetCheck, workspace_problems
+from manyhands.workloads.evals.targets.choice import (
+    Choice,
+    Survey,
+    check_askable,
+    check_chosen,
+    choose_judges,
+    choose_targets,
+    tell_of_batches,
+    usual_judge,
+)
+from manyhands.workloads.evals.targets.definitions import Target, find_targets
+from manyhands.workloads.evals.targets.recorded import open_recorded
+
+Notices = Callable[[str], None]
+MODELS = frozenset(("agent", "model", "openai", "azure", "anthropic", "gemini", "openrouter"))
+"""Kinds of targets that can judge."""
+DRY = "dry-run"
+
+
+@dataclass(frozen=True, slots=True)
+class FileTargets:
+    """An eval file of a run. ``targets``: those that answer its tests; ``judges``: those that its targets, or the settings, name for
+    judging, by name; ``others``: ids of its tests that are not in the run, where a target answers all at once; ``cache``: whether it asks
+    for answers of earlier runs, and ``cache_path``: where it says they are; ``threshold``: the pass limit that it asks for; ``in_turn``:
+    how many trials of one test go one after another at most (1: none do); ``usual``: the names of those that answer tests which name no
+    targets; ``depends``: whether tests depend on others."""
+
+    path: str
+    dataset: str
+    targets: tuple[Target, ...]
+    judges: tuple[Target, ...]
+    workers: int | None
+    tests: int
+    others: tuple[str, ...] = ()
+    cache: bool = False
+    cache_path: str | None = None
+    threshold: float | None = None
+    fail_on_error: bool = False
+    in_turn: int = 1
+    usual: tuple[str, ...] = ()
+    depends: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "dataset": self.dataset,
+            "targets": [target.to_json() for target in self.targets],
+            "judges": [judge.to_json() for judge in self.judges],
+            "workers": self.workers,
+            "tests": self.tests,
+            "others": list(self.others),
+            "cache": self.cache,
+            "cache_path": self.cache_path,
+            "threshold": self.threshold,
+            "fail_on_error": self.fail_on_error,
+            "in_turn": self.in_turn,
+            "usual": list(self.usual),
+            **({"depends": True} if self.depends else {}),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FileTargets:
+        targets = tuple(Target.from_json(each) for each in value["targets"])
+        judges = tuple(Target.from_json(each) for each in value["judges"])
+        others, cache = tuple(value.get("others", ())), value.get("cache", False)
+        return cls(
+            value["path"],
+            value["dataset"],
+            targets,
+            judges,
+            value["workers"],
+            value["tests"],
+            others,
+            cache,
+            value.get("cache_path"),
+            value.get("threshold"),
+            value.get("fail_on_error", False),
+            value.get("in_turn", 1),
+            tuple(value.get("usual", ())),
+            value.get("depends", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEval:
+    """What a run records as its spec. ``here``: the folder where it was given, for what is looked for from there."""
+
+    options: EvalSpec
+    files: tuple[FileTargets, ...]
+    here: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "options": self.options.recorded(),
+            "files": [file.to_json() for file in self.files],
+            "here": self.here,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], data_dir: Path) -> PreparedEval:
+        """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
+        known = {name: each for name, each in value["options"].items() if name in EvalSpec.model_fields}
+        options = EvalSpec(**known, data_dir=str(data_dir))
+        return cls(options, tuple(FileTargets.from_json(file) for file in value["files"]), value["here"])
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The pass limit of each file's tests, but for those that have one of their own: as the settings say, else the file, else the
+        usual one."""
+        given = self.options.threshold
+        own = (given if given is not None else file.threshold for file in self.files)
+        return tuple(PASS_LIMIT if limit is None else limit for limit in own)
+
+    @property
+    def pass_limit(self) -> float:
+        """The one that reports state: the files' where they agree, else the usual one."""
+        return self.limits[0] if len(set(self.limits)) == 1 else PASS_LIMIT
+
+    def judge_of(self, file: int, target: Target) -> Target | None:
+        """The target that judges another one's answers: the one that it names, else the run's, else itself if it is a model."""
+        name = target.judge_target or self.options.judge_target
+        if name is not None:
+            return next((judge for judge in self.files[file].judges if judge.name == name), None)
+        return target if target.kind in MODELS else None
+
+    def target_of(self, file: int, name: str) -> Target:
+        """A target that answers tests of a file."""
+        return next(target for target in self.files[file].targets if target.name == name)
+
+    def judges_of(self, file: int, target: Target, needs: Iterable[JudgeNeed]) -> Iterator[Target]:
+        """Who is asked where answers of a target are graded."""
+        known = (*self.files[file].judges, *self.files[file].targets)
+        for need in needs:
+            named = next((judge for judge in known if judge.name == need.target), None)
+            judge = self.judge_of(file, target) if need.target is None else named
+            if judge is not None:
+                yield judge
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEvals:
+    """Eval files with the tests that were chosen, and what is recorded of them."""
+
+    files: tuple[EvalFile, ...]
+    prepared: PreparedEval
+
+
+def load(
+    options: EvalSpec, environ: Mapping[str, str], notices: Notices, *, around: Surroundings | None = None
+) -> LoadedEvals:
+    """Read and check everything. ``options`` must be resolved; ``around``: where the command was given, if not in the current folder.
+
+    Raises UserError with one line for each problem: file, line, field.
+    """
+    around = around or Surroundings.of(Path.cwd())
+    paths = find_evals(options.eval_files, around)
+    found = told_apart(
+        load_evals(paths, root=around.root, here=around.here, notices=notices, skip_invalid=options.skip_invalid)
+    )
+    files = [chosen(file, options) for file in found]
+    if not any(file.tests or file.invalid for file in files):
+        raise UserError("no tests are left: " + _why_none(options))
+    choosing = _Choosing(options, environ, around)
+    settled = [choosing.file(file, whole) for file, whole in zip(files, found, strict=True)]
+    for notice in choosing.findings.notices:
+        notices(notice)
+    if choosing.findings.problems:
+        raise told(list(dict.fromkeys(choosing.findings.problems)))
+    if not any(file.tests or file.invalid for file, _ in settled):
+        raise UserError(f"no tests are left: --target={','.join(options.target or ())} fits none")
+    prepared = PreparedEval(options, tuple(targets for _, targets in settled), str(around.here))
+    return LoadedEvals(tuple(file for file, _ in settled), prepared)
+
+
+def chosen(file: EvalFile, options: EvalSpec) -> EvalFile:
+    """With the tests that the settings choose."""
+    everywhere = bool(options.dry_run or options.from_output)
+    if not (options.test_id or options.tag is not None or options.exclude_tag or everywhere):
+        return file
+    fits = id_filter(options.test_id or ())
+    tests = (test for test in file.tests if fits(test.id) and _is_tagged(test, options))
+    return replace(file, tests=KeptTests(replace(test, targets=None) if everywhere else test for test in tests))
+
+
+def _is_tagged(test: Test, options: EvalSpec) -> bool:
+    if options.tag is not None and not set(options.tag) & set(test.tags):
+        return False
+    return not (options.exclude_tag and set(options.exclude_tag) & set(test.tags))
+
+
+def _chosen_by(options: EvalSpec) -> str:
+    """The settings that choose among tests; empty if there are none."""
+    return " ".join(
+        f"--{name}={','.join(value)}" for name in ("test_id", "tag", "exclude_tag") if (value := getattr(options, name))
+    )
+
+
+def _why_none(options: EvalSpec) -> str:
+    chosen = _chosen_by(options)
+    return f"{chosen} fits none" if chosen else "the files hold none"
+
+
+def _with_others(targets: FileTargets, file: EvalFile, whole: EvalFile) -> FileTargets:
+    """With the ids of the tests that were not chosen, if a target is told of all tests or answers them at once."""
+    if not any(target.batching or target.kind == "replay" for target in targets.targets):
+        return targets
+    if file is whole and not whole.invalid:
+        return targets
+    chosen = {test.id for test in file.tests}
+    named = [*(test.id for test in whole.tests), *(each.id for each in whole.invalid if each.id is not None)]
+    return replace(targets, others=tuple(dict.fromkeys(each for each in named if each not in chosen)))
+
+
+class _Choosing:
+    """Finds the targets of eval files, and whether they can be used. ``findings``: what is wrong, and what the person is told."""
+
+    def __init__(self, options: EvalSpec, environ: Mapping[str, str], around: Surroundings) -> None:
+        self._options = options
+        self._environ = environ
+        self._around = around
+        self._check = TargetCheck(around, environ)
+        self.findings = Findings()
+
+    def file(self, file: EvalFile, whole: EvalFile) -> tuple[EvalFile, FileTargets]:
+        """A file with the tests that are put to targets. ``whole``: with those that were not chosen."""
+        survey, choice, judges = Survey.of(file.tests), Choice(), tuple[Target, ...]()
+        before = len(self.findings.problems)
+        with self.findings.catching():
+            choice, judges = self._choice(file, survey)
+        if file.converses and self._options.regrade is None:
+            check_askable(file.tests, choice, self.findings)
+        if file.depends and len(self.findings.problems) == before:
+            check_chosen(file.tests, whole, choice, _chosen_by(self._options), self.findings)
+            if self._options.regrade is None:
+                tell_of_batches(file, choice, self.findings)
+        if choice.changes(survey):
+            tests = KeptTests(choice.settled(test) for test in file.tests if choice.of(test.targets))
+            file = replace(file, tests=tests)
+        targets = _file_targets(file, survey, choice, judges, self._options)
+        if len(self.findings.problems) == before:
+            self._check_all(survey, choice, targets)
+        return file, _with_others(targets, file, whole)
+
+    def _choice(self, file: EvalFile, survey: Survey) -> tuple[Choice, tuple[Target, ...]]:
+        options, recorded = self._options, tuple[Target, ...]()
+        available = find_targets(
+            file, None if options.targets is None else Path(options.targets), self._environ, surroundings=self._around
+        )
+        if options.regrade is not None:
+            choice, recorded = _recorded_choice(file, options)
+        elif options.dry_run or options.from_output:
+            stand_in = replace(_stand_in(file, options), judge_target=usual_judge(file, survey, available))
+            choice = Choice((stand_in.name,), (stand_in,))
+        else:
+            choice = choose_targets(file, survey, available, options.target or (), self.findings)
+        judges = choose_judges(survey, choice, options.judge_target, available, self.findings, recorded)
+        return choice, judges
+
+    def _check_all(self, survey: Survey, choice: Choice, targets: FileTargets) -> None:
+        """Raises nothing; ``findings`` has what is wrong."""
+        options = self._options
+        prepared = PreparedEval(options, (targets,), str(self._around.here))
+        judges = {target.name: prepared.judge_of(0, target) for target in targets.targets}
+        known = {target.name: target for target in (*targets.targets, *targets.judges)}
+        run = not (options.regrade or options.from_output)
+        judging = Judging(choice, judges, known, ungraded=options.allow_ungraded, workspaces=run)
+        self.findings.problems += [*judging.problems(survey), *workspace_problems(survey, choice, targets.targets)]
+        for judge in judging.needed(survey):
+            self._check.judging(judge, self.findings)
+        for target in targets.targets if options.regrade is None else ():
+            self._check.asked(target, self.findings, hooked=survey.hooked)
+
+
+def _file_targets(
+    file: EvalFile, survey: Survey, choice: Choice, judges: tuple[Target, ...], options: EvalSpec
+) -> FileTargets:
+    cached, at = bool(file.cache), None if file.cache_path is None else str(file.cache_path)
+    return FileTargets(
+        str(file.path),
+        file.dataset,
+        choice.targets,
+        judges,
+        file.workers,
+        len(file.tests),
+        cache=cached,
+        cache_path=at,
+        threshold=file.threshold,
+        fail_on_error=bool(file.fail_on_error),
+        in_turn=in_turn(survey.trials, options.trials),
+        usual=choice.usual,
+        depends=file.depends,
+    )
+
+
+def _recorded_choice(file: EvalFile, options: EvalSpec) -> tuple[Choice, tuple[Target, ...]]:
+    """Those that answered this file's tests in the run that is graded again, and their judges. Raises UserError."""
+    folder = regraded_folder(options)
+    with closing(open_recorded(folder)) as reader:
+        recorded = PreparedEval.from_json(reader.meta("spec"), folder.parent)
+    found = next((each for each in recorded.files if each.dataset == file.dataset), None)
+    if found is None:
+        datasets = ", ".join(each.dataset for each in recorded.files)
+        raise UserError(f"{file.path}: run {folder.name} has no dataset {file.dataset!r} (it has {datasets})")
+    wanted = options.target
+    chosen = tuple(target for target in found.targets if wanted is None or target.name in wanted)
+    if not chosen:
+        raise UserError(f"--target: run {folder.name} asked {', '.join(target.name for target in found.targets)}")
+    names = tuple(target.name for target in chosen)
+    usual = tuple(name for name in found.usual if name in names) if found.usual else names
+    return Choice(usual, chosen, names), found.judges
+
+
+def regraded_folder(options: EvalSpec) -> Path:
+    """The folder of the run that is graded again: a name in the data folder, or a path."""
+    return Path(options.data_dir) / (options.regrade or "")
+
+
+def _stand_in(file: EvalFile, options: EvalSpec) -> Target:
+    settings: dict[str, Json]
+    if options.from_output is not None:
+        if not Path(options.from_output).is_file():
+            raise UserError(f"--from_output: there is no file {options.from_output}")
+        kind, settings = "replay", {"provider": "replay", "path": options.from_output}
+        name = Path(options.from_output).stem
+    else:
+        kind, settings, name = "mock", {"provider": "mock", **_delay_keys(options)}, DRY
+    return Target(name, kind, settings, file.place, file.folder, file.path)
+
+
+def _delay_keys(options: EvalSpec) -> dict[str, float]:
+    given = zip(("delay_ms", "delay_min_ms", "delay_max_ms"), (getattr(options, name) for name in DELAYS), strict=True)
+    return {key: value for key, value in given if value is not None}
+
+
+def chosen_names(prepared: PreparedEval) -> Sequence[Sequence[str]]:
+    """The names of the targets of each file."""
+    return [[target.name for target in file.targets] for file in prepared.files]

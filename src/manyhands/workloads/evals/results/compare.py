@@ -1,0 +1,268 @@
+"""Two runs over the same tests compared: test by test, so that what makes tests easy or hard cancels out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import loads
+from manyhands.core.settings import shown, suggestion
+from manyhands.core.statistics import LEVEL, POWER, Paired, mean, paired
+from manyhands.workloads.evals.items import INVALID
+from manyhands.workloads.evals.results.writing import RESULTS, records_in
+
+TIE = 0.1
+"""The difference from which on a test is won or lost."""
+WIN, LOSS, TIED = "win", "loss", "tie"
+_OTHERS_RESULTS = "index.jsonl"
+"""What the file is called in run folders of later versions of the harness that eval files come from."""
+_IDS = ("test_id", "eval_id", "id")
+"""What the id of a test was called over time; the first that is there counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A test in one of the runs. ``score``: None if it has none (an error, or not graded)."""
+
+    test_id: str
+    dataset: str
+    target: str
+    score: float | None
+    group: str | None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], path: Path, number: int) -> Scored:
+        """From a record of this program, or of the harness that it is compatible with, also an older one. Raises UserError."""
+        test_id = next((record[name] for name in _IDS if record.get(name) is not None), None)
+        if test_id is None:
+            raise UserError(f"{path}, record {number}: has no test_id")
+        score = record.get("score")
+        if isinstance(score, bool) or not isinstance(score, (int, float, type(None))):
+            raise UserError(f"{path}, record {number}: score must be a number, not {shown(score)}")
+        if score is not None and not 0 <= score <= 1:
+            raise UserError(f"{path}, record {number}: score must be between 0 and 1, not {score:g}")
+        # In records of the other harness a test that broke has a score of 0.
+        failed = record.get("error") is not None or record.get("execution_status") == "execution_error"
+        broken = failed and "status" not in record
+        group = record.get("group") or record.get("conversation_id")
+        return cls(
+            str(test_id),
+            str(record.get("dataset") or record.get("suite") or ""),
+            str(record.get("target") or ""),
+            None if score is None or broken else float(score),
+            None if group is None else str(group),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A test that has a score in both runs. ``name``: with what tells it apart from others."""
+
+    name: str
+    base: Scored
+    candidate: Scored
+    delta: float
+    outcome: str
+
+    def to_json(self) -> dict[str, Any]:
+        value = {"test_id": self.base.test_id, "dataset": self.base.dataset, "target": self.base.target}
+        scores = {"score1": self.base.score, "score2": self.candidate.score}
+        return {**value, **scores, "delta": round(self.delta, 6), "outcome": self.outcome}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of comparing. ``unscored``: tests that are in both, but without a score in one of them at least, by name;
+    ``lost``: those of them that have one in the base; ``only_base``, ``only_candidate``: tests that the other one has not. Differences are
+    candidate less base."""
+
+    matches: tuple[Match, ...]
+    unscored: tuple[str, ...]
+    lost: tuple[str, ...]
+    only_base: tuple[str, ...]
+    only_candidate: tuple[str, ...]
+    statistics: Paired
+    threshold: float
+    level: float
+
+    def count(self, outcome: str) -> int:
+        return sum(match.outcome == outcome for match in self.matches)
+
+    @property
+    def mean_delta(self) -> float | None:
+        return self.statistics.difference.value
+
+    def to_json(self) -> dict[str, Any]:
+        """With the names of the harness that this is compatible with, and more."""
+        difference, base, candidate = self.statistics.difference, self._mean(0), self._mean(1)
+        interval = None if difference.interval is None else difference.interval.to_json()
+        summary = {
+            "total": 2 * (len(self.matches) + len(self.unscored)) + len(self.only_base) + len(self.only_candidate),
+            "matched": len(self.matches),
+            "wins": self.count(WIN),
+            "losses": self.count(LOSS),
+            "ties": self.count(TIED),
+            "mean_delta": difference.value,
+            "threshold": self.threshold,
+            "base_mean": base,
+            "candidate_mean": candidate,
+            "unscored": len(self.unscored),
+            "unscored_in_candidate_only": len(self.lost),
+            "clusters": difference.clusters,
+            "standard_error": difference.error,
+            "interval": interval,
+            "no_interval": self.statistics.no_interval,
+            "p_value": self.statistics.p_value,
+            "least_p_value": self.statistics.least_p_value,
+            "test": self.statistics.test,
+            "sign_test_p_value": self.statistics.sign_p,
+            "smallest_detectable_effect": self.statistics.detectable,
+            "power": POWER,
+            "confidence": self.level,
+        }
+        return {
+            "matched": [match.to_json() for match in self.matches],
+            "unmatched": {"file1": list(self.only_base), "file2": list(self.only_candidate)},
+            "unscored": list(self.unscored),
+            "summary": summary,
+        }
+
+    def _mean(self, side: int) -> float | None:
+        scores = [(match.base, match.candidate)[side].score for match in self.matches]
+        return mean([score for score in scores if score is not None]).value
+
+
+def _nameless(record: Mapping[str, Any]) -> bool:
+    """Whether it is of a test that was left out since not even its id could be read."""
+    return record.get("status") == INVALID and record.get("test_id") is None
+
+
+def load_side(path: Path, target: str | None = None) -> list[Scored]:
+    """The tests of a run folder or a file of results (JSON Lines, or ``.json`` with ``results``). ``target``: only what it answered.
+
+    Raises UserError for a file that can't be used, or a target that it has not.
+    """
+    file = _file_of(path)
+    records = _listed(file) if file.suffix == ".json" else records_in(file)
+    found = [Scored.of(record, file, number) for number, record in enumerate(records, 1) if not _nameless(record)]
+    if not found:
+        raise UserError(f"{file}: holds no results")
+    names = dict.fromkeys(each.target for each in found)
+    if target is not None and target not in names:
+        raise UserError(
+            f"{file}: has no results of target {target!r}{suggestion(target, names)}; it has {', '.join(names)}"
+        )
+    return [each for each in found if target in (None, each.target)]
+
+
+def _file_of(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = next((path / name for name in (RESULTS, _OTHERS_RESULTS) if (path / name).is_file()), None)
+    if found is None:
+        raise UserError(f"{path}: no run of evaluations with results (it has no {RESULTS})")
+    return found
+
+
+def _listed(path: Path) -> list[Any]:
+    """The records of a ``.json`` file of results."""
+    try:
+        value = loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from error
+    found = value.get("results") if isinstance(value, dict) else None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise UserError(f"{path}: must be an object with results, a list of objects")
+    return found
+
+
+def compare(
+    base: Sequence[Scored], candidate: Sequence[Scored], *, threshold: float = TIE, level: float = LEVEL
+) -> Comparison:
+    """Compare two runs. Tests are the same if they have the same id (and dataset, and target, where ids alone would not tell).
+
+    Raises UserError if a side has a test several times.
+    """
+    with_targets = _several_targets(base, candidate)
+    with_datasets = not all(_is_unique(side, with_targets) for side in (base, candidate))
+    one, other = (_by_key(side, with_targets, with_datasets) for side in (base, candidate))
+    matches, unscored, lost = [], [], []
+    for key, scored in one.items():
+        if key not in other:
+            continue
+        partner = other[key]
+        if scored.score is None or partner.score is None:
+            unscored.append(_name(key))
+            if scored.score is not None:
+                lost.append(_name(key))
+        else:
+            delta = partner.score - scored.score
+            matches.append(Match(_name(key), scored, partner, delta, _outcome(delta, threshold)))
+    return Comparison(
+        tuple(matches),
+        tuple(unscored),
+        tuple(lost),
+        tuple(_name(key) for key in one if key not in other),
+        tuple(_name(key) for key in other if key not in one),
+        paired([match.delta for match in matches], _groups(matches), level),
+        threshold,
+        level,
+    )
+
+
+_Key = tuple[str, str, str]
+
+
+def _several_targets(base: Sequence[Scored], candidate: Sequence[Scored]) -> bool:
+    """Whether targets are part of what makes a test the same: if a side has several. Raises UserError if the sides have different ones."""
+    sets = [{each.target for each in side} for side in (base, candidate)]
+    if all(len(names) == 1 for names in sets):
+        return False
+    if sets[0] != sets[1]:
+        named = " and ".join(f"({', '.join(sorted(names))})" for names in sets)
+        raise UserError(f"the two have different targets {named}; choose with --base_target and --candidate_target")
+    return True
+
+
+def _is_unique(side: Iterable[Scored], with_targets: bool) -> bool:
+    keys = [(each.test_id, each.target if with_targets else "") for each in side]
+    return len(keys) == len(set(keys))
+
+
+def _by_key(side: Iterable[Scored], with_targets: bool, with_datasets: bool) -> dict[_Key, Scored]:
+    found: dict[_Key, Scored] = {}
+    for each in side:
+        key = (each.dataset if with_datasets else "", each.test_id, each.target if with_targets else "")
+        if key in found:
+            raise UserError(
+                f"test {_name(key)} has several results on one side; compare runs in which each test has one"
+            )
+        found[key] = each
+    return found
+
+
+def _name(key: _Key) -> str:
+    dataset, test_id, target = key
+    return f"{f'{dataset}/' if dataset else ''}{test_id}{f' @ {target}' if target else ''}"
+
+
+def _outcome(delta: float, threshold: float) -> str:
+    if abs(delta) < threshold - 1e-9 or delta == 0:
+        return TIED
+    return WIN if delta > 0 else LOSS
+
+
+def _groups(matches: Sequence[Match]) -> list[str]:
+    """Tests of a group depend on each other, and so do the results of several targets for one test."""
+    return list(_named_groups(matches))
+
+
+def _named_groups(matches: Sequence[Match]) -> Iterator[str]:
+    for match in matches:
+        group = match.base.group
+        yield f"{match.base.dataset}//{group}" if group is not None else f"{match.base.dataset}/{match.base.test_id}"

@@ -1,0 +1,1 @@
+"""Targets: what answers the tests."""

@@ -1,0 +1,295 @@
+"""What a command reports about one test: a JSON object, read into an answer.
+
+The fields are those of AgentV. A fault belongs to its record: what makes the
+answer doubtful makes the record an error; a figure that can't be used is left out, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.core.redaction import KNOWN
+from manyhands.graders.messages import is_figure, moment, tool_name, tool_uses_of, trace_of
+from manyhands.graders.protocol import MessageJson, ToolUse
+
+MAX_ID_LENGTH = 80
+
+
+def shown(test_id: str) -> str:
+    """An id in a message: on one line, and not for ever."""
+    text = without_surrogates(test_id)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= MAX_ID_LENGTH else text[:MAX_ID_LENGTH] + "…"
+
+
+_ANSWERS = ("text", "output", "output_messages", "error")
+MOST_NOTICES = 10
+"""Notices that are kept of one record."""
+LONGEST_MESSAGE = 2000
+"""Characters of a reported error that are shown."""
+_TOKENS = ("input", "output")
+_TIMES = ("start_time", "end_time")
+
+
+@dataclass(slots=True)  # not frozen: see Outcome
+class Answer:
+    """What a target answered to one test.
+
+    ``text``: what is graded; ``output``: its messages, as it gave them, None where there is no usable answer; ``trace``: see
+    ``traces.trace_of``; ``token_usage`` (``{"input", "output", "cached"?}``), ``cost_usd`` and ``duration_ms``: None where not given;
+    ``cached_in_input``: whether its cached tokens are part of its input, as model endpoints count them, and not besides, as records have
+    them; ``error``: why there is no answer that could be graded, None if there is one; ``record``: the object that it was read from;
+    ``notices``: what was left out or understood with good will.
+    """
+
+    text: str
+    output: tuple[MessageJson, ...] | None = None
+    tool_uses: tuple[ToolUse, ...] = ()
+    trace: Mapping[str, Any] = field(default_factory=dict)
+    token_usage: Mapping[str, float] | None = None
+    cost_usd: float | None = None
+    duration_ms: float | None = None
+    error: str | None = None
+    record: Json = None
+    notices: tuple[str, ...] = ()
+    cached_in_input: bool = False
+
+    def to_json(self) -> Json:
+        """For a journal: the record alone, or what there is without one. ``answer_from_json`` is the reverse."""
+        if self.record is None:
+            given = {"text": self.text, "duration_ms": self.duration_ms, "error": self.error}
+        else:
+            measured = None if self.record.get("duration_ms") == self.duration_ms else self.duration_ms
+            given = {"record": self.record, "duration_ms": measured}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def timed(self, duration_ms: float) -> Answer:
+        """With this duration, if it gives none itself."""
+        if self.duration_ms is not None:
+            return self
+        return replace(self, duration_ms=duration_ms, trace={**self.trace, "duration_ms": duration_ms})
+
+
+_PLAIN = frozenset(("id", "text"))
+"""What most records hold, where there are many."""
+_PLAIN_TRACE = trace_of(({"role": "assistant", "content": ""},))
+
+
+class RecordFault(ValueError):
+    """A field of a record is not what it has to be; the message names it."""
+
+
+def read_record(record: Mapping[str, Json]) -> Answer:
+    """A record's answer. Never raises: whatever is wrong with it is its ``error``."""
+    if record.keys() == _PLAIN and isinstance(record["text"], str):
+        text = record["text"]
+        return Answer(text, _as_message(text), (), _PLAIN_TRACE, record=record)
+    notices: list[str] = []
+    try:
+        metrics = _Metrics.of(record, notices)
+        messages, text = _said(record, notices)
+        error = _reported(record.get("error"))
+    except RecordFault as fault:
+        return Answer("", error=str(fault), record=record, notices=_some(notices))
+    except RecursionError:
+        return read_text("", error="the record is nested too deeply")
+    if error is None and messages is None:
+        error = "the record has neither text, output nor error"
+    return Answer(text, messages, **metrics.fields(messages or ()), error=error, record=record, notices=_some(notices))
+
+
+def read_text(text: str, *, duration_ms: float | None = None, error: str | None = None) -> Answer:
+    """A plain text as an answer, or what there is of one besides an error."""
+    messages = _as_message(text) if error is None else ()
+    trace = trace_of(messages, duration_ms=duration_ms)
+    return Answer(text, messages or None, trace=trace, duration_ms=duration_ms, error=error)
+
+
+def answer_from_json(value: Mapping[str, Json]) -> Answer:
+    """What ``Answer.to_json`` gave."""
+    if "record" not in value:
+        return read_text(**value)
+    answer = read_record(value["record"])
+    return answer.timed(value["duration_ms"]) if "duration_ms" in value else answer
+
+
+def has_answer(record: Mapping[str, Json]) -> bool:
+    """Whether an object has one of the fields that make an answer."""
+    return any(name in record for name in _ANSWERS)
+
+
+def record_id(record: Mapping[str, Json]) -> str:
+    """The test that a record is about; a number is taken as text. Raises RecordFault."""
+    value = record.get("id")
+    if value is None or value == "":
+        hint = (
+            " but a test_id, as results of a run have it (--regrade grades these again)" if "test_id" in record else ""
+        )
+        raise RecordFault(f"has no id{hint}")
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RecordFault("has an id that is neither text nor a number")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+@dataclass(slots=True)
+class _Metrics:
+    token_usage: Mapping[str, float] | None
+    cost_usd: float | None
+    duration_ms: float | None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Json], notices: list[str]) -> _Metrics:
+        return cls(
+            _token_usage(record.get("token_usage"), notices),
+            _figure(record.get("cost_usd"), "cost_usd", notices),
+            _figure(record.get("duration_ms"), "duration_ms", notices),
+        )
+
+    def fields(self, messages: Sequence[MessageJson]) -> dict[str, Any]:
+        """Those of an answer that are about its messages or are figures."""
+        uses = tool_uses_of(messages)
+        trace = trace_of(
+            messages,
+            uses=uses,
+            token_usage=self.token_usage,
+            cost_usd=self.cost_usd,
+            duration_ms=self.duration_ms,
+        )
+        figures = {"token_usage": self.token_usage, "cost_usd": self.cost_usd, "duration_ms": self.duration_ms}
+        return {"tool_uses": uses, "trace": trace, **figures}
+
+
+def _said(record: Mapping[str, Json], notices: list[str]) -> tuple[tuple[MessageJson, ...] | None, str]:
+    """The messages and the answer. A text stands in where the messages don't end in one."""
+    text = None if "text" not in record else _as_text(record["text"])
+    messages = _messages(record, notices)
+    if messages:
+        last = next((message for message in reversed(messages) if _speaks(message)), None)
+        if last is not None:
+            return messages, _as_text(last["content"])
+        if text is not None:
+            notices.append("output has no assistant message with content: text is the answer")
+        return messages, text or ""
+    if text is not None:
+        return _as_message(text), text
+    return messages, ""
+
+
+def _messages(record: Mapping[str, Json], notices: list[str]) -> tuple[MessageJson, ...] | None:
+    """What ``output`` holds, or under its old name ``output_messages``; None if there is neither. Raises RecordFault."""
+    name = "output" if record.get("output") is not None else "output_messages"
+    value = record.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise RecordFault(f"{name} is not a list of messages")
+    for place, message in enumerate(value):
+        _check_message(message, f"{name}[{place}]", notices)
+    return tuple(value)
+
+
+def _check_message(message: Json, name: str, notices: list[str]) -> None:
+    if not isinstance(message, dict):
+        raise RecordFault(f"{name} is not an object")
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        raise RecordFault(f"{name} has no role" if message.get("role") in (None, "") else f"{name}.role is not text")
+    _check_times(message, name, notices)
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise RecordFault(f"{name}.tool_calls is not a list")
+    for place, call in enumerate(calls):
+        _check_call(call, f"{name}.tool_calls[{place}]", notices)
+
+
+def _check_call(call: Json, name: str, notices: list[str]) -> None:
+    if not isinstance(call, dict):
+        raise RecordFault(f"{name} is not an object")
+    if "tool" in call and not isinstance(call["tool"], str):
+        raise RecordFault(f"{name}.tool is not text")
+    if tool_name(call) is None:
+        raise RecordFault(f"{name} names no tool")
+    if not call.get("tool"):
+        notices.append(f"{name}: the tool's name was taken from name instead of tool")
+    _check_times(call, name, notices)
+
+
+def _check_times(part: Mapping[str, Json], name: str, notices: list[str]) -> None:
+    notices += [f"{name}.{key} is no time and was left out" for key in _TIMES if _is_unusable_time(part.get(key))]
+    _figure(part.get("duration_ms"), f"{name}.duration_ms", notices)
+
+
+def _is_unusable_time(value: Json) -> bool:
+    return value is not None and moment(value) is None
+
+
+def _token_usage(value: Json, notices: list[str]) -> Mapping[str, float] | None:
+    """Both counts, or none of it. Raises RecordFault for what is no object or holds what is no number."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise RecordFault("token_usage is not an object")
+    counts = {name: _number(value.get(name), f"token_usage.{name}") for name in (*_TOKENS, "cached")}
+    found = {name: count for name, count in counts.items() if count is not None}
+    if not all(name in found for name in _TOKENS):
+        notices.append("token_usage without both input and output was left out")
+        return None
+    if any(not is_figure(count) for count in found.values()):
+        notices.append("token_usage with a negative count was left out")
+        return None
+    return found
+
+
+def _figure(value: Json, name: str, notices: list[str]) -> float | None:
+    number = _number(value, name)
+    if number is None or is_figure(number):
+        return number
+    notices.append(f"{'negative' if number < 0 else 'unusable'} {name} was left out")
+    return None
+
+
+def _number(value: Json, name: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RecordFault(f"{name} is not a number")
+    return value
+
+
+def _reported(error: Json) -> str | None:
+    """The error that the runner itself reports: a text, or an object with a ``message``. Nothing, false and empty are no error."""
+    if not error:
+        return None
+    if error is True:
+        return "the runner reported an error for this test"
+    if isinstance(error, dict):
+        kind, message = error.get("type") or error.get("code"), error.get("message")
+        if isinstance(message, str) and message:
+            error = f"{kind}: {message}" if isinstance(kind, (str, int)) else message
+    return KNOWN.text(_as_text(error))[:LONGEST_MESSAGE]
+
+
+def _speaks(message: MessageJson) -> bool:
+    return message["role"] == "assistant" and message.get("content") is not None
+
+
+def _as_message(text: str) -> tuple[MessageJson, ...]:
+    return ({"role": "assistant", "content": text},)
+
+
+def _as_text(value: Json) -> str:
+    """A text as it is, anything else as compact JSON."""
+    return value if isinstance(value, str) else dumps(value).decode()
+
+
+def _some(notices: list[str]) -> tuple[str, ...]:
+    if not notices:
+        return ()
+    more = len(notices) - MOST_NOTICES
+    return tuple(notices) if more <= 0 else (*notices[:MOST_NOTICES], f"… and {more} more of this record")

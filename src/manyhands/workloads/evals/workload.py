@@ -1,0 +1,208 @@
+"""Workload 2: tests are put to targets, and graders score the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.descriptions import describe_step
+from manyhands.core.outcomes import Outcome
+from manyhands.engine.contract import Context, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.journal.reader import JournalReader, run_id_of
+from manyhands.io.dotenv_files import additions
+from manyhands.io.search_paths import Surroundings
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.script_pool import Scripts
+from manyhands.processes.strays import process_mark
+from manyhands.workloads.evals.control import RunControl, slots
+from manyhands.workloads.evals.edits import Edits
+from manyhands.workloads.evals.evalfile.grader_lists import judge_needs
+from manyhands.workloads.evals.evalfile.tests import EvalFile
+from manyhands.workloads.evals.executing import Performing
+from manyhands.workloads.evals.grading.conversation import written_graders
+from manyhands.workloads.evals.grading.test_grader import GradingSettings, TestGrader
+from manyhands.workloads.evals.items import plan_tests
+from manyhands.workloads.evals.opening import Openings, workspace_tools
+from manyhands.workloads.evals.prepared import PreparedEval, chosen_names, load
+from manyhands.workloads.evals.results.process import ResultsProcess, closed_on_error
+from manyhands.workloads.evals.results.workspaces import finish_workspaces
+from manyhands.workloads.evals.results.writing import counting_of, write_results
+from manyhands.workloads.evals.settings import GRADER_SECONDS
+from manyhands.workloads.evals.targets.checks import check_usable
+from manyhands.workloads.evals.targets.definitions import Target
+
+
+class EvalsWorkload:
+    """Tests become scores. ``spec`` is what ``PreparedEval.to_json`` gives."""
+
+    name = "evals"
+
+    def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
+        self.spec = spec
+        self._folder = run_folder
+        self._prepared = PreparedEval.from_json(spec, run_folder.parent)
+        self._loaded: tuple[EvalFile, ...] | None = None
+        self._checked = False
+        self._test_files: set[str] = set()
+        self._performing: Performing | None = None
+        self._results: ResultsProcess | None = None
+        self.edits: tuple[Edits, ...] = ()
+        """What is different in the eval files since the run was made."""
+        self.tell: Callable[[str], None] = _say_nothing
+        """Shows the person a line while the run is performed."""
+
+    @property
+    def prepared(self) -> PreparedEval:
+        return self._prepared
+
+    @property
+    def settling(self) -> int:
+        """See ``Performing``."""
+        return 0 if self._performing is None else self._performing.settling
+
+    def have(self, files: tuple[EvalFile, ...]) -> None:
+        """Take what was read already for planning. Its targets were looked after."""
+        self._loaded, self._checked = files, True
+
+    def files_read(self) -> set[Path]:
+        """The files in which tests and targets stand."""
+        files = self._prepared.files
+        targets = {target.place.file for file in files for target in (*file.targets, *file.judges)}
+        return {Path(name).absolute() for name in {*self._test_files, *targets, *(file.path for file in files)}}
+
+    @property
+    def execution(self) -> Execution:
+        options = self._prepared.options
+        return Execution(
+            executor="local",
+            workers=1,
+            concurrency=slots(self._prepared),
+            item_timeout=None,  # tests have limits of their own, which don't count what they wait for
+            max_cost=options.max_cost,
+            max_total_tokens=options.max_total_tokens,
+            max_seconds=options.max_seconds,
+            keep_workspaces=options.keep_workspaces,
+            remove_workspaces=options.cleanup_workspaces,
+            on_divergence=options.on_divergence,
+            tries=lambda item, failure: self._opened.control.tries(item, failure),
+            stops=lambda item, outcome: self._opened.control.stops(item, outcome),
+            counts_failures=any(file.fail_on_error for file in self._prepared.files),
+            **self._waiting(),
+        )
+
+    def _waiting(self) -> dict[str, Any]:
+        """How tests wait for others, if any do."""
+        if not any(file.depends for file in self._prepared.files):
+            return {}
+        return {
+            "holds": lambda item: self._opened.control.dependencies.holds(item),
+            "freed": lambda: self._opened.control.dependencies.freed(),
+        }
+
+    def input_identity(self) -> str | None:
+        return "imported"  # tests count as they were when the run was made
+
+    def plan(self) -> Iterable[PlannedItem]:
+        options = self._prepared.options
+        if self._loaded is None:
+            self._loaded = load(options, os.environ, lambda text: None).files
+        loaded, self._loaded = self._loaded, None  # from here on they are in the journal
+        for item in plan_tests(loaded, chosen_names(self._prepared), options.trials):
+            if "test" in item.payload:
+                self._test_files.add(item.payload["test"]["place"]["file"])
+            yield item
+
+    def secrets(self) -> dict[str, str]:
+        return {}
+
+    def set_secrets(self, secrets: Mapping[str, str]) -> None:
+        return
+
+    @asynccontextmanager
+    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+        options = self._prepared.options
+        async with AsyncExitStack() as stack:
+            mark = process_mark(run_id_of(self._folder))
+            runner = await stack.enter_async_context(CommandRunner.opened(mark, os.environ))
+            scripts = await stack.enter_async_context(
+                Scripts.opened(mark, os.environ, at_once=options.grader_processes)
+            )
+            said = self._say if options.verbose else _say_nothing
+            around, run_id = Surroundings.of(Path(self._prepared.here)), run_id_of(self._folder)
+            tools = workspace_tools(self._folder, run_id, runner, os.environ, said, around, live=not replay)
+            stack.push_async_callback(tools.templates.close)
+            openings = Openings(self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._say)
+            control = RunControl(self._prepared, self._folder, replay=replay)
+            stack.callback(control.order.close)
+            stack.callback(control.dependencies.close)
+            seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
+            folders = [Path(file.path).parent for file in self._prepared.files]
+            environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
+            settings = GradingSettings(self._prepared.limits, folders, seconds, environments)
+            grader = TestGrader(settings, scripts)
+            self._performing = Performing(self._prepared, self._folder, openings, grader, control)
+            if not replay:
+                await self._check_targets()
+                self._results = ResultsProcess.where_it_pays(self._folder, counting_of(self._prepared))
+            with closed_on_error(self._results):
+                yield
+            if not replay:
+                await finish_workspaces(self._folder, tools.templates, options)
+            self._performing = None
+
+    def perform(self, context: Context) -> Coroutine[Any, Any, Outcome]:
+        return self._opened.perform(context)
+
+    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
+        return describe_step(step)
+
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
+        return None  # results are written from the journal, in the order of the tests
+
+    def export(self, reader: RunReader) -> None:
+        process, self._results = self._results, None
+        figures = None if process is None else process.figures()
+        write_results(reader, self._prepared, self._folder, figures, self.edits)
+
+    @property
+    def _opened(self) -> Performing:
+        if self._performing is None:
+            raise RuntimeError("nothing is being performed")
+        return self._performing
+
+    def _say(self, text: str) -> None:
+        self.tell(text)
+
+    async def _check_targets(self) -> None:
+        """Look after all targets and judges that will be asked, before any of them is, unless that was done just before the run was made.
+        Raises UserError."""
+        if self._checked:
+            self._checked = False
+            return
+        targets, judges = await asyncio.to_thread(self._left_to_ask)
+        if self._prepared.options.regrade is not None:
+            targets = []
+        await check_usable(targets, judges, Path(self._prepared.here), os.environ, self._say)
+
+    def _left_to_ask(self) -> tuple[list[Target], list[Target]]:
+        """The targets that have tests before them, and the judges of these tests."""
+        targets, judges = dict[tuple[int, str], Target](), dict[tuple[int, str], Target]()
+        with closing(JournalReader(self._folder)) as reader:
+            for row in reader.items():
+                if row.state.final or row.left_input:
+                    continue
+                file, graders = row.payload["file"], written_graders(row.payload["test"])
+                found = self._prepared.target_of(file, row.payload["target"])
+                targets[file, found.name] = found
+                needs = [need for need in judge_needs(graders) if need.certain]
+                for judge in self._prepared.judges_of(file, found, needs):
+                    judges[file, judge.name] = judge
+        return list(targets.values()), list(judges.values())
+
+
+def _say_nothing(text: str) -> None:
+    return

@@ -1,0 +1,1 @@
+"""Folders in which targets work, and what they changed there."""

@@ -1,0 +1,1 @@
+"""Agents outside: behind HTTP, a program, a person's class, a person."""

@@ -1,0 +1,1 @@
+"""One long conversation: its schedule, its clock, what was said."""

@@ -1,0 +1,164 @@
+"""The master log: everything that happens in a session, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from enum import IntEnum
+from pathlib import Path
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import loads
+from manyhands.workloads.memory.conversation.definitions import Json
+
+
+class EventType(IntEnum):
+    """What happened; the numbers are those of the log."""
+
+    SEND_MESSAGE = 0
+    BEGIN = 1
+    END = 2
+    SEND_FILL = 3
+    RESPONSE_MESSAGE = 4
+    RESPONSE_FILL = 5
+    WAIT = 6
+    SUITE_RESET = 7
+    LLM_CALL = 8
+    REGISTER_CALLBACK = 9
+    DEREGISTER_CALLBACK = 10
+
+
+SENDS = (EventType.SEND_MESSAGE, EventType.SEND_FILL)
+RESPONSES = (EventType.RESPONSE_MESSAGE, EventType.RESPONSE_FILL)
+MESSAGES = SENDS + RESPONSES
+
+LATEST = 250_000_000_000
+"""Seconds since 1970 that no event's time reaches; a little later, the calendar of Python ends."""
+
+_FIELDS: Mapping[EventType, Mapping[str, type]] = {
+    **{kind: {"message": str} for kind in MESSAGES},
+    EventType.WAIT: {"tokens": int, "time": float},
+    EventType.LLM_CALL: {"response": str},
+}
+"""What the data of an event must hold. Logs of older versions hold less of the rest, so nothing else is required."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. ``timestamp``: virtual time, in seconds since the epoch; ``test_id``: empty where no test is concerned."""
+
+    type: EventType
+    timestamp: float
+    test_id: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        """The text of a message or a reply; empty for other events."""
+        return str(self.data.get("message", ""))
+
+    @property
+    def is_question(self) -> bool:
+        return bool(self.data.get("is_question", False))
+
+
+def format_event(event: Event) -> str:
+    """The event as a line of the log, without its newline; what the original writes, byte for byte."""
+    fields = {
+        "type": int(event.type),
+        "timestamp": event.timestamp,
+        "test_id": event.test_id,
+        "data": dict(event.data),
+    }
+    return json.dumps(fields)
+
+
+def parse_event(line: str, place: str) -> Event:
+    """An event from its line. Raises UserError, beginning with ``place``, that names the field which is wrong."""
+    try:
+        found = loads(line)
+    except ValueError:
+        raise UserError(f"{place}: not a JSON object") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{place}: not a JSON object")
+    kind = _kind(found.get("type"), place)
+    timestamp, test_id, data = found.get("timestamp"), found.get("test_id"), found.get("data")
+    if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
+        raise UserError(f"{place}: timestamp: not a number")
+    if not abs(timestamp) < LATEST:
+        raise UserError(f"{place}: timestamp: not a time in seconds since 1970")
+    if not isinstance(test_id, str):
+        raise UserError(f"{place}: test_id: not a text")
+    if not isinstance(data, dict):
+        raise UserError(f"{place}: data: not an object")
+    for name, wanted in _FIELDS.get(kind, {}).items():
+        _check_field(data, name, wanted, place)
+    if kind is EventType.BEGIN and "tokens" in data:
+        _check_field(data, "tokens", int, place)
+    return Event(kind, float(timestamp), test_id, data)
+
+
+def _kind(number: Json, place: str) -> EventType:
+    if isinstance(number, bool) or not isinstance(number, int) or number not in EventType.__members__.values():
+        raise UserError(f"{place}: type: not the number of an event (0 to {max(EventType):d})")
+    return EventType(number)
+
+
+def _check_field(data: Mapping[str, Json], name: str, wanted: type, place: str) -> None:
+    value = data.get(name)
+    accepted: tuple[type, ...] = (int, float) if wanted is float else (wanted,)
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        described = {str: "a text", int: "a whole number", float: "a number"}[wanted]
+        raise UserError(f"{place}: data.{name}: not {described}")
+
+
+def read_master_log(path: Path) -> list[Event]:
+    """All events of a log. Raises UserError that names file and line where the file is missing or a line is no event."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: can't be read: {error}") from None
+    lines = enumerate(text.split("\n"), start=1)
+    return [parse_event(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+
+
+_SYSTEM_LINES: Mapping[EventType, str] = {
+    EventType.BEGIN: "Test '{id}' BEGINS",
+    EventType.END: "Test '{id}' ENDS",
+    EventType.REGISTER_CALLBACK: "Test '{id}' REGISTERS a callback.",
+    EventType.DEREGISTER_CALLBACK: "Test '{id}' DEREGISTERS a callback.",
+}
+
+
+def readable(event: Event, zone: tzinfo | None = None) -> str:
+    """The event as a line for people, as result files hold it. ``zone``: for the time; None for the machine's own."""
+    moment = str(datetime.fromtimestamp(event.timestamp, zone).replace(tzinfo=None))
+    if event.type in MESSAGES:
+        speakers = {EventType.SEND_MESSAGE: "Test", EventType.SEND_FILL: "System"}
+        return f"{speakers.get(event.type, 'Agent')} ({moment}): {event.message}"
+    return f"SYSTEM ({moment}): {_system_text(event)}"
+
+
+def _system_text(event: Event) -> str:
+    if event.type is EventType.SUITE_RESET:
+        return " Suite was RESET"
+    if event.type is EventType.LLM_CALL:
+        return f"Test '{event.test_id}' CALLS an LLM. Response:\n{event.data['response']}"
+    if event.type is EventType.WAIT:
+        return f"Test '{event.test_id}' WAITING for {_waiting_text(event)}"
+    return _SYSTEM_LINES[event.type].format(id=event.test_id)
+
+
+def _waiting_text(event: Event) -> str:
+    tokens, seconds = event.data["tokens"], event.data["time"]
+    parts = [f"{tokens} TOKENS"] if tokens else []
+    return ", ".join(parts + ([f"{timedelta(seconds=seconds)} TIME"] if seconds else [])) + "."
+
+
+def ended_tests(events: Iterable[Event]) -> set[str]:
+    """The ids of the tests that have ended."""
+    return {event.test_id for event in events if event.type is EventType.END}

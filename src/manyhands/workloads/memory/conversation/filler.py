@@ -1,0 +1,179 @@
+"""Filler: questions with their answers that an agent has to list, so that tokens pass between the messages of tests.
+
+The generator that draws the entries is seeded with 0, so equal sessions get equal filler.
+
+Where filler's questions and answers come from: ours, a file in TriviaQA's format, or a Hugging Face dataset on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import loads
+from manyhands.workloads.memory.conversation.definitions import Json
+from manyhands.workloads.memory.conversation.schedule import Filler
+from manyhands.workloads.memory.conversation.wording import Wording
+
+ReplyFormat = Literal["json", "published"]
+"""How the expected reply lists the answers: as JSON, or as Python writes a list, which published sessions contain."""
+
+_MARGIN = 16
+"""Tokens by which the list of answers may differ, where it was closed, from what was counted before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One entry of a filler source."""
+
+    question: str
+    answer: str
+
+
+class FactFiller:
+    """Filler from facts. ``token_len``: tokens of a text; a token must have at least one byte."""
+
+    def __init__(
+        self,
+        facts: Sequence[Fact],
+        wording: Wording,
+        token_len: Callable[[str], int],
+        reply_format: ReplyFormat = "json",
+    ) -> None:
+        if not facts:
+            raise ValueError("filler needs at least one fact")
+        self._facts = facts
+        self._wording = wording
+        self._token_len = token_len
+        self._list = repr if reply_format == "published" else _as_json
+        self._random = Random(0)
+        self._preamble_tokens = token_len(wording.filler_preamble)
+        self._line_tokens: dict[int, int] = {}
+
+    @property
+    def state(self) -> Json:
+        version, numbers, gauss = self._random.getstate()
+        return [version, list(numbers), gauss]
+
+    def restore(self, state: Json) -> None:
+        self._random.setstate(random_state(state))
+
+    def draw(self) -> tuple[int, str]:
+        """The next fact, by its index, and its line."""
+        index = self._random.choice(range(len(self._facts)))
+        fact = self._facts[index]
+        return index, self._wording.filler_line(fact.question, fact.answer)
+
+    def write(self, limit: int) -> Filler:
+        lines, answers = [self._wording.filler_preamble], list[str]()
+        tokens, listed, listed_since = self._preamble_tokens, 0, 0
+        while True:
+            index, line = self.draw()
+            lines.append(line)
+            answers.append(self._facts[index].answer)
+            tokens += self._count(index, line)
+            listed_since += len(self._list(answers[-1:]).encode())
+            if tokens + listed + listed_since + _MARGIN < limit:
+                # A token has a byte at least, so the list can't be that long yet, and need not be counted.
+                continue
+            listed, listed_since = self._token_len(self._list(answers)), 0
+            if tokens + listed >= limit:
+                return Filler("".join(lines), self._list(answers))
+
+    def _count(self, index: int, line: str) -> int:
+        """Tokens of a fact's line, counted when it is drawn first."""
+        if index not in self._line_tokens:
+            self._line_tokens[index] = self._token_len(line)
+        return self._line_tokens[index]
+
+
+def random_state(state: Json) -> tuple[int, tuple[int, ...], float | None]:
+    """A generator's state as ``random.Random.setstate`` takes it. Raises ValueError if it is none."""
+    try:
+        version, numbers, gauss = state
+        found = int(version), tuple(int(number) for number in numbers), gauss
+        Random().setstate(found)
+    except (TypeError, ValueError):
+        raise ValueError("not the state of a generator") from None
+    return found
+
+
+def _as_json(answers: Sequence[str]) -> str:
+    return json.dumps(answers, ensure_ascii=False)
+
+
+@cache
+def builtin_facts() -> Sequence[Fact]:
+    """The package's own: more than a thousand, each a line with question and answer, a tab between them."""
+    text = files("manyhands.workloads.memory.conversation").joinpath("facts.txt").read_text(encoding="utf-8")
+    return tuple(Fact(*line.split("\t")) for line in text.splitlines())
+
+
+def read_facts(path: Path) -> Sequence[Fact]:
+    """Facts from a file in TriviaQA's format, or from the folder of a Hugging Face dataset with columns ``question`` and ``answer``.
+
+    The file holds ``{"Data": [entry, …]}``; an entry has ``Question``, and either ``AnswerValue`` or, as in TriviaQA itself, ``Answer``
+    with a ``Value``. Raises UserError that names file and field.
+    """
+    if path.is_dir():
+        return _from_dataset(path)
+    try:
+        content = loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    entries = content.get("Data") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise UserError(f"{path}: Data: not a list; the file must have TriviaQA's format")
+    return _facts(((entry, f"{path}: Data[{at}]") for at, entry in enumerate(entries)), path)
+
+
+def _facts(entries: Iterable[tuple[Json, str]], path: Path) -> Sequence[Fact]:
+    facts = tuple(_fact(entry, place) for entry, place in entries)
+    if not facts:
+        raise UserError(f"{path}: holds no questions")
+    return facts
+
+
+def _fact(entry: Json, place: str) -> Fact:
+    if not isinstance(entry, Mapping):
+        raise UserError(f"{place}: not an object")
+    whole = entry.get("Answer")
+    answer = whole.get("Value") if isinstance(whole, Mapping) else entry.get("AnswerValue")
+    name = "Answer.Value" if isinstance(whole, Mapping) else "AnswerValue"
+    return Fact(_text(entry.get("Question"), f"{place}.Question"), _text(answer, f"{place}.{name}"))
+
+
+def _text(value: Json, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{place}: not a text")
+    return value
+
+
+def _from_dataset(path: Path) -> Sequence[Fact]:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"{path}: reading a Hugging Face dataset needs the library datasets") from None
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a readable Hugging Face dataset: {str(error).splitlines()[0]}") from None
+    if isinstance(loaded, datasets.DatasetDict):
+        raise UserError(f"{path}: has several splits ({', '.join(sorted(loaded))}); give the folder of one")
+    return _facts(((_row(row), f"{path}: row {at + 1}") for at, row in enumerate(loaded)), path)
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Json]:
+    """A row of a dataset as an entry of the file's format."""
+    answer = row.get("answer")
+    value = answer.get("value") if isinstance(answer, Mapping) else answer
+    return {"Question": row.get("question"), "AnswerValue": value}

@@ -1,0 +1,1 @@
+"""The kinds of tests. ``manyhands.workloads.memory.datasets.registry`` knows them all."""

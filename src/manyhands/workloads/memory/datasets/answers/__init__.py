@@ -1,0 +1,1 @@
+"""What an answer says: numbers, mentions, JSON, requests to a judge."""

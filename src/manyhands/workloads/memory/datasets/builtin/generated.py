@@ -1,0 +1,476 @@
+"""Texts with questions about them, written by a model or taken from our own: facts, instructions, a principle, changing information.
+
+Our own texts with questions, for tests that a model could write: patterns whose gaps are filled from the seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from manyhands.core.digests import Draws
+from manyhands.core.errors import UserError
+from manyhands.workloads.memory.conversation.definitions import Ask, Definition, Exchange, Scoring
+from manyhands.workloads.memory.datasets.answers.judge_requests import ask_with_data, judged
+from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
+from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, between, shuffled, some_of
+from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES, LAST_NAMES
+
+CONTENT = "write a test"
+"""The purpose of asking a model for the text and questions of a test."""
+_LEAD_INS = (
+    "Back to the made-up world: ",
+    "Something about that invented world. ",
+    "Do you remember the world I described? ",
+    "",
+)
+
+_TASK = """Write the material for a test of memory. Reply with a JSON object and nothing else: {"content": [<texts>], "question": [<texts>],
+"answer": [<texts>]}, with as many answers as questions, in the same order. The user message says how much of what. Invent names and
+details; nothing may be answerable from general knowledge. Each answer must follow from the content alone and be one short sentence."""
+
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Written(BaseModel):
+    """What a model has to write."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    content: list[Said] = Field(min_length=1)
+    question: list[Said] = Field(min_length=1)
+    answer: list[Said] = Field(min_length=1)
+
+
+class GeneratedArguments(DatasetArguments):
+    """``generation``: ``builtin`` for our own texts, ``model`` for one that a model writes; ``auto``: the model if
+    ``generation_model`` names one. ``generation_file``: a JSON object with other instructions for ``content``, ``question`` and
+    ``answer``. ``max_attempts``: how often a model may try."""
+
+    generation: Literal["auto", "builtin", "model"] = "auto"
+    generation_model: str | None = None
+    generation_file: Path | None = None
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    max_attempts: int = Field(default=10, ge=1, le=100)
+
+
+class GeneratedDataset(BaseDataset):
+    """The base of these. ``wanted``: what is to be written (``content``, ``question``, ``answer``); ``items`` and ``asked``: how many."""
+
+    Arguments: ClassVar[type[DatasetArguments]] = GeneratedArguments
+    wanted: ClassVar[dict[str, str]]
+    items: ClassVar[int]
+    asked: ClassVar[int]
+
+    def builtin(self, draws: Draws) -> Text:
+        """A text of our own."""
+        raise NotImplementedError
+
+    def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
+        made: list[Definition] = []
+        for number in range(examples):
+            text = (yield from self._written()) if self._by_model() else self.builtin(draws)
+            made.append(self.test(number, text, draws))
+        return made
+
+    def test(self, number: int, text: Text, draws: Draws) -> Definition:
+        return self.scripted(number, ("\n".join(text.content),), text.questions, list(text.answers))
+
+    def evaluate(self, exchange: Exchange) -> Scoring:
+        return (yield from judged(exchange.questions, exchange.definition.expected_responses, exchange.answers))
+
+    def _by_model(self) -> bool:
+        kind = self.arguments.generation
+        return kind == "model" or (kind == "auto" and self.arguments.generation_model is not None)
+
+    def _written(self) -> Generator[Ask, str, Text]:
+        wanted, problem = self._instructions(), ""
+        for attempt in range(1, self.arguments.max_attempts + 1):
+            data = {**wanted, "attempt": attempt}
+            reply = yield ask_with_data(CONTENT, _TASK, data, temperature=self.arguments.temperature, max_tokens=2048)
+            try:
+                return self._checked(tolerant_json(reply))
+            except (NotJson, ValidationError, ValueError) as error:
+                problem = " ".join(str(error).split())[:200]
+        attempts = self.arguments.max_attempts
+        raise UserError(
+            f"dataset {self.id!r}: the model wrote nothing usable in {attempts} attempts; the last time: {problem}"
+        )
+
+    def _checked(self, value: Any) -> Text:
+        written = Written.model_validate(value)
+        questions, answers = written.question[: self.asked], written.answer[: self.asked]
+        if len(questions) != len(answers) or len(questions) < self.asked:
+            raise ValueError(
+                f"{len(written.question)} questions and {len(written.answer)} answers, not {self.asked} of both"
+            )
+        return Text(tuple(written.content[: self.items]), tuple(questions), tuple(answers))
+
+    def _instructions(self) -> dict[str, str]:
+        path = self.arguments.generation_file
+        if path is None:
+            return self.wanted
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            return {key: str(told[key]) for key in ("content", "question", "answer")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"dataset {self.id!r}: generation_file {path} must be a JSON object with content, question and answer: {error!r}"
+            ) from None
+
+
+class DelayedRecall(GeneratedDataset):
+    """Ten facts about a made-up world, ten questions; a point for each answer by the general judge."""
+
+    id = "delayed_recall"
+    default_name = "Delayed Recall"
+    about = "Tells facts about a made-up world, and asks for them much later."
+    items, asked = 10, 10
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "Ten facts about an invented world, one sentence each.",
+        "question": "Ten questions, one about each fact, that name what they are about.",
+        "answer": "The answer to each.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return facts(draws)
+
+    def test(self, number: int, text: Text, draws: Draws) -> Definition:
+        told = "Here are some facts about a made-up world. Keep them in mind.\n\n" + "\n".join(text.content)
+        questions = [draws.pick(_LEAD_INS) + question for question in text.questions]
+        return self.scripted(number, (told,), questions, list(text.answers))
+
+
+class InstructionRecall(GeneratedDataset):
+    """Ten steps of an instruction, five questions; a point for each answer by the general judge."""
+
+    id = "instruction_recall"
+    default_name = "Instruction Recall"
+    about = "Gives instructions for a device in steps, and asks about single steps."
+    items, asked = 10, 5
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "Ten numbered steps (Step 1: …) of instructions for using an invented device.",
+        "question": "Five questions about single steps, their order or their details.",
+        "answer": "The answer to each.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return instructions(draws)
+
+
+class HowToThink(GeneratedDataset):
+    """A principle to decide by, five dilemmas; a point for each decision that the principle demands, by the general judge."""
+
+    id = "how_to_think"
+    default_name = "How to Think"
+    about = "Gives a principle, and asks for decisions that follow from it."
+    items, asked = 3, 5
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "A principle that decides between two things of which common sense would often prefer the other, in one to "
+        "three sentences.",
+        "question": "Five dilemmas that the principle decides, each ending in a question for the decision. They don't mention "
+        "the principle.",
+        "answer": "The decision that the principle demands, with the reason.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return principle(draws)
+
+
+class ConflictingPersonalInformation(GeneratedDataset):
+    """Things that somebody says about themselves, of which later ones take back earlier ones; questions for what holds now. A point
+    for each answer by the general judge."""
+
+    id = "conflicting_personal_info"
+    default_name = "Conflicting Personal Information"
+    about = "Tells things about a person and takes some back later, and asks what holds now."
+    items, asked = 10, 3
+    wanted: ClassVar[dict[str, str]] = {
+        "content": "Ten statements of somebody about their own life. Three of the later ones take back or change earlier ones, "
+        "without saying so.",
+        "question": "Three questions, in the first person, for what is true now of what has changed.",
+        "answer": "What is true now.",
+    }
+
+    def builtin(self, draws: Draws) -> Text:
+        return conflicting(draws)
+
+
+GENERATED: Sequence[type[GeneratedDataset]] = (
+    DelayedRecall,
+    InstructionRecall,
+    HowToThink,
+    ConflictingPersonalInformation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What is told, and questions about it with their answers."""
+
+    content: tuple[str, ...]
+    questions: tuple[str, ...]
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A sentence with gaps, a question about it, its answer, and what may be in the gap ``{0}``; ``{name}`` is the same everywhere."""
+
+    told: str
+    asked: str
+    answer: str
+    gap: tuple[str, ...]
+
+
+_WORLDS = ("Orrelin", "Vashmere", "Tuldoon", "Quillandry", "Lower Ostrey", "Pelluvia", "Brakkenfold", "Ysmeer")
+_FACTS = (
+    Fact(
+        "The capital of {name} is {0}.",
+        "What is the capital of {name}?",
+        "{0}",
+        ("Holm", "Tarrabay", "Duskhaven", "Iolcar", "Merrowick"),
+    ),
+    Fact(
+        "People in {name} pay with {0}.",
+        "With what do people pay in {name}?",
+        "With {0}",
+        ("dried figs", "copper bells", "blue feathers", "whale teeth", "folded paper"),
+    ),
+    Fact(
+        "The year in {name} has {0} days.",
+        "How many days has the year in {name}?",
+        "{0} days",
+        ("212", "404", "97", "531", "288"),
+    ),
+    Fact(
+        "The longest river of {name} is called the {0}.",
+        "What is the longest river of {name} called?",
+        "The {0}",
+        ("Sarn", "Little Ost", "Umber", "Wendel", "Kree"),
+    ),
+    Fact(
+        "Houses in {name} are built of {0}.",
+        "What are houses in {name} built of?",
+        "Of {0}",
+        ("glass bricks", "pressed moss", "ship planks", "white basalt", "woven reeds"),
+    ),
+    Fact(
+        "The national dish of {name} is {0}.",
+        "What is the national dish of {name}?",
+        "{0}",
+        ("smoked thistle", "eel in honey", "black barley pie", "cloudberry soup", "fried seaweed"),
+    ),
+    Fact(
+        "{name} is governed by {0}.",
+        "Who governs {name}?",
+        "{0}",
+        (
+            "nine beekeepers",
+            "the oldest twins",
+            "a council of clockmakers",
+            "the winner of a rowing race",
+            "three retired pilots",
+        ),
+    ),
+    Fact(
+        "It is forbidden in {name} to {0}.",
+        "What is forbidden in {name}?",
+        "To {0}",
+        ("whistle after dark", "own two hats", "count the stars aloud", "paint a door green", "ride a goat on Sundays"),
+    ),
+    Fact(
+        "Ships from {name} are steered by {0}.",
+        "By what are ships from {name} steered?",
+        "By {0}",
+        ("trained otters", "the smell of the coast", "a choir", "magnetic pebbles", "kites"),
+    ),
+    Fact(
+        "The great war of {name} was fought over {0}.",
+        "What was the great war of {name} fought over?",
+        "Over {0}",
+        ("a stolen bell", "the colour of the flag", "a lighthouse", "the price of salt", "an unpaid dinner"),
+    ),
+)
+
+_DEVICES = ("fog organ", "star sieve", "tide loom", "echo press", "dew mill", "lantern clock")
+_STEPS = (
+    Fact(
+        "Unlock the lid with the {0} key.",
+        "Which key unlocks the lid?",
+        "The {0} key",
+        ("brass", "ivory", "square", "longest", "red"),
+    ),
+    Fact(
+        "Fill the tank with {0}.",
+        "What is filled into the tank?",
+        "{0}",
+        ("rain water", "lamp oil", "salt", "vinegar", "fine sand"),
+    ),
+    Fact(
+        "Turn the crank {0} times.", "How many times is the crank turned?", "{0} times", ("7", "12", "31", "19", "44")
+    ),
+    Fact(
+        "Wait until the needle points to {0}.",
+        "What must the needle point to?",
+        "{0}",
+        ("the moon sign", "sixty", "the green bar", "zero"),
+    ),
+    Fact(
+        "Cover the vents with {0}.",
+        "With what are the vents covered?",
+        "With {0}",
+        ("wet felt", "tin foil", "a wool blanket", "cork"),
+    ),
+    Fact("Pull the {0} lever.", "Which lever is pulled?", "The {0} lever", ("left", "smallest", "yellow", "uppermost")),
+    Fact(
+        "Listen for {0}.",
+        "What is to be listened for?",
+        "{0}",
+        ("three clicks", "a low hum", "a whistle", "the sound of drops"),
+    ),
+    Fact(
+        "Empty the tray into {0}.",
+        "Into what is the tray emptied?",
+        "Into {0}",
+        ("a stone jar", "the river", "a linen bag", "the stove"),
+    ),
+    Fact(
+        "Wipe the mirror with {0}.",
+        "With what is the mirror wiped?",
+        "With {0}",
+        ("a silk cloth", "dry bread", "lemon peel", "newspaper"),
+    ),
+    Fact(
+        "Store the {name} in {0}.",
+        "Where is the {name} stored?",
+        "In {0}",
+        ("a dark cupboard", "the attic", "a bed of straw", "ice"),
+    ),
+)
+
+_PRINCIPLES = (
+    ("older", "newer", ("coat", "bicycle", "map", "recipe", "bridge", "violin", "password", "almanac")),
+    ("smaller", "larger", ("boat", "room", "loaf", "lamp", "suitcase", "dog", "umbrella", "hammer")),
+    ("from farther away", "from nearer by", ("apple", "letter", "doctor", "teapot", "song", "log", "guest", "cheese")),
+    ("heavier", "lighter", ("chair", "book", "anchor", "blanket", "knife", "door", "trophy", "bell")),
+)
+
+_CHANGES = (
+    Fact(
+        "I live in {0}.",
+        "In which town do I live now?",
+        "In {0}",
+        ("Ghent", "Turku", "Porto", "Graz", "Bergen", "Leeds"),
+    ),
+    Fact(
+        "My job is that of a {0}.",
+        "What is my job now?",
+        "{0}",
+        ("surveyor", "beekeeper", "tailor", "pilot", "translator", "glazier"),
+    ),
+    Fact(
+        "I drive a {0}.",
+        "What do I drive now?",
+        "A {0}",
+        ("tractor", "milk van", "tandem", "hearse", "moped", "snow plough"),
+    ),
+    Fact(
+        "The animal in my house is a {0}.",
+        "Which animal is in my house now?",
+        "A {0}",
+        ("parrot", "ferret", "tortoise", "goat", "cat"),
+    ),
+    Fact(
+        "In the evenings I play the {0}.",
+        "Which instrument do I play now?",
+        "The {0}",
+        ("tuba", "zither", "cello", "banjo", "oboe"),
+    ),
+)
+_CONSTANT = (
+    "I have two sisters.",
+    "I can't stand the smell of lavender.",
+    "My shoes are size forty-three.",
+    "I was born on a Tuesday.",
+    "I wear glasses for reading.",
+    "I have never been on a ship.",
+    "I collect tram tickets.",
+)
+
+
+def facts(draws: Draws) -> Text:
+    """Ten facts about a made-up world, and a question for each."""
+    name = draws.pick(_WORLDS)
+    filled = [_filled(fact, draws.pick(fact.gap), name) for fact in shuffled(draws, _FACTS)]
+    return _text(filled, shuffled(draws, range(len(filled))))
+
+
+def instructions(draws: Draws) -> Text:
+    """Ten steps of an instruction, and five questions."""
+    name = draws.pick(_DEVICES)
+    filled = [_filled(fact, draws.pick(fact.gap), name) for fact in (*shuffled(draws, _STEPS[:-1]), _STEPS[-1])]
+    text = _text(filled, some_of(draws, range(len(filled)), 5))
+    steps = tuple(f"Step {number}: {line}" for number, line in enumerate(text.content, start=1))
+    title = f"How to use the {name}:"
+    return Text((title, *steps), tuple(f"Using the {name}: {question}" for question in text.questions), text.answers)
+
+
+def principle(draws: Draws) -> Text:
+    """A principle to choose by, and five choices."""
+    prefer, over, things = draws.pick(_PRINCIPLES)
+    who = draws.pick(FIRST_NAMES)
+    content = (
+        f"When you advise {who}, follow this principle, however odd it seems: of two things, {who} takes the one that is "
+        f"{prefer}, never the one that is {over}.",
+        "Nothing else counts: not the price, not the use, not the looks.",
+    )
+    questions, answers = [], []
+    for thing in some_of(draws, things, 5):
+        first, second = shuffled(draws, (prefer, over))
+        one, other = some_of(draws, LAST_NAMES, 2)
+        fits, unfits = (one, other) if first == prefer else (other, one)
+        questions.append(
+            f"{one} and {other} each offer {who} {_a(thing)}. That of {one} is {first}, that of {other} is {second}. "
+            f"{unfits} asks only half the price. Whose should {who} take? Name just that person."
+        )
+        answers.append(fits)
+    return Text(content, tuple(questions), tuple(answers))
+
+
+def conflicting(draws: Draws) -> Text:
+    """Ten statements about somebody, three of which take back others, and three questions for what holds now."""
+    before, after, questions, answers = [], [], [], []
+    for fact in some_of(draws, _CHANGES, 3):
+        old, new = some_of(draws, fact.gap, 2)
+        before.append(fact.told.format(old))
+        after.append("By now, things have changed: " + fact.told.format(new))
+        questions.append(fact.asked)
+        answers.append(fact.answer.format(new))
+    constant = some_of(draws, _CONSTANT, 4)
+    cut = between(draws, 1, 3)
+    first = shuffled(draws, (*before, *constant[:cut]))
+    then = shuffled(draws, (*after, *constant[cut:]))
+    return Text((*first, *then), tuple(questions), tuple(answers))
+
+
+def _filled(fact: Fact, gap: str, name: str) -> tuple[str, str, str]:
+    return fact.told.format(gap, name=name), fact.asked.format(name=name), _capital(fact.answer.format(gap))
+
+
+def _text(filled: Sequence[tuple[str, str, str]], asked: Sequence[int]) -> Text:
+    told = tuple(line for line, _, _ in filled)
+    return Text(told, tuple(filled[place][1] for place in asked), tuple(filled[place][2] for place in asked))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -1,0 +1,236 @@
+"""Something to be done later, in the middle of something else: a quotation to be added to a certain reply.
+
+A sentence to be said whenever something happens.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Generator, Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from manyhands.core.digests import Draws
+from manyhands.workloads.memory.conversation.definitions import (
+    Ask,
+    Definition,
+    Evaluation,
+    Exchange,
+    Message,
+    Scoring,
+    Verdict,
+)
+from manyhands.workloads.memory.datasets.answers.judge_requests import BY_MODEL, ask_with_data, object_in, yes
+from manyhands.workloads.memory.datasets.answers.matching import rouge_l
+from manyhands.workloads.memory.datasets.base import (
+    ACKNOWLEDGED,
+    BaseDataset,
+    DatasetArguments,
+    all_or_nothing,
+    between,
+    shuffled,
+)
+
+QUOTES = (
+    ("Brevity is the soul of wit", "William Shakespeare"),
+    ("Reading maketh a full man, conference a ready man, and writing an exact man", "Francis Bacon"),
+    ("The mass of men lead lives of quiet desperation", "Henry David Thoreau"),
+    ("A foolish consistency is the hobgoblin of little minds", "Ralph Waldo Emerson"),
+    ("It was the best of times, it was the worst of times", "Charles Dickens"),
+    ("A thing of beauty is a joy for ever", "John Keats"),
+    ("A little learning is a dangerous thing", "Alexander Pope"),
+    ("Hope is the thing with feathers that perches in the soul", "Emily Dickinson"),
+    ("Water, water, every where, nor any drop to drink", "Samuel Taylor Coleridge"),
+    ("They also serve who only stand and wait", "John Milton"),
+    ("Theirs not to reason why, theirs but to do and die", "Alfred Tennyson"),
+    ("The heart has its reasons, of which reason knows nothing", "Blaise Pascal"),
+)
+"""From Hamlet; Essays (Of Studies); Walden; Self-Reliance; A Tale of Two Cities; Endymion; An Essay on Criticism; the poem of that
+line; The Rime of the Ancient Mariner; When I Consider How My Light Is Spent; The Charge of the Light Brigade; Pensées. All are in
+the public domain."""
+
+EARLIEST, LATEST = 2, 8
+"""Which reply the quotation belongs to; the reply to the instruction is the first."""
+_TOLD = "{quote!r} - {author}"
+_ASKED = (
+    "Go on answering whatever I write, it will be about other things; but add the quotation from {author} to the end of your reply number "
+    "{place}, and to no other. Your reply to this message is number 1."
+)
+_MARKS = {ord(mark): " " for mark in "“”„«»‘’—–…"}
+_QUOTE_ASCII = str.maketrans("", "", string.punctuation)
+
+
+class ProspectiveMemory(BaseDataset):
+    """One point if the quotation is in the reply it belongs to and in no other one up to the moment of checking. Punctuation and capitals
+    don't matter.
+
+    Mended: the first reply may repeat the quotation to confirm it (as published, that gives nothing); the provisional score is 0 (as
+    published, 1); the quotation's words are whole ones, however lines break; what counts begins with this test's own instruction (as
+    published, with the first message of the same text, which may be of an earlier test).
+    """
+
+    id = "prospective_memory"
+    default_name = "Prospective Memory"
+    about = "Demands that a quotation be added to a later reply, and goes on with other things."
+    callback_based: ClassVar[bool] = True
+    needs_judge: ClassVar[bool | None] = False
+
+    def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
+        yield from ()
+        left: list[tuple[str, str]] = []
+        made: list[Definition] = []
+        for number in range(examples):
+            left = left or shuffled(draws, QUOTES)
+            (quote, author), place = left.pop(), between(draws, EARLIEST, LATEST)
+            asked = self.question or _ASKED.format(author=author, place=place)
+            told = (_TOLD.format(quote=quote, author=author),)
+            made.append(self.scripted(number, told, (asked,), [[quote, author, place]]))
+        return made
+
+    def callback(self, definition: Definition, conversation: Sequence[Message]) -> Verdict:
+        if not isinstance(definition.expected_responses[0], list):
+            return Verdict(Evaluation(0.0, 1.0, ("this test says in words what it expects",)), True)
+        quote, _, place = definition.expected_responses[0]
+        replies = replies_to(definition.script[-1], conversation)
+        if len(replies) < place:
+            return Verdict(Evaluation(float(not self.mended), 1.0, ("it is not yet time for the quotation",)), False)
+        said = [self._holds(reply, quote) for reply in replies]
+        elsewhere = said[1 if self.mended else 0 : place - 1] + said[place:]
+        if any(elsewhere):
+            return Verdict(all_or_nothing(False, "the quotation is in another reply"), True)
+        reason = f"the quotation {'is' if said[place - 1] else 'is not'} in reply number {place}"
+        return Verdict(all_or_nothing(said[place - 1], reason), True)
+
+    def _holds(self, reply: str, quote: str) -> bool:
+        if not self.mended:
+            return _plain_quote(quote) in _plain_quote(reply)
+        return (
+            f" {' '.join(_plain_quote(quote).split())} "
+            in f" {' '.join(_plain_quote(reply).translate(_MARKS).split())} "
+        )
+
+    def evaluate(self, exchange: Exchange) -> Scoring:
+        """What the callback found is the score; without it there is nothing to score by."""
+        yield from ()
+        return self.callback(exchange.definition, exchange.messages).evaluation
+
+    def right_answer(self, definition: Definition, number: int) -> str:
+        return ACKNOWLEDGED
+
+    def ideal_addition(self, definition: Definition, conversation: Sequence[Message]) -> str:
+        quote, author, place = definition.expected_responses[0]
+        asked = [each.test_id == definition.unique_id and each.is_question for each in conversation]
+        if True not in asked:
+            return ""
+        replies = len(conversation) - asked.index(True)
+        return f'"{quote}" - {author}' if replies == place - 1 else ""
+
+
+def replies_to(instruction: str, conversation: Sequence[Message]) -> list[str]:
+    """The replies from the first message on that holds the instruction."""
+    for place, message in enumerate(conversation):
+        if instruction in message.text:
+            return [each.reply for each in conversation[place:]]
+    return []
+
+
+def _plain_quote(text: str) -> str:
+    return text.lower().translate(_QUOTE_ASCII)
+
+
+RULES = (
+    ("mention that it is raining", "Take the green umbrella by the stairs", "It has started to rain again."),
+    (
+        "tell you that I am going to bed",
+        "The night shift begins at the lighthouse",
+        "That's it for today, I am off to bed.",
+    ),
+    (
+        "say that I have burned my food",
+        "Charcoal is a vegetable in this house",
+        "Oh no, the pancakes are black on both sides.",
+    ),
+    (
+        "complain about being stuck in traffic",
+        "Every road ends at the sea",
+        "The cars in front of me have not moved for an hour.",
+    ),
+    ("say that I can't find my keys", "Look under the sleeping cat", "Where on earth have I put my keys this time?"),
+    (
+        "tell you that I have won something",
+        "Fortune has a short memory",
+        "My ticket won the second prize in the lottery!",
+    ),
+    ("mention that the phone is ringing", "Nobody of that name lives here", "There goes the telephone."),
+    ("say that I am getting cold", "Put another log on the fire", "I am shivering, even with a pullover on."),
+)
+"""What happens, what is to be said then, and a message by which it happens."""
+
+_ASCII = str.maketrans("", "", string.punctuation)
+
+SENTENCE = "find a sentence"
+"""The purpose of asking a model whether a reply holds a sentence."""
+_TASK = """The user message is a JSON object with a text and a sentence. Does the text contain that sentence, word for word or
+nearly so? Reply with a JSON object and nothing else: {"present": true or false, "sentence": <that part of the text, copied exactly,
+or null>}"""
+
+
+class TriggerArguments(DatasetArguments):
+    """``trigger_activations``: how often it happens. ``rouge_score_threshold``: how alike a sentence must be (ROUGE-L, 0 to 1)."""
+
+    trigger_activations: int = Field(default=3, ge=1)
+    rouge_score_threshold: float = Field(default=0.75, ge=0, le=1)
+
+
+class TriggerResponse(BaseDataset):
+    """A point for each time when the reply holds the sentence, or is nearly nothing else (ROUGE-L above the threshold). Of other replies, a
+    model says whether and where they hold it; what it finds must be as alike.
+
+    Mended: apostrophes are apostrophes (as published, some are HTML).
+    """
+
+    id = "trigger_response"
+    default_name = "Trigger Response"
+    about = "Demands that a certain sentence be said whenever something happens, which then happens several times."
+    Arguments: ClassVar[type[DatasetArguments]] = TriggerArguments
+
+    def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
+        yield from ()
+        order = shuffled(draws, RULES)
+        times = self.arguments.trigger_activations
+        made: list[Definition] = []
+        for number in range(examples):
+            request, sentence, trigger = order[number % len(order)]
+            rule = f"From now on, every time that I {request}, say this sentence: '{sentence}'"
+            made.append(self.scripted(number, (rule,), (trigger,) * times, [sentence] * times))
+        return made
+
+    def evaluate(self, exchange: Exchange) -> Scoring:
+        expected = exchange.definition.expected_responses
+        points, reasons = 0, list[str]()
+        for sentence, answer in zip(expected, exchange.answers, strict=False):
+            right, how = yield from self._holds(sentence, answer)
+            points += right
+            reasons.append(f"{sentence!r} is {'' if right else 'not '}in the reply{how}")
+        return Evaluation(float(points), float(len(expected)), tuple(reasons))
+
+    def _holds(self, sentence: str, answer: str) -> Generator[Ask, str, tuple[bool, str]]:
+        if holds(answer, sentence) or rouge_l(sentence, answer) > self.arguments.rouge_score_threshold:
+            return True, ""
+        if not answer.strip():
+            return False, ""
+        found = object_in((yield ask_with_data(SENTENCE, _TASK, {"text": answer, "sentence": sentence})))
+        if found is None or not yes(found.get("present")):
+            return False, f" {BY_MODEL}"
+        alike = rouge_l(sentence, str(found.get("sentence") or ""))
+        return alike > self.arguments.rouge_score_threshold, f" {BY_MODEL}"
+
+
+def holds(text: str, sentence: str) -> bool:
+    """Whether a text holds a sentence, whatever the capitals, blanks and punctuation."""
+    return _plain_sentence(sentence) in _plain_sentence(text)
+
+
+def _plain_sentence(text: str) -> str:
+    return " ".join(text.lower().translate(_ASCII).split())

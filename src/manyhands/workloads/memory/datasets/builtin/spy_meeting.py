@@ -1,0 +1,146 @@
+"""Three messages in a simple code: when and where to meet, and what to bring."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from manyhands.core.digests import Draws
+from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation
+from manyhands.workloads.memory.datasets.answers.settling import says
+from manyhands.workloads.memory.datasets.base import (
+    BaseDataset,
+    CountTokens,
+    DatasetArguments,
+    Rules,
+    estimated_tokens,
+    shuffled,
+    some_of,
+)
+from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES, LAST_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a message says, and the words of which one must be in an answer that understood it."""
+
+    message: str
+    words: tuple[str, ...]
+
+
+TIMES = (
+    Code("We see each other when shadows are shortest.", ("noon", "midday")),
+    Code("We see each other when the cock crows.", ("dawn", "sunrise", "daybreak", "early morning")),
+    Code("We see each other when the old day becomes the new one.", ("midnight",)),
+    Code("We see each other when the street lamps are being lit.", ("dusk", "sunset", "evening", "nightfall")),
+    Code("We see each other when the English put the kettle on.", ("tea time", "teatime", "afternoon", "five o'clock")),
+)
+THINGS = (
+    Code("Have something with you that makes cellars bright.", ("lamp", "lantern", "torch", "flashlight", "candle")),
+    Code("Have something with you that stops no bullets but the rain.", ("umbrella", "parasol", "raincoat")),
+    Code("Have something with you that always knows where the north is.", ("compass",)),
+    Code("Have something with you that lets us look over a wall.", ("ladder", "periscope", "stilts")),
+)
+PLACES = (
+    Code("The spot is where bread is born.", ("bakery", "baker", "mill")),
+    Code("The spot is where books may not be spoken to aloud.", ("library", "reading room")),
+    Code("The spot is where the dead have their garden.", ("cemetery", "graveyard", "churchyard")),
+    Code("The spot is where ships come to sleep.", ("harbour", "harbor", "port", "dock", "marina")),
+    Code("The spot is where kings are made of wood and move by turns.", ("chess club", "chessboard", "chess")),
+)
+TOPICS = (TIMES, THINGS, PLACES)
+
+_PUBLISHED = (
+    *(
+        ("noon", "midday"),
+        ("night", "midnight", "nighttime"),
+        ("sunrise", "dawn", "rise", "morning"),
+        ("sunset", "dusk"),
+    ),
+    *(("boat", "bridge", "raft", "kayak"), ("pick", "picks", "key")),
+    ("motorbike", "motorcycle", "car", "fast vehicle", "fast land vehicle", "fast land escape vehicle"),
+    *(
+        ("orchard",),
+        ("railway", "yard", "depot"),
+        ("port", "warehouse", "seaport", "docks"),
+        ("shore", "beach", "coastline"),
+    ),
+)
+"""The word lists of the original, as far as published tests show them. The tests of a run may have older, shorter ones; what counts as
+a word of another code does not depend on that."""
+_TOLD = "Three people will each send you a message: {}, {} and {}."
+
+
+class SpyMeeting(BaseDataset):
+    """A third of a point for each message that was understood: a word of its list is in the answer as a whole word. A third is taken off if
+    a word of another code is.
+
+    Mended: the capitals don't matter, a plural counts as well, what is denied ("not at midnight") is not said, and only words of codes that
+    were not sent are counted against an answer (as published, all known words but those that the definition lists; lists have grown since,
+    so right words counted as wrong).
+    """
+
+    id = "spy_meeting"
+    default_name = "Spy Meeting"
+    about = "Sends three coded messages, and asks when and where a meeting is and what to bring."
+    default_question = (
+        "Three secret messages have reached you. What do they mean? Say in plain words when and where the meeting is and what "
+        "to bring; decode the messages, don't repeat them."
+    )
+
+    def __init__(
+        self,
+        arguments: DatasetArguments | None = None,
+        scoring: Rules = "mended",
+        count_tokens: CountTokens = estimated_tokens,
+        codes: Collection[Sequence[str]] = (),
+    ) -> None:
+        """``codes``: the word lists of further codes, those of published tests."""
+        super().__init__(arguments, scoring, count_tokens)
+        self._codes = [*codes, *_PUBLISHED] if codes else self.word_lists()
+
+    @staticmethod
+    def word_lists() -> list[Sequence[str]]:
+        """The words of all our codes."""
+        return [code.words for topic in TOPICS for code in topic]
+
+    def example(self, number: int, draws: Draws) -> Definition:
+        people = [
+            f"{first} {last}"
+            for first, last in zip(some_of(draws, FIRST_NAMES, 3), some_of(draws, LAST_NAMES, 3), strict=True)
+        ]
+        told, expected = [_TOLD.format(*people)], list[Any]()
+        for person, topic in zip(shuffled(draws, people), shuffled(draws, TOPICS), strict=True):
+            code = draws.pick(topic)
+            told.append(f"{person}: {code.message}")
+            expected.append(list(code.words))
+        return self.scripted(number, told, (self.question,), expected)
+
+    def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
+        answer, expected = " ".join(answers), definition.expected_responses
+        found = [self._found(words, answer) for words in expected]
+        confused = self._found(self._other_words(expected), answer)
+        reasons = [
+            f"{word!r} is in the answer" if word else f"none of {', '.join(words)} is"
+            for words, word in zip(expected, found, strict=True)
+        ]
+        if confused:
+            reasons.append(f"{confused!r} is of another code")
+        points = sum(word is not None for word in found) - (confused is not None)
+        return Evaluation(float(max(0, points)), float(len(expected) or 1), tuple(reasons))
+
+    def _found(self, words: Collection[str], answer: str) -> str | None:
+        if self.mended:
+            return next((word for word in words if says(answer, word) or says(answer, f"{word}s")), None)
+        return next((word for word in words if re.search(rf"\b{re.escape(word)}\b", answer)), None)
+
+    def _other_words(self, expected: Sequence[Sequence[str]]) -> list[str]:
+        """Words that an answer should not hold."""
+        wanted = {word for words in expected for word in words}
+        codes = [words for words in self._codes if not (self.mended and wanted & set(words))]
+        return list(dict.fromkeys(word for words in codes for word in words if word not in wanted))
+
+    def right_answer(self, definition: Definition, number: int) -> str:
+        return f"Keywords: {', '.join(words[0] for words in definition.expected_responses)}."

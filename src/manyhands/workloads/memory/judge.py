@@ -1,0 +1,52 @@
+"""The benchmark's own model: it judges answers, plays a part in dynamic tests, and generates tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from manyhands.core.messages import Message
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.contract import Context
+from manyhands.workloads.memory.agents.model_calls import ModelCaller
+from manyhands.workloads.memory.conversation.definitions import Ask
+from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+
+
+class ModelJudge:
+    """See ``session.Judge``."""
+
+    def __init__(self, caller: ModelCaller) -> None:
+        self._caller = caller
+
+    @property
+    def name(self) -> str:
+        """As results name it; a made-up one says so."""
+        return f"{self._caller.model_name} (simulated)" if self._caller.simulated else self._caller.model_name
+
+    async def ask(self, context: Context, ask: Ask) -> tuple[str, Usage]:
+        """Its reply, as a step. Raises ItemError."""
+        messages = [_message(each) for each in ask.messages]
+        caller = self._caller.with_settings(temperature=ask.temperature, max_tokens=ask.max_tokens)
+        message, usage, _ = await caller.ask(context, messages, added=messages, keep=len(messages))
+        return str(message.get("content") or ""), usage
+
+    async def close(self) -> None:
+        await self._caller.close()
+
+
+class RuleJudge:
+    """See ``session.Judge``. Judges by rules in place of a model: what ``--judge_model=simulated`` means."""
+
+    name = "rules (simulated)"
+
+    async def ask(self, context: Context, ask: Ask) -> tuple[str, Usage]:
+        """Its reply; nothing is paid, so it is no step."""
+        return rule_judge(ask), ZERO
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def _message(said: Mapping[str, str]) -> Message:
+    return cast(Message, {"role": said["role"], "content": said["content"]})

@@ -1,0 +1,195 @@
+"""Lines of ``trajectories.jsonl``.
+
+All lines of all runs of a version have the same fields with the same types (``lines.schema`` has them), so that Arrow, Parquet and
+Hugging Face Datasets read them with one schema, in whatever order and wherever they cut the files. Hence tools that are not built in
+get no column of their own in ``tool_stats``, numbers that may have decimals always do, and nothing is ever null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from manyhands.core.digests import digest
+from manyhands.core.jsonio import line
+from manyhands.core.outcomes import StopReason
+from manyhands.core.usage import Usage
+from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
+from manyhands.workloads.trajectories.lines.sharegpt import Turn
+from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
+
+_COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
+_OPENING = '{"conversations": ['
+_UNUSED = {"count": 0, "success": 0, "failure": 0}
+CACHED = 256
+"""How many system turns, and how many tool statistics, are kept as text."""
+NO_SEED = -1
+"""Written where no seed was sent to the endpoint: a null would be another type in another run's file."""
+NO_SCORE = -1.0
+"""Written where nothing was graded."""
+
+
+def local_time(seconds: float) -> str:
+    """A time (seconds since 1970 UTC) as the original writes it: local, ISO 8601, microseconds, no zone."""
+    return datetime.fromtimestamp(seconds).isoformat(timespec="microseconds")
+
+
+def system_digest(system: str | None) -> str:
+    """What ``metadata.system_prompt`` says of the system message that was sent: 16 hexadecimal digits, or nothing."""
+    return digest("system_prompt", system).hex()[:16] if system else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One trajectory, ready to be written.
+
+    ``timestamp`` and ``duration`` are in seconds; ``source``: the row's other fields (in the first layout, what ``SourceFields.arrange``
+    made of them); ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
+    them. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
+    tool that the layout has a column for, ``other_tool_stats`` for others that were called. ``escaped_tags``: how many tags were escaped
+    in the turns; None in a run whose lines do not say it. ``system_prompt``: the system message
+    that was sent; ``system_template``: the wording of the saved one; ``given``: what the row gave besides its prompt.
+    """
+
+    prompt_index: int
+    conversations: Sequence[Turn]
+    batch_num: int
+    timestamp: float
+    model: str
+    completed: bool
+    partial: bool
+    api_calls: int
+    toolsets_used: Sequence[str]
+    tool_stats: Mapping[str, Mapping[str, int]]
+    stop_reason: StopReason
+    item_key: str
+    sample: int = 0
+    attempt: int = 1
+    seed: int | None = None
+    duration: float = 0.0
+    simulated: bool = False
+    usage: Usage = field(default_factory=Usage)
+    unknown_tools: Sequence[str] = ()
+    escaped_tags: int | None = None
+    source: Mapping[str, Any] | None = None
+    grade: Mapping[str, Any] | None = None
+    layout: int = LAYOUT
+    other_tool_stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    toolsets_offered: Sequence[str] = ()
+    system_prompt: str | None = None
+    system_template: str = "own"
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry in the order of the seed's keys; what is added is inside ``metadata``, after the original's
+        three."""
+        return {
+            "prompt_index": self.prompt_index,
+            "conversations": list(self.conversations),
+            **self._plain_members(),
+            **_stats_members(self.tool_stats),
+        }
+
+    def line(self) -> str:
+        """The entry as a line, without its newline: ``to_json`` in JSON, but for the parts that most lines of a run have in
+        common, which are written out only once."""
+        turns = list(self.conversations)
+        first = _system_text(turns.pop(0)["value"]) if turns and turns[0]["from"] == "system" else ""
+        own = line({"conversations": turns, **self._plain_members()}).removeprefix(_OPENING)[:-1]
+        comma = ", " if first and turns else ""
+        used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != _UNUSED]
+        stats = _stats_text(tuple(self.tool_stats), tuple(used))
+        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{first}{comma}{own}, {stats}}}'
+
+    def _plain_members(self) -> dict[str, Any]:
+        return {
+            "metadata": self._metadata(),
+            "completed": self.completed,
+            "partial": self.partial,
+            "api_calls": self.api_calls,
+            "toolsets_used": list(self.toolsets_used),
+        }
+
+    def _metadata(self) -> dict[str, Any]:
+        usage = {name: getattr(self.usage, name) for name in _COUNTS}
+        return {
+            "batch_num": self.batch_num,
+            "timestamp": local_time(self.timestamp),
+            "model": self.model,
+            "item": self.item_key,
+            "sample": self.sample,
+            "attempt": self.attempt,
+            "seed": NO_SEED if self.seed is None else self.seed,
+            "stop_reason": self.stop_reason.value,
+            "duration_seconds": round(float(self.duration), 3),
+            "simulated": self.simulated,
+            "usage": usage,
+            "cost": float(self.usage.cost),
+            # A list that is empty in one line and not in the next is two types to Arrow.
+            "unknown_tools": ", ".join(self.unknown_tools),
+            **(self._first_members() if self.layout == FIRST_LAYOUT else self._open_members()),
+        }
+
+    def _open_members(self) -> dict[str, Any]:
+        grade = NOT_GRADED if self.grade is None else _grade_members(self.grade)
+        return {
+            "other_tool_stats": line(dict(self.other_tool_stats)),
+            "toolsets_offered": ", ".join(self.toolsets_offered),
+            ESCAPED_TAGS: self.escaped_tags or 0,
+            **grade,
+            "scores": line(grade["scores"]),
+            "system_prompt": system_digest(self.system_prompt),
+            "system_template": self.system_template,
+            "given": line(dict(self.given)),
+            "adopted": False,
+            "other_fields": "{}",
+            "source": line(dict(self.source or {})),
+        }
+
+    def _first_members(self) -> dict[str, Any]:
+        """In runs that an earlier version made."""
+        # Parquet can't hold an object without fields.
+        source = dict(self.source) if self.source else None
+        return {
+            **({} if self.escaped_tags is None else {ESCAPED_TAGS: self.escaped_tags}),
+            **(_grade_members(self.grade) if self.grade is not None else {}),
+            "source": source,
+        }
+
+
+NOT_GRADED: Mapping[str, Any] = {"score": NO_SCORE, "verdict": "", "scores": {}}
+
+
+def _grade_members(grade: Mapping[str, Any]) -> dict[str, Any]:
+    """By grader, not as a list, and hits and misses as text: an empty list has no type."""
+    scores = {score["name"]: _score_members(score) for score in grade["scores"]}
+    return {"score": float(grade["score"]), "verdict": grade["verdict"], "scores": scores}
+
+
+def _score_members(score: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "score": float(score["score"]),
+        "verdict": score["verdict"],
+        "hits": "\n".join(score["hits"]),
+        "misses": "\n".join(score["misses"]),
+        "reasoning": score.get("reasoning") or "",
+    }
+
+
+@lru_cache(CACHED)
+def _system_text(value: str) -> str:
+    return line({"from": "system", "value": value})
+
+
+def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    return {"tool_stats": stats, "tool_error_counts": {name: counts["failure"] for name, counts in stats.items()}}
+
+
+@lru_cache(CACHED)
+def _stats_text(names: tuple[str, ...], used: tuple[tuple[Any, ...], ...]) -> str:
+    """The members of tool statistics: all tools by name, and those in use with their counts as (name, (count's name, count), …)."""
+    counts = {name: dict(items) for name, *items in used}
+    return line(_stats_members({name: counts.get(name, _UNUSED) for name in names}))[1:-1]

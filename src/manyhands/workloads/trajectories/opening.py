@@ -1,0 +1,259 @@
+"""From settings to a run that can be performed: made anew, continued, or adopted from the original program."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.options import AgentOptions, resume_spec
+from manyhands.agents.run_settings import (
+    API_KEY,
+    Notice,
+    check_prices,
+    check_sandbox,
+    keep_files,
+    tell_bound,
+    usable_key,
+    warn_of_unpriced,
+)
+from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.core.errors import RunError, UserError
+from manyhands.core.text import are, counted
+from manyhands.core.version import VERSION
+from manyhands.runs.execution import create_run
+from manyhands.runs.folders import is_made, open_reader
+from manyhands.tools.distributions import availability_notice
+from manyhands.workloads.trajectories.grade_file import Checks, judge_options, same_graders
+from manyhands.workloads.trajectories.grading import JUDGE_KEY
+from manyhands.workloads.trajectories.items import Adoption
+from manyhands.workloads.trajectories.lines.sharegpt import HERMES_NAME, template_name
+from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
+from manyhands.workloads.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, prepare
+from manyhands.workloads.trajectories.quality import LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
+from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.workload import TrajectoryWorkload
+
+BAD_ROWS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run folder and its workload, ready for ``perform_run``."""
+
+    folder: Path
+    workload: TrajectoryWorkload
+    spec_changed: bool = False
+    rewrite_outputs: bool = False
+    judge_again: tuple[str, ...] = ()
+    """Reasons for which trajectories were discarded that are none any more."""
+
+
+async def open_batch(options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]) -> Session:
+    """Make or continue the run that the settings name.
+
+    Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings changed),
+    StorageError.
+    """
+    options = options.resolved()
+    folder = options.run_folder
+    if is_made(folder):
+        _refuse_unless(resume, folder, options, "a run of this name exists already")
+        return await _continued(folder, options, notice, environ)
+    original = is_left_by_original(folder)
+    if original:
+        _refuse_unless(resume, folder, options, "the folder holds results of the original batch runner")
+    return await _made(folder, options, notice, environ, adopt=original)
+
+
+async def _made(
+    folder: Path, options: BatchSpec, notice: Notice, environ: Mapping[str, str], *, adopt: bool
+) -> Session:
+    if adopt and options.grade_checks is not None:
+        raise UserError("--grade can't score what the original program did, of which no conversation is recorded")
+    secrets = _secrets(options, environ)
+    check_prices(options)
+    _warn(options, notice)
+    prepared = await prepare(options)
+    check_sandbox(options, notice, images=prepared.images)
+    _tell(prepared, notice)
+    kept = set_aside(folder) if adopt else None
+    workload = _workload(prepared, folder, secrets)
+    create_run(folder, workload.name, workload, version=VERSION, notice=notice)
+    keep_files(options, folder)
+    if kept is not None:
+        _tell_adoption(workload.adoption, kept, options, notice)
+    return Session(folder, workload)
+
+
+async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
+    reader = open_reader(folder)
+    try:
+        spec, planned = reader.meta("spec"), reader.meta("planned")
+    finally:
+        reader.close()
+    recorded = Prepared.from_json(spec, folder.parent)
+    options = resume_spec(recorded.options, given)
+    if not same_graders(recorded.options.grade_checks, options.grade_checks):
+        raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={_other_name(options)}")
+    secrets = _secrets(options, environ)
+    check_prices(options)
+    _warn(options, notice)
+    if options.max_samples != recorded.options.max_samples:
+        notice(f"max_samples was {_count(recorded.options.max_samples)} and is now {_count(options.max_samples)}")
+    same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
+    tools_changed = _tools_of(options) != _tools_of(recorded.options)
+    if same_input and not tools_changed:
+        prepared = replace(recorded, options=options)
+    else:
+        prepared = await prepare(options, recorded=None if tools_changed else recorded, made=recorded)
+        prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
+        _tell(prepared, notice)
+    counts_tags = recorded.counts_tags or options.tags_in_values != "keep"
+    prepared = replace(prepared, counts_tags=counts_tags)
+    check_sandbox(options, notice, images=prepared.images)
+    keep_files(options, folder)
+    workload = _workload(prepared, folder, secrets)
+    return Session(
+        folder,
+        workload,
+        spec_changed=workload.spec != spec,
+        rewrite_outputs=_shape(prepared) != _shape(recorded),
+        judge_again=_kept_now(recorded.options, options),
+    )
+
+
+def _workload(prepared: Prepared, folder: Path, secrets: Mapping[str, str]) -> TrajectoryWorkload:
+    workload = TrajectoryWorkload(prepared.to_json(), folder)
+    workload.set_secrets(secrets)
+    return workload
+
+
+def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys of the endpoints. Raises UserError if one is missing, or settings about scores have none to be about."""
+    for name in ("min_score", "best_of"):
+        if getattr(options, name) not in (None, False) and options.grade_checks is None:
+            raise UserError(f"--{name} needs scores: give graders with --grade=FILE")
+    if options.best_of and options.samples == 1:
+        raise UserError("--best_of needs several samples of each row: give --samples=N")
+    judge = _judge(options)
+    if options.grade_checks is not None:
+        Checks.from_json(options.grade_checks).environment(environ)  # that its files can be read is found out now
+    keys = {API_KEY: usable_key(options, environ), JUDGE_KEY: None if judge is None else usable_key(judge, environ)}
+    return {name: key for name, key in keys.items() if key is not None}
+
+
+def _judge(options: BatchSpec) -> AgentOptions | None:
+    if options.grade_checks is None:
+        return None
+    return judge_options(Checks.from_json(options.grade_checks), options)
+
+
+def _warn(options: BatchSpec, notice: Notice) -> None:
+    warn_of_unpriced(options, notice)
+    tell_bound(options, notice)
+    judge = _judge(options)
+    if judge is not None and judge.model != options.model:
+        warn_of_unpriced(judge, notice)
+        tell_bound(judge, notice)
+
+
+def _refuse_unless(resume: bool, folder: Path, options: BatchSpec, why: str) -> None:
+    if not resume:
+        raise RunError(
+            f"{folder}: {why}; continue it with --resume, or start another with --run_name={_other_name(options)}"
+        )
+
+
+def _other_name(options: BatchSpec) -> str:
+    return shlex.quote(options.run_name + "-2")
+
+
+def _tell(prepared: Prepared, notice: Notice) -> None:
+    for line in (prepared.options.grade_checks or {}).get("notices", ()):
+        notice(line)
+    for number, reason in prepared.bad_rows[:BAD_ROWS_SHOWN]:
+        notice(f"{prepared.options.dataset_file}, line {number}: {reason}; the row is skipped")
+    if prepared.bad_count > BAD_ROWS_SHOWN:
+        listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
+        notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
+    _tell_chat(prepared, notice)
+    offer = ToolOffer.recorded(prepared.mcp, prepared.toolsets)
+    offer.admit(name for name, _ in prepared.distribution.toolsets)
+    for line in offer.registry.notices:
+        notice(line)
+    for line in availability_notice(prepared.distribution, offer.registry, offer.toolsets):
+        notice(line)
+
+
+def _tell_chat(prepared: Prepared, notice: Notice) -> None:
+    if prepared.own_systems:
+        rows = counted(prepared.own_systems, "row")
+        added = ", with --ephemeral_system_prompt behind it" if prepared.options.ephemeral_system_prompt else ""
+        notice(f"{rows} with a system prompt of their own: it is sent in place of ours{added}")
+    if prepared.own_messages:
+        notice(f"{counted(prepared.own_messages, 'row')} with messages: the conversation begins with them")
+
+
+def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: Notice) -> None:
+    wording = ""
+    if template_name(options.system_template_text) != HERMES_NAME:
+        wording = (
+            f"; new lines get another wording of the system turn than theirs without --system_template={HERMES_NAME}"
+        )
+    notice(
+        f"taken over from the original program: {adoption.finished} finished and {adoption.discarded} discarded prompts; "
+        f"its files are kept in {kept}"
+    )
+    if adoption.finished:
+        notice(
+            "their lines are marked (metadata.adopted), as nobody recorded the system prompt that they were made with; "
+            f"statistics.json says which models made them{wording}"
+        )
+    if adoption.other_work:
+        rows = f"{counted(adoption.other_work, 'row')} with a system prompt or messages of their own"
+        notice(f"{rows} {are(adoption.other_work)} performed anew: the original used neither")
+    if adoption.cut_off:
+        notice(
+            f"{adoption.cut_off} of the finished ones end on a tool's answer: a model call failed there, but they were saved"
+        )
+    for problem in adoption.problems:
+        notice(f"{problem}; it is not taken over")
+    if adoption.problem_count > len(adoption.problems):
+        notice(f"… and {adoption.problem_count - len(adoption.problems)} more lines that can't be used")
+    if adoption.left_out_count:
+        more = ", …" if adoption.left_out_count > len(adoption.left_out) else ""
+        places = ", ".join(adoption.left_out) + more
+        notice(f"{adoption.left_out_count} finished lines belong to no row of the dataset and are left out: {places}")
+
+
+def _shape(prepared: Prepared) -> tuple[Any, ...]:
+    """What all output lines depend on. If it changes, those that were written already no longer go with new ones."""
+    options = prepared.options
+    wording = (
+        options.system_template_text,
+        options.keep_synthetic,
+        options.tags_in_values == "keep",
+        prepared.counts_tags,
+    )
+    return (prepared.source_fields, prepared.columns, options.batch_size, wording)
+
+
+def _kept_now(before: BatchSpec, now: BatchSpec) -> tuple[str, ...]:
+    kept = (
+        (NO_REASONING, now.keep_unreasoned and not before.keep_unreasoned),
+        (UNKNOWN_TOOL, now.keep_unknown_tools and not before.keep_unknown_tools),
+        (TAGS_IN_VALUES, before.tags_in_values == "discard" != now.tags_in_values),
+        (LOW_SCORE, before.min_score is not None and (now.min_score is None or now.min_score < before.min_score)),
+    )
+    return tuple(reason for reason, is_kept in kept if is_kept)
+
+
+def _count(samples: int | None) -> str:
+    return "all" if samples is None else str(samples)
+
+
+def _tools_of(options: BatchSpec) -> tuple[str | None, ...]:
+    return (options.distribution, options.distributions_file, options.mcp_config)

@@ -1,0 +1,209 @@
+"""A batch's spec made self-contained: everything that performing it needs, so that the run folder alone is enough to go on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from manyhands.agents.toolset_tools import mcp_record, recorded_registry, with_optional
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
+from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset, Toolsets, known_tools, with_groups
+from manyhands.workloads.trajectories.dataset.rows import scan
+from manyhands.workloads.trajectories.dataset.source_fields import SourceFields
+from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
+from manyhands.workloads.trajectories.spec import BatchSpec
+
+BAD_ROWS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the run records as its spec.
+
+    ``options``: the settings, resolved. ``distribution`` and ``toolsets``: the table to draw from and the toolsets of the person's own,
+    by value. ``tools``: all tools that are known to the run, built in or not. ``source_fields``: the plan of ``metadata.source`` in
+    the first layout. ``bad_rows``: rows of the dataset that can't be used, as (line, reason), the first thousand of ``bad_count``.
+    """
+
+    options: BatchSpec
+    distribution: Distribution
+    toolsets: tuple[Toolset, ...]
+    tools: tuple[str, ...]
+    source_fields: SourceFields
+    bad_rows: tuple[tuple[int, str], ...]
+    bad_count: int
+    images: int = 0
+    """Rows that ask for a container image."""
+    mcp: Json = None
+    """The record of the MCP servers (``manyhands.agents.toolset_tools``)."""
+    layout: int = LAYOUT
+    """The layout of its lines (see ``workloads.trajectories.lines.schema``), which a run keeps."""
+    built_in: tuple[str, ...] = KNOWN_TOOLS
+    """The built-in and declared tools of the version that made the run."""
+    own_systems: int = 0
+    """Rows with a system prompt of their own."""
+    counts_tags: bool = True
+    """Whether lines say how many tags were escaped in them; those of older runs do not."""
+    own_messages: int = 0
+    """Rows whose conversation begins with messages of theirs."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The members of ``tool_stats``."""
+        return self.tools if self.layout == FIRST_LAYOUT else self.built_in
+
+    @property
+    def with_chat(self) -> bool:
+        """Whether ``system`` and ``messages`` of a row are used: not in runs of a version that took them for any other field."""
+        return self.layout != FIRST_LAYOUT
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as it is recorded."""
+        return {
+            "options": self.options.recorded(),
+            "distribution": {
+                "name": self.distribution.name,
+                "description": self.distribution.description,
+                "toolsets": [[name, percent] for name, percent in self.distribution.toolsets],
+            },
+            "toolsets": [toolset_json(toolset) for toolset in self.toolsets],
+            "tools": list(self.tools),
+            "source_fields": self.source_fields.to_json(),
+            "bad_rows": [[line, reason] for line, reason in self.bad_rows],
+            "bad_count": self.bad_count,
+            "images": self.images,
+            "mcp": self.mcp,
+            **({"counts_tags": True} if self.counts_tags else {}),
+            **({} if self.layout == FIRST_LAYOUT else self._later_members()),
+        }
+
+    def _later_members(self) -> dict[str, Any]:
+        return {
+            "layout": self.layout,
+            "built_in": list(self.built_in),
+            "own_systems": self.own_systems,
+            "own_messages": self.own_messages,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], data_dir: Path) -> Prepared:
+        """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
+        table = value["distribution"]
+        return cls(
+            # A run from before the setting goes on as it began.
+            options=BatchSpec(**{"tags_in_values": "keep", **value["options"]}, data_dir=str(data_dir)),
+            distribution=Distribution(
+                table["name"], table["description"], tuple((name, percent) for name, percent in table["toolsets"])
+            ),
+            toolsets=tuple(toolset_from_json(toolset) for toolset in value["toolsets"]),
+            tools=tuple(value["tools"]),
+            source_fields=SourceFields.from_json(value["source_fields"]),
+            bad_rows=tuple((line, reason) for line, reason in value["bad_rows"]),
+            bad_count=value["bad_count"],
+            images=value["images"],
+            mcp=value["mcp"],
+            layout=value.get("layout", FIRST_LAYOUT),
+            built_in=tuple(value.get("built_in", ())),
+            own_systems=value.get("own_systems", 0),
+            own_messages=value.get("own_messages", 0),
+            counts_tags=value.get("counts_tags", False),
+        )
+
+
+async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made: Prepared | None = None) -> Prepared:
+    """Read everything that the settings name. With ``recorded`` (a resume), what an earlier session read from files that are gone
+    now is kept. ``made``: the run as it was made, whose layout is kept; None for a new one.
+
+    Raises UserError for a file that can't be used.
+    """
+    mcp = recorded.mcp if options.mcp_config and recorded and recorded.mcp else await mcp_record(options.mcp_config)
+    registry = recorded_registry(mcp)
+    distributions, toolsets = tables(options, with_groups(STANDARD, registry), recorded)
+    dataset = Path(options.dataset_file)
+    gone = recorded is not None and not dataset.exists()
+    prepared = Prepared(
+        options=options,
+        distribution=distributions.named(options.distribution),
+        toolsets=toolsets,
+        tools=recorded.tools if recorded is not None else known_tools(registry.names),
+        source_fields=SourceFields(),
+        bad_rows=(),
+        bad_count=0,
+        mcp=mcp,
+    )
+    if made is not None:
+        prepared = replace(prepared, layout=made.layout, built_in=made.built_in)
+    if recorded is not None and gone:
+        return replace(
+            prepared,
+            source_fields=recorded.source_fields,
+            bad_rows=recorded.bad_rows,
+            bad_count=recorded.bad_count,
+            images=recorded.images,
+            own_systems=recorded.own_systems,
+            own_messages=recorded.own_messages,
+        )
+    scanned = scan(dataset, max_samples=options.max_samples, with_chat=prepared.with_chat)
+    return replace(
+        prepared,
+        source_fields=scanned.source_fields if prepared.layout == FIRST_LAYOUT else SourceFields(),
+        bad_rows=tuple((row.line, row.reason) for row in scanned.bad_rows[:BAD_ROWS_KEPT]),
+        bad_count=scanned.bad_count,
+        images=scanned.images,
+        own_systems=scanned.own_systems,
+        own_messages=scanned.own_messages,
+    )
+
+
+def tables(
+    options: BatchSpec, toolsets: Toolsets | None = None, recorded: Prepared | None = None
+) -> tuple[Distributions, tuple[Toolset, ...]]:
+    """The distributions there are, and the toolsets of the person's own. ``toolsets``: those that there are without (None: the
+    standard ones and those of plug-ins). Raises UserError naming file, line and field."""
+    if options.distributions_file is None:
+        return STANDARD_DISTRIBUTIONS, ()
+    if toolsets is None:
+        toolsets = with_groups(STANDARD, standard_registry())
+    if recorded is not None and not Path(options.distributions_file).exists():
+        return STANDARD_DISTRIBUTIONS.extended([recorded.distribution]), recorded.toolsets
+    toolsets = with_optional(toolsets)
+    distributions, extended = load_distributions_file(Path(options.distributions_file), toolsets)
+    return distributions, tuple(extended[name] for name in extended if toolsets.get(name) != extended[name])
+
+
+def dataset_identity(options: BatchSpec) -> str | None:
+    """Changes when the dataset, or how much of it is asked for, may have changed; None if the dataset is gone."""
+    path = Path(options.dataset_file)
+    if not path.exists():
+        return None
+    state = hashlib.blake2b(digest_size=16, person=b"input")
+    chosen = (options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools)
+    state.update("\0".join(map(str, chosen)).encode())
+    try:
+        for file in [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file()):
+            state.update(os.fsencode(file.relative_to(path.parent)))
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    state.update(block)
+    except OSError as error:
+        raise UserError(f"can't read {path}: {error.strerror or error}") from error
+    return state.hexdigest()
+
+
+def toolset_json(toolset: Toolset) -> dict[str, Any]:
+    return {
+        "name": toolset.name,
+        "description": toolset.description,
+        "tools": list(toolset.tools),
+        "includes": list(toolset.includes),
+    }
+
+
+def toolset_from_json(value: dict[str, Any]) -> Toolset:
+    return Toolset(value["name"], value["description"], tuple(value["tools"]), tuple(value["includes"]))

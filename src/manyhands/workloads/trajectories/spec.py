@@ -1,0 +1,147 @@
+"""The settings of a trajectory batch.
+
+Names and defaults of those that the original batch runner has are its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator
+
+from manyhands.agents.options import (
+    CONVERSATION,
+    LIMITS,
+    MODEL,
+    OUTPUT,
+    RESUME,
+    SPEED,
+    TOOLS,
+    AgentOptions,
+    check_run_name,
+)
+from manyhands.core.settings import (
+    Flag,
+    OptionalPath,
+    Path,
+    Text,
+    number,
+    optional_number,
+    optional_whole,
+    setting,
+    whole,
+)
+from manyhands.workloads.trajectories.grade_file import load_checks
+from manyhands.workloads.trajectories.lines.sharegpt import load_template
+
+REQUIRED = "Required"
+SAMPLES = "Samples"
+GRADING = "Grading"
+
+
+class BatchSpec(AgentOptions):
+    """Everything that can be set for a trajectory batch. ``BatchSpec.make`` gives clear messages, ``resolved`` reads the
+    files that are named."""
+
+    headings = (REQUIRED, TOOLS, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
+    contents: ClassVar = {
+        **AgentOptions.contents,
+        "system_template": ("system_template_text", load_template),
+        "grade": ("grade_checks", load_checks),
+    }
+    files = (*AgentOptions.files, "distributions_file")
+    paths = (*AgentOptions.paths, "dataset_file")
+
+    dataset_file: Path = setting(
+        ...,
+        'The prompts: .jsonl, .json, .csv, .jsonl.gz, .parquet, or a Hugging Face dataset folder; each row needs a "prompt".',
+        group=REQUIRED,
+        value="FILE",
+    )
+    batch_size: Annotated[int, whole(1)] = setting(
+        ...,
+        "Prompts per output file (batch_0.jsonl, batch_1.jsonl …). Only a grouping: no prompt waits for its batch.",
+        group=REQUIRED,
+        identity=True,
+    )
+    run_name: Annotated[str, BeforeValidator(check_run_name)] = setting(
+        ..., "Name of the run and of its folder.", group=REQUIRED, value="NAME"
+    )
+    distribution: Text = setting(
+        "default",
+        "Toolset distribution from which each prompt's toolsets are drawn.",
+        group=TOOLS,
+        identity=True,
+        value="NAME",
+    )
+    num_workers: Annotated[int, whole(1, 10_000)] = setting(4, "Worker processes.", group=SPEED)
+    resume: Flag = setting(
+        False, "Continue the run of this name: only what is unfinished is performed.", group=RESUME, recorded=False
+    )
+    list_distributions: Flag = setting(False, "Show all toolset distributions and stop.", group=TOOLS, recorded=False)
+    max_samples: Annotated[int | None, optional_whole(1)] = setting(
+        None, "Only the first N usable rows of the dataset.", group=SAMPLES
+    )
+    concurrency: Annotated[int, whole(1, 100_000)] = setting(
+        1, "Prompts in flight in each worker process.", group=SPEED
+    )
+    samples: Annotated[int, whole(1)] = setting(
+        1, "Trajectories for each row of the dataset.", group=SAMPLES, identity=True
+    )
+    distributions_file: OptionalPath = setting(
+        None, "YAML file with more toolset distributions.", group=TOOLS, identity=True, value="FILE"
+    )
+    grade: OptionalPath = setting(
+        None,
+        "YAML file with graders (a list, or assert with threshold, timeout, judge) that score each trajectory.",
+        group=GRADING,
+        recorded=False,
+        value="FILE",
+    )
+    min_score: Annotated[float | None, optional_number(0, 1)] = setting(
+        None, "Trajectories that score less are discarded.", group=GRADING, identity=True
+    )
+    best_of: Flag = setting(
+        False, "Of the samples of a row, only the one that scores best goes into trajectories.jsonl.", group=GRADING
+    )
+    item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Seconds for one prompt, in all.", group=LIMITS)
+    keep_unreasoned: Flag = setting(
+        False,
+        "Keep trajectories in which no turn has reasoning; they are discarded otherwise.",
+        group=OUTPUT,
+        identity=True,
+    )
+    keep_unknown_tools: Flag = setting(
+        False,
+        "Keep trajectories that call tools which do not exist; they are discarded otherwise.",
+        group=OUTPUT,
+        identity=True,
+    )
+    keep_synthetic: Flag = setting(
+        False,
+        "Keep turns that this program wrote (requests to continue, to sum up) in the trajectories.",
+        group=OUTPUT,
+        identity=True,
+    )
+    tags_in_values: Literal["escape", "discard", "keep"] = setting(
+        "escape",
+        "Tags of ShareGPT and of chat templates that stand inside a conversation's texts: escape them, discard the trajectory, or keep "
+        "them as they are.",
+        group=OUTPUT,
+        identity=True,
+    )
+    system_template: OptionalPath = setting(
+        None,
+        "Wording of the saved system turn: hermes, the original's, or a text file with {tools} in it. Without it, our own.",
+        group=OUTPUT,
+        recorded=False,
+        value="hermes|FILE",
+    )
+    system_template_text: str | None = setting(None, "What system_template holds.", typed=False, identity=True)
+    grade_checks: dict[str, Any] | None = setting(None, "What grade holds.", typed=False, identity=True)
+
+    @property
+    def run_folder(self) -> FilePath:
+        """Where the run is kept."""
+        return FilePath(self.data_dir) / self.run_name

@@ -1,0 +1,282 @@
+"""Counting: tools per trajectory, and everything over a whole run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from manyhands.agents.reading import brief_usage
+from manyhands.agents.task import AgentResult, ToolUse
+from manyhands.core.messages import text_of
+from manyhands.core.outcomes import ItemState
+from manyhands.core.usage import Usage
+from manyhands.workloads.trajectories.lines.entry import local_time, system_digest
+from manyhands.workloads.trajectories.original import counts_of, object_of, whole_of
+from manyhands.workloads.trajectories.quality import NO_REASONING, ReasoningCounts
+
+ToolStats = dict[str, dict[str, int]]
+ADOPTED = "adopted"
+"""In an item's record: the line that the original program had written for it."""
+
+
+class KnownTools:
+    """The tools that every entry has statistics for, in a stable order."""
+
+    __slots__ = ("_known", "names")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(sorted(set(names)))
+        self._known = frozenset(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def stats(self, uses: Iterable[ToolUse | tuple[str, bool]]) -> ToolStats:
+        """``{tool: {"count", "success", "failure"}}`` for all known tools, zeros included. Calls of tools that do not
+        exist are not in it: every line must have the same fields."""
+        stats = {name: {"count": 0, "success": 0, "failure": 0} for name in self.names}
+        for name, failed in uses:
+            counts = stats.get(name)
+            if counts is not None:
+                counts["count"] += 1
+                counts["failure" if failed else "success"] += 1
+        return stats
+
+
+def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, Any]:
+    """What is kept with an item for ``RunStatistics``: small JSON. ``tools`` gives calls and failures by name, tools
+    that do not exist included."""
+    tools: dict[str, list[int]] = {}
+    for name, failed in result.tool_uses:
+        counts = tools.setdefault(name, [0, 0])
+        counts[0] += 1
+        counts[1] += failed
+    return {
+        "stop_reason": result.stop_reason.value,
+        "api_calls": result.api_calls,
+        "tools": tools,
+        "reasoning": list(reasoning),
+        "usage": brief_usage(result.usage),
+    }
+
+
+def record_of_entry(entry: Mapping[str, Any], messages_reasoned: ReasoningCounts | None = None) -> dict[str, Any]:
+    """The like for an adopted line of the original's. Without ``messages_reasoned`` a turn counts as reasoned if its
+    think block is not empty."""
+    stats = {name: counts_of(counts) for name, counts in object_of(entry.get("tool_stats")).items()}
+    turns = entry.get("conversations")
+    reasoning = messages_reasoned or _reasoning_of_turns(turns if isinstance(turns, list) else [])
+    return {
+        "api_calls": whole_of(entry.get("api_calls")),
+        "tools": {name: [counts["count"], counts["failure"]] for name, counts in stats.items() if counts["count"]},
+        "reasoning": list(reasoning),
+    }
+
+
+class RunStatistics:
+    """Adds up the items of a run, one at a time; what it holds does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._discarded: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._stop_reasons: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._failed_calls: Counter[str] = Counter()
+        self._turns = 0
+        self._reasoned = 0
+        self._api_calls = 0
+        self._makers = Makers()
+
+    def add(
+        self,
+        state: ItemState | str,
+        record: Mapping[str, Any] | None = None,
+        *,
+        reason: str | None = None,
+        cause: str | None = None,
+    ) -> None:
+        """Take an item into account.
+
+        ``record``: what ``result_record`` or ``record_of_entry`` gave. Tools, turns and stop reasons are counted for
+        completed items only, as those are what the trajectories hold. ``reason``: why it was discarded;
+        ``cause``: why it failed.
+        """
+        state = ItemState(state)
+        self._states[state.value] += 1
+        if state is ItemState.DISCARDED:
+            self._discarded[reason or "unknown"] += 1
+        elif state in (ItemState.FAILED, ItemState.CANCELLED):
+            self._failures[cause or "unknown"] += 1
+        if not record:
+            return
+        if state is ItemState.COMPLETED:
+            self._add_trajectory(record)
+
+    def add_pending(self, items: int) -> None:
+        """Take items into account that have not ended."""
+        if items:
+            self._states[ItemState.PENDING.value] += items
+
+    def to_json(
+        self,
+        *,
+        run_name: str,
+        distribution: str,
+        total_prompts: int,
+        batch_size: int,
+        model: str,
+        completed_at: float,
+        duration_seconds: float,
+        usage: Usage,
+        simulated: bool = False,
+    ) -> dict[str, Any]:
+        """The content of ``statistics.json``: the original's keys first, in its order.
+
+        ``total_prompts``: all items of the run; ``completed_at``: seconds since 1970 UTC; ``usage``: of the whole run,
+        abandoned attempts included.
+        """
+        spent = usage.to_json()
+        cost = float(spent.pop("cost"))
+        return {
+            "run_name": run_name,
+            "distribution": distribution,
+            "total_prompts": total_prompts,
+            "total_batches": -(-total_prompts // batch_size),
+            "batch_size": batch_size,
+            "model": model,
+            "completed_at": local_time(completed_at),
+            "duration_seconds": round(float(duration_seconds), 2),
+            "tool_statistics": self._tool_statistics(),
+            "reasoning_statistics": ReasoningCounts(self._turns, self._reasoned).to_json(),
+            "discarded_no_reasoning": self._discarded[NO_REASONING],
+            "items": {state: self._states[state] for state in _STATES},
+            "discarded": _sorted(self._discarded),
+            "failures": _sorted(self._failures),
+            "stop_reasons": _sorted(self._stop_reasons),
+            "api_calls": self._api_calls,
+            "adopted": self._makers.adopted,
+            "made_by": self._makers.to_json(),
+            "usage": spent,
+            "cost": round(cost, 8),
+            "simulated": simulated,
+        }
+
+    def _add_trajectory(self, record: Mapping[str, Any]) -> None:
+        if stop_reason := record.get("stop_reason"):
+            self._stop_reasons[stop_reason] += 1
+        self._api_calls += record.get("api_calls", 0)
+        self._makers.add(record)
+        for name, (calls, failures) in (record.get("tools") or {}).items():
+            self._calls[name] += calls
+            self._failed_calls[name] += failures
+        turns, reasoned = record.get("reasoning") or (0, 0)
+        self._turns += turns
+        self._reasoned += reasoned
+
+    def _tool_statistics(self) -> dict[str, dict[str, int | float]]:
+        return {name: tool_rates(self._calls[name], self._failed_calls[name]) for name in sorted(self._calls)}
+
+
+class Makers:
+    """Counts trajectories by what made them: program, model and system prompt."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, str, str | None]] = Counter()
+        self.adopted = 0
+        """Those that the original program made."""
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """``record``: of a completed item."""
+        maker = _maker(record)
+        self.adopted += maker[0] == ORIGINAL
+        if maker in self._counts or len(self._counts) < MAKERS:
+            self._counts[maker] += 1
+        else:
+            self._counts[(maker[0], "", NOT_LISTED, None)] += 1
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The most first. ``system_prompt``: as it was sent, if it was the run's."""
+        return [
+            {
+                "program": program,
+                "model": model,
+                "trajectories": count,
+                "system_prompt_of": whose,
+                "system_prompt": prompt,
+                "system_prompt_digest": system_digest(prompt),
+            }
+            for (program, model, whose, prompt), count in self._counts.most_common()
+        ]
+
+
+OWN_PROGRAM, ORIGINAL = "manyhands", "original"
+RUN, ROWS, NOT_RECORDED, NOT_LISTED = "run", "rows", "not recorded", "not listed"
+MAKERS = 100
+"""Makers that are listed one by one."""
+
+
+def _maker(record: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
+    """Program, model, whose the system prompt was, and that of the run. A row's own is not kept: there may be a million."""
+    if line := record.get(ADOPTED):
+        metadata = line.get("metadata")
+        model = metadata.get("model") if isinstance(metadata, Mapping) else None
+        return ORIGINAL, text_of(model), NOT_RECORDED, None
+    model = record.get("model", "")
+    if record.get("own_system"):
+        return OWN_PROGRAM, model, ROWS, None
+    prompt = record.get("system_prompt")
+    return OWN_PROGRAM, model, NOT_RECORDED if prompt is None else RUN, prompt
+
+
+class ScoreStatistics:
+    """Adds up what graders found."""
+
+    def __init__(self) -> None:
+        self._verdicts: Counter[str] = Counter()
+        self._sum = 0.0
+
+    def add(self, grade: Mapping[str, Any] | None) -> None:
+        """``grade``: of an item's record; None if it was not graded."""
+        if grade is not None and grade["score"] is not None:
+            self._verdicts[grade["verdict"]] += 1
+            self._sum += grade["score"]
+
+    def to_json(self) -> dict[str, Any]:
+        """``mean``: None if nothing was graded."""
+        graded = self._verdicts.total()
+        return {
+            "graded": graded,
+            "mean": round(self._sum / graded, 6) if graded else None,
+            "verdicts": {verdict: self._verdicts[verdict] for verdict in ("pass", "borderline", "fail")},
+        }
+
+
+def tool_rates(calls: int, failures: int) -> dict[str, int | float]:
+    """Counts of one tool with rates in percent, two decimals."""
+    successes = calls - failures
+    return {
+        "count": calls,
+        "success": successes,
+        "failure": failures,
+        "success_rate": round(100 * successes / calls, 2) if calls else 0.0,
+        "failure_rate": round(100 * failures / calls, 2) if calls else 0.0,
+    }
+
+
+_STATES = tuple(state.value for state in ItemState if state.final or state is ItemState.PENDING)
+
+
+def _sorted(counter: Counter[str]) -> dict[str, int]:
+    return {name: counter[name] for name in sorted(counter) if counter[name]}
+
+
+def _reasoning_of_turns(turns: Sequence[Mapping[str, Any]]) -> ReasoningCounts:
+    values = [turn.get("value") for turn in turns if turn.get("from") == "gpt"]
+    return ReasoningCounts(len(values), sum(_is_reasoned(value) for value in values))
+
+
+def _is_reasoned(value: Any) -> bool:
+    _, opened, rest = value.partition("<think>") if isinstance(value, str) else ("", "", "")
+    return bool(opened) and bool(rest.partition("</think>")[0].strip())

@@ -1,0 +1,364 @@
+"""Workload 1: each prompt is given to an agent, whose conversation becomes a training trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from manyhands.agents.descriptions import describe_step
+from manyhands.agents.loop import run_agent
+from manyhands.agents.run_settings import (
+    API_KEY,
+    NeverCalled,
+    chat_settings,
+    execution_of,
+    model_of,
+    sandbox_limits,
+    seeded,
+)
+from manyhands.agents.started_runs import parent_run, standard_toolsets
+from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
+from manyhands.agents.toolbox import Toolbox
+from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.trajectory import fold
+from manyhands.agents.world import World
+from manyhands.core.messages import Message
+from manyhands.core.outcomes import ItemState, Outcome, StopReason
+from manyhands.core.usage import Usage
+from manyhands.engine.contract import Context, Execution, FinishedItem, Item, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.journal.reader import run_id_of
+from manyhands.models.protocol import ChatModel
+from manyhands.processes.strays import process_mark
+from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
+from manyhands.sandboxes.selection import PacedBackend, choose_backend
+from manyhands.tools.distributions import draw
+from manyhands.tools.protocol import ParentRun, ToolEnvironment
+from manyhands.workloads.trajectories.exports import write_exports
+from manyhands.workloads.trajectories.grade_file import Checks
+from manyhands.workloads.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
+from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
+from manyhands.workloads.trajectories.lines.entry import Entry
+from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
+from manyhands.workloads.trajectories.lines.sharegpt import (
+    Escaping,
+    SystemTurns,
+    Turn,
+    as_trained,
+    template_name,
+    to_sharegpt,
+)
+from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity
+from manyhands.workloads.trajectories.quality import (
+    LOW_SCORE,
+    REMEDIES,
+    TAGS_IN_VALUES,
+    count_reasoning,
+    discard_reason,
+    nowhere_known,
+)
+from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.statistics import ADOPTED, KnownTools, ToolStats, result_record
+
+MAX_TOOL_OUTPUT = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A conversation as it is saved. ``tags``: how many tags stood in its texts; ``all_tags``: and in those of the tools on offer."""
+
+    turns: list[Turn]
+    tags: int
+    all_tags: int
+
+
+class TrajectoryWorkload:
+    """Prompts become trajectories. ``spec`` is what ``Prepared.to_json`` gives."""
+
+    name = "trajectories"
+    spec_class = BatchSpec
+
+    def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
+        self.spec = spec
+        self._folder = run_folder
+        self._prepared = Prepared.from_json(spec, run_folder.parent)
+        self._options = self._prepared.options
+        self._secrets: dict[str, str] = {}
+        self._columns = KnownTools(self._prepared.columns)
+        self._others = frozenset(self._prepared.tools).difference(self._prepared.columns)
+        self._escapes_tags = self._options.tags_in_values != "keep"
+        self._system_turns = SystemTurns(self._options.system_template_text, escape_tags=self._escapes_tags)
+        self._settings = AgentSettings(
+            chat_settings(self._options),
+            max_turns=self._options.max_turns,
+            sequential_tools=self._options.sequential_tools,
+            # A summary is this program's idea: where it would be left out, it is not paid for either.
+            summary=self._options.keep_synthetic,
+        )
+        self._model: ChatModel | None = None
+        self._backend: SandboxBackend | None = None
+        self._offer: ToolOffer | None = None
+        self._grader: TrajectoryGrader | None = None
+        self._run_id = ""
+        self.adoption = Adoption()
+
+    @property
+    def remedies(self) -> Mapping[str, str]:
+        """What keeps trajectories of each kind that is discarded."""
+        return REMEDIES
+
+    @property
+    def prepared(self) -> Prepared:
+        return self._prepared
+
+    @property
+    def execution(self) -> Execution:
+        options = self._options
+        return execution_of(
+            options, workers=options.num_workers, concurrency=options.concurrency, item_timeout=options.item_timeout
+        )
+
+    def input_identity(self) -> str | None:
+        return dataset_identity(self._options)
+
+    def plan(self) -> Iterable[PlannedItem]:
+        self.adoption = Adoption()
+        prepared = self._prepared
+        return plan_items(self._options, self._folder, prepared.tools, self.adoption, with_chat=prepared.with_chat)
+
+    def secrets(self) -> dict[str, str]:
+        return dict(self._secrets)
+
+    def set_secrets(self, secrets: Mapping[str, str]) -> None:
+        self._secrets = dict(secrets)
+
+    @asynccontextmanager
+    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            self._offer = await stack.enter_async_context(
+                ToolOffer.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
+            )
+            self._run_id = run_id_of(self._folder)
+            if not replay:
+                self._backend = PacedBackend(choose_backend(self._options.sandbox, asks_for_image=False))
+                self._model = model_of(self._options, self._secrets.get(API_KEY), self._folder)
+                stack.push_async_callback(self._model.close)
+            if self._options.grade_checks is not None:
+                self._grader = await stack.enter_async_context(
+                    TrajectoryGrader.opened(
+                        Checks.from_json(self._options.grade_checks),
+                        self._options,
+                        key=self._secrets.get(JUDGE_KEY),
+                        run_folder=self._folder,
+                        mark=process_mark(self._run_id),
+                        replay=replay,
+                    )
+                )
+            yield
+
+    async def perform(self, context: Context) -> Outcome:
+        payload = PromptItem.of(context.item)
+        began = await self._moment(context, "began")
+        toolsets = draw(self._prepared.distribution, context.random("toolsets"))
+        toolbox = self._tool_offer.toolbox(toolsets)
+        task = self._task(payload)
+        result = await self._converse(context, payload, task, toolsets, toolbox)
+        times = {"began": began, "finished": await self._moment(context, "finished")}
+        asked = self._asked(payload, task, toolsets, toolbox)
+        return await self._outcome(context, payload, asked, toolbox, result, times)
+
+    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
+        return describe_step(step)
+
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
+        if finished.outcome.state is not ItemState.COMPLETED:
+            return None
+        record = finished.outcome.record
+        if record.get(ADOPTED):
+            return adopted_line(finished.item, record, self._prepared)
+        payload, toolbox = PromptItem.of(finished.item), self._tool_offer.toolbox(record["toolsets"])
+        saved = self._saved(fold(steps), payload, toolbox)
+        return self._line(finished.item, finished.attempt, payload, record, saved)
+
+    def export(self, reader: RunReader) -> None:
+        write_exports(reader, self._prepared, self._folder.name)
+
+    @property
+    def _tool_offer(self) -> ToolOffer:
+        if self._offer is None:
+            self._offer = ToolOffer.recorded(self._prepared.mcp, self._prepared.toolsets)
+        return self._offer
+
+    def _asked(self, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox) -> dict[str, Any]:
+        """What is recorded of how the model was asked. In runs of earlier versions only what those recorded, so that a check of all
+        of their items agrees."""
+        if self._prepared.layout == FIRST_LAYOUT:
+            return {"toolsets": list(toolsets)}
+        return {
+            "toolsets": list(toolsets),
+            "offered": self._tool_offer.offered(toolsets),
+            "system_prompt": task.system_message(with_tools=bool(toolbox.names)),
+            **({"own_system": True} if payload.system is not None else {}),
+        }
+
+    def _task(self, payload: PromptItem) -> AgentTask:
+        """The row's system prompt takes the place of this program's own; what is ephemeral stands behind either."""
+        options = self._options
+        return AgentTask(
+            payload.prompt,
+            system=None if payload.system is None else (payload.system,),
+            ephemeral=options.ephemeral_system_prompt,
+            prefill=cast(Sequence[Message], options.prefill_messages or ()),
+            messages=_as_given(payload.messages),
+        )
+
+    async def _converse(
+        self, context: Context, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox
+    ) -> AgentResult:
+        options, mark = self._options, process_mark(self._run_id)
+
+        def request() -> SandboxRequest:
+            limits = sandbox_limits(options)
+            return SandboxRequest(context.workspace, mark, payload.image, payload.cwd, limits=limits)
+
+        parent = self._parent(context, toolsets)
+        async with World(context, self._backend or NeverCalled(), request) as world:
+            environment = ToolEnvironment(
+                world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
+            )
+            return await run_agent(
+                context,
+                task,
+                model=self._model or NeverCalled(),
+                tools=toolbox,
+                environment=environment,
+                settings=seeded(self._settings, options, context),
+                world=world,
+            )
+
+    def _parent(self, context: Context, toolsets: Sequence[str]) -> ParentRun:
+        inherited = {**self.spec["options"], "toolsets": standard_toolsets(toolsets, self._prepared.toolsets)}
+        return parent_run(context, self._folder, self._run_id, inherited, self._secrets)
+
+    async def _moment(self, context: Context, name: str) -> float:
+        """Now. Graders are told how long it took, so for them it is recorded, and the same on a replay."""
+        return context.clock.now() if self._grader is None else await moment(context.scope(name))
+
+    async def _outcome(
+        self,
+        context: Context,
+        payload: PromptItem,
+        asked: Mapping[str, Any],
+        toolbox: Toolbox,
+        result: AgentResult,
+        times: Mapping[str, float],
+    ) -> Outcome:
+        options = self._options
+        kept = result.messages if options.keep_synthetic else as_trained(result.messages)
+        reasoning = count_reasoning(kept)
+        invented = nowhere_known(result.unknown_tools, self._prepared.tools)
+        record = {
+            **result_record(result, reasoning),
+            "completed": result.completed,
+            "partial": result.partial,
+            **asked,
+            "model": options.model,
+            "unknown_tools": list(result.unknown_tools),
+            "seed": seeded(self._settings, options, context).chat.seed,
+            "times": times,
+        }
+        reason = discard_reason(
+            reasoning, invented, keep_unreasoned=options.keep_unreasoned, keep_unknown_tools=options.keep_unknown_tools
+        )
+        if reason is not None:
+            return Outcome(ItemState.DISCARDED, record, reason=reason)
+        saved = self._saved(result.messages, payload, toolbox)
+        if saved.tags and options.tags_in_values == "discard":
+            told = f"tags in its texts: {saved.tags}"
+            return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=told)
+        if self._grader is not None:
+            record = await self._grader.graded(context, payload, kept, result, record)
+            if (low := self._too_low(record)) is not None:
+                return Outcome(ItemState.DISCARDED, record, reason=LOW_SCORE, message=low)
+        line = self._line(context.item, context.attempt, payload, record, saved)
+        return Outcome(ItemState.COMPLETED, record, line)
+
+    def _too_low(self, record: Mapping[str, Any]) -> str | None:
+        score, least = score_of(record), self._options.min_score
+        return None if score is None or least is None or score >= least else f"scored {score:g}, less than {least:g}"
+
+    def _saved(self, messages: Sequence[Message], payload: PromptItem, toolbox: Toolbox) -> _Saved:
+        escaping = Escaping(active=self._escapes_tags)
+        own = None if payload.system is None else escaping.text(payload.system)
+        turns = to_sharegpt(
+            messages,
+            self._system_turns.text(toolbox, own),
+            keep_synthetic=self._options.keep_synthetic,
+            escaping=escaping,
+        )
+        return _Saved(turns, escaping.count, escaping.count + self._system_turns.tags(toolbox))
+
+    def _line(
+        self, item: Item, attempt: int, payload: PromptItem, record: Mapping[str, Any], saved: _Saved
+    ) -> tuple[str, str]:
+        usage, prepared = Usage.from_json(record["usage"]), self._prepared
+        entry = Entry(
+            prompt_index=payload.prompt_index,
+            conversations=saved.turns,
+            batch_num=payload.prompt_index // self._options.batch_size,
+            timestamp=record["times"]["finished"],
+            model=record["model"],
+            completed=record["completed"],
+            partial=record["partial"],
+            api_calls=record["api_calls"],
+            toolsets_used=record["toolsets"],
+            tool_stats=self._columns.stats(_uses(record)),
+            stop_reason=StopReason(record["stop_reason"]),
+            item_key=item.key,
+            sample=payload.sample,
+            attempt=attempt,
+            seed=record["seed"],
+            duration=record["times"]["finished"] - record["times"]["began"],
+            simulated=usage.simulated_calls > 0,
+            usage=usage,
+            unknown_tools=record["unknown_tools"],
+            escaped_tags=saved.all_tags if prepared.counts_tags else None,
+            source=prepared.source_fields.arrange(payload.source)
+            if prepared.layout == FIRST_LAYOUT
+            else payload.source,
+            grade=record.get(GRADE),
+            layout=prepared.layout,
+            other_tool_stats=self._other_stats(record),
+            toolsets_offered=record.get("offered", ()),
+            system_prompt=record.get("system_prompt"),
+            system_template=template_name(self._options.system_template_text),
+            given=self._given(payload),
+        )
+        return batch_file(payload.prompt_index, self._options.batch_size), entry.line()
+
+    def _given(self, payload: PromptItem) -> dict[str, Any]:
+        """What the row gave besides its prompt."""
+        given: dict[str, Any] = {} if payload.system is None else {"system": payload.system}
+        if payload.messages:
+            given["turns"] = len(to_sharegpt(payload.messages, "", keep_synthetic=self._options.keep_synthetic)) - 1
+        return given
+
+    def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:
+        """Of the tools that have no column and were called. Names that nobody has are no tools."""
+        invented = set(record["unknown_tools"]) - self._others
+        used = [name for name in record["tools"] if name not in self._columns and name not in invented]
+        return KnownTools(used).stats(_uses(record))
+
+
+def _as_given(messages: Sequence[Message]) -> list[Message]:
+    """A row's messages, marked but for the prompt at their end: that is asked here, and all before it was said elsewhere."""
+    marked = [cast(Message, {**message, "_given": True}) for message in messages]
+    return [*marked[:-1], messages[-1]] if messages and messages[-1]["role"] == "user" else marked
+
+
+def _uses(record: Mapping[str, Any]) -> Iterable[tuple[str, bool]]:
+    """A record's tool counts as single uses: (name, failed)."""
+    for name, (calls, failures) in record["tools"].items():
+        yield from ((name, index < failures) for index in range(calls))
