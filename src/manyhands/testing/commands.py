@@ -257,8 +257,9 @@ def trajectories(run_folder: Path) -> int:
 def children(pid: int) -> list[int]:
     """The ids of a process's children."""
     found: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, _read(thread).split())
+    with suppress(FileNotFoundError):  # it has ended meanwhile
+        for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, _read(thread).split())
     return found
 
 
