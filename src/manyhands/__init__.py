@@ -16,12 +16,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from manyhands.core.version import VERSION
+from manyhands.former_names import install
 
 __version__ = VERSION
+install()
 
 if TYPE_CHECKING:
     from manyhands.core.errors import ManyhandsError, RunError, StorageError, ToolError, UserError
-    from manyhands.runs.execution import Controls, Progress, RunResult
+    from manyhands.runs.execution import Controls, RunResult
+    from manyhands.runs.progress import Progress
     from manyhands.tools.registry import tool
     from manyhands.workloads.trajectories.batch_runner import BatchRunner, Callbacks, InvalidBatch, MissingDataset
 

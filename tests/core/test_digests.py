@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.digests import content_key, derive_seed, derived_random, digest
@@ -25,7 +25,6 @@ def test_digests_are_what_they_always_were() -> None:
     assert derived_random(0, "item").random() == 0.061076783271241664
 
 
-@settings(max_examples=50, deadline=None)
 @given(VALUES, VALUES)
 def test_digests_tell_values_apart(left: Any, right: Any) -> None:
     assert (digest("k", left) == digest("k", right)) == (canonical(left) == canonical(right))

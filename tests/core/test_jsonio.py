@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.jsonio import canonical, compact_line, dumps, exact_line, line, loads, spaced, without_surrogates
@@ -34,7 +34,6 @@ def test_integers_of_any_size(number: int) -> None:
     assert isinstance(found, int)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(TEXT, VALUES, max_size=5))
 def test_canonical_does_not_depend_on_the_order_of_keys(value: dict[str, Any]) -> None:
     backwards = dict(reversed(value.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from manyhands.core.errors import RunError
-from manyhands.core.python_words import PythonWords
+from manyhands.workloads.trajectories.python_arguments import PythonWords
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 WORDS = PythonWords(BatchSpec, {"resume": "run(resume=True)"})

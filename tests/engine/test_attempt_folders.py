@@ -12,10 +12,11 @@ import pytest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.attempt import KEEP
 from manyhands.engine.contract import Context
-from manyhands.runs.execution import create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload
+from manyhands.engine.workspaces import KEEP
+from manyhands.runs.execution import execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload
 
 KEYS = ("plain", "wanted", "failing", "discarded")
 
@@ -41,7 +42,7 @@ async def program(context: Context) -> Outcome:
 async def test_what_is_kept(tmp_path: Path, execution: dict[str, Any], left: set[str]) -> None:
     workload, folder = ProgramWorkload(program, KEYS, **execution), tmp_path / "run"
     create_run(folder, "program", workload, version="test", notice=print)
-    await perform_run(folder, workload)
+    await execute_run(Opened(folder, workload))
     names = {f"{number}-1" for number, key in enumerate(KEYS, 1) if key in left}
     root = folder / "workspaces"
     assert {path.name for path in root.iterdir()} == names if names else not root.exists()
@@ -49,7 +50,7 @@ async def test_what_is_kept(tmp_path: Path, execution: dict[str, Any], left: set
     for number, _ in enumerate(KEYS, 1):
         (root / f"{number}-1").mkdir(parents=True, exist_ok=True)
     (root / "1-9").mkdir()
-    await perform_run(folder, workload)
+    await execute_run(Opened(folder, workload))
     if "keep_workspaces" not in execution:
         assert {path.name for path in root.iterdir()} == names if names else not root.exists()
 
@@ -64,7 +65,7 @@ async def test_folders_within_folders_without_end_are_removed(tmp_path: Path) ->
 
     workload, folder = ProgramWorkload(deep), tmp_path / "run"
     create_run(folder, "program", workload, version="test", notice=print)
-    result = await perform_run(folder, workload)
+    result = await execute_run(Opened(folder, workload))
     assert result.error is None
     assert not (folder / "workspaces").exists()
 
@@ -82,6 +83,6 @@ async def test_a_new_attempt_takes_nothing_over(tmp_path: Path) -> None:
 
     workload, folder = ProgramWorkload(twice), tmp_path / "run"
     create_run(folder, "program", workload, version="test", notice=print)
-    await perform_run(folder, workload)
+    await execute_run(Opened(folder, workload))
     assert seen == [False, False]
     assert [path.name for path in (folder / "workspaces").iterdir()] == ["1-2"]

@@ -19,13 +19,14 @@ import pytest
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Reserve
-from manyhands.engine.attempt import Claim
+from manyhands.engine.attempt import Claim, Ended, Failed
 from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.processes import ProcessExecutor
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.engine.journal.records import StepRow
-from manyhands.testing.engine_runs import perform_steps_run, start_steps_run
+from manyhands.runs.registry import workload_target
+from tests.support.engine_runs import perform_steps_run, start_steps_run
 
 STEPS = 5
 ITEMS = 60
@@ -137,7 +138,7 @@ def test_worker_killed_at_random_instants(tmp_path: Path) -> None:
     assert len(counts) == ITEMS * STEPS
     assert sum(counts.values()) - len(counts) <= kills * IN_FLIGHT // 2
     reader = JournalReader(folder)
-    crashes = [cause for number in range(1, ITEMS + 1) for _, _, cause, _ in reader.all("failures_of_item", number)]
+    crashes = [failure.cause for number in range(1, ITEMS + 1) for failure in reader.failures(number)]
     reader.close()
     assert set(crashes) == {"worker_crash"}
     assert len(crashes) <= kills * IN_FLIGHT // 2
@@ -209,27 +210,27 @@ class Nothing:
 
 
 async def test_a_worker_that_hangs_beyond_the_time_limit_is_killed(tmp_path: Path) -> None:
-    begin = wire.Begin("steps", {"blocks": {"b": 60.0}}, {}, str(tmp_path), 0, item_timeout=0.3)
+    begin = wire.Begin(workload_target("steps"), {"blocks": {"b": 60.0}}, {}, str(tmp_path), 0, item_timeout=0.3)
     executor = ProcessExecutor(begin, "test", Nothing(), Nothing(), workers=1, concurrency=1, grace=0.3)
     began = time.monotonic()
     try:
         await executor.start()
-        hung = await executor.perform(Claim(Item(1, "b", {"position": 0}), 1))
-        assert hung.failure is not None
+        hung = await executor.execute(Claim(Item(1, "b", {"position": 0}), 1))
+        assert isinstance(hung, Failed)
         assert hung.failure.cause is Cause.TIMEOUT
-        assert (await executor.perform(Claim(Item(2, "a", {"position": 1}), 1))).outcome is not None
+        assert isinstance(await executor.execute(Claim(Item(2, "a", {"position": 1}), 1)), Ended)
     finally:
         await executor.close()
     assert time.monotonic() - began < 15
 
 
 async def test_a_worker_that_becomes_ready_gets_all_the_items_it_has_places_for(tmp_path: Path) -> None:
-    begin = wire.Begin("steps", {"delay": 0.5}, {}, str(tmp_path), 0, item_timeout=None)
+    begin = wire.Begin(workload_target("steps"), {"delay": 0.5}, {}, str(tmp_path), 0, item_timeout=None)
     executor = ProcessExecutor(begin, "test", Nothing(), Nothing(), workers=1, concurrency=20)
     ended: list[float] = []
 
     async def perform(number: int) -> None:
-        assert (await executor.perform(Claim(Item(number, str(number), {"position": number}), 1))).outcome is not None
+        assert isinstance(await executor.execute(Claim(Item(number, str(number), {"position": number}), 1)), Ended)
         ended.append(time.monotonic())
 
     try:

@@ -15,16 +15,17 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport, Context, Effect
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.execution import RunResult, create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload
+from manyhands.runs.execution import RunResult, execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload
 
 DONE = Outcome(ItemState.COMPLETED)
 
 
-async def perform(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
+async def perform(folder: Path, workload: ProgramWorkload, *, retry_failed: bool = True, **options: Any) -> RunResult:
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=lambda text: None)
-    return await perform_run(folder, workload, **options)
+    return await execute_run(Opened(folder, workload, retry_failed=retry_failed), **options)
 
 
 class Failing:
@@ -55,7 +56,7 @@ async def test_an_item_is_performed_as_often_as_the_table_says(tmp_path: Path, c
     assert len(program.performed) == FAILURES[cause].performances
     assert result.exit_code == 1
     reader = JournalReader(tmp_path / "run")
-    assert len(reader.all("failures_of_item", 1)) == FAILURES[cause].performances
+    assert len(reader.failures(1)) == FAILURES[cause].performances
     reader.close()
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from manyhands.io.files import remove_asides
+from manyhands.processes.strays import remove_asides
 
 
 def aside(folder: Path, process: int, age: float = 0.0) -> Path:

@@ -19,7 +19,7 @@ from manyhands.core.usage import Usage
 from manyhands.engine.contract import PlannedItem
 from manyhands.engine.journal.records import StepRow, pack
 from manyhands.engine.journal.store import Store
-from manyhands.testing.engine_runs import perform_steps_run, start_steps_run
+from tests.support.engine_runs import perform_steps_run, start_steps_run
 
 
 def make_store(folder: Path, items: int = 1) -> Store:
@@ -52,7 +52,7 @@ async def test_whoever_waits_sees_the_row_on_disk(tmp_path: Path) -> None:
     async def one(item: int) -> None:
         for seq in range(10):
             await store.record(step_row(item, seq))
-            assert len(store.reader.all("recorded_steps", item, 1)) == seq + 1
+            assert len(store.reader.recorded_outputs(item, 1)) == seq + 1
 
     await asyncio.gather(*(one(item) for item in range(1, 21)))
     await store.end("finished")
@@ -84,7 +84,7 @@ async def test_closing_writes_what_is_queued(tmp_path: Path) -> None:
     store.begin()
     store.writer.submit("add_failures", (1, 1, 1.0, "timeout", "too long"))
     await store.end("finished")
-    assert len(store.reader.all("failures_of_item", 1)) == 1
+    assert len(store.reader.failures(1)) == 1
     store.close()
 
 

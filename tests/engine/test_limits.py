@@ -11,14 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport
-from manyhands.engine.limits.shared import AdaptiveLimiter, Budget, SharedLimits
+from manyhands.engine.limits.adaptive import AdaptiveLimiter
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
 
 OK = CallReport()
 LIMITED = CallReport(rate_limited=True)
@@ -280,7 +282,6 @@ async def test_a_waiter_cancelled_in_the_turn_in_which_it_was_served_gives_its_p
         assert limiter.in_flight == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["start", "cancel", "ok", "limited", "wait"]), st.integers(0, 30))))
 def test_places_are_never_lost_or_given_twice(actions: list[tuple[str, int]]) -> None:
     async def scenario() -> None:

@@ -14,9 +14,10 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context
 from manyhands.engine.journal.store import REWRITE, Store
 from manyhands.engine.outputs import repair
-from manyhands.runs.execution import create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload, perform_steps_run
+from manyhands.runs.execution import execute_run
+from manyhands.runs.making import Opened, create_run
 from manyhands.testing.steps_workload import StepsWorkload
+from tests.support.engine_runs import ProgramWorkload, perform_steps_run
 
 SPEC = {"items": 50, "steps": 2, "batch": 20, "execution": {"executor": "local", "concurrency": 5}}
 
@@ -87,7 +88,7 @@ def test_a_rewriting_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
     before = lines(folder)
     store = Store(folder, SystemClock(), print)
     store.set_meta(**{REWRITE: True})
-    store.execute("forget_all_outputs")
+    store._run("forget_all_outputs")
     store.close()
     perform_steps_run(folder, SPEC)
     assert {name: sorted(found) for name, found in lines(folder).items()} == {n: sorted(f) for n, f in before.items()}
@@ -112,7 +113,7 @@ async def test_lines_with_text_that_utf8_can_not_hold_are_written(tmp_path: Path
 
     workload = ProgramWorkload(program, ["a", "b"])
     create_run(tmp_path / "run", "program", workload, version="test", notice=print)
-    result = await perform_run(tmp_path / "run", workload)
+    result = await execute_run(Opened(tmp_path / "run", workload))
     assert result.exit_code == 0
     assert sorted((tmp_path / "run" / "lines.jsonl").read_text().splitlines()) == ["a \ufffd ü", "b \ufffd ü"]
 
@@ -124,6 +125,6 @@ async def test_more_files_than_are_kept_open(tmp_path: Path) -> None:
     workload = ProgramWorkload(program, [str(number) for number in range(300)])
     create_run(tmp_path / "run", "program", workload, version="test", notice=print)
     descriptors = len(os.listdir("/proc/self/fd"))
-    await perform_run(tmp_path / "run", workload)
+    await execute_run(Opened(tmp_path / "run", workload))
     assert [len(found) for found in lines(tmp_path / "run").values()] == [3] * 100
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2

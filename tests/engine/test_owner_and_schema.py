@@ -18,14 +18,15 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError
 from manyhands.core.jsonio import dumps
 from manyhands.engine.journal.database import file_system, file_system_of, queries
+from manyhands.engine.journal.lock import RunLock, is_owned
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.engine.journal.records import pack
-from manyhands.engine.journal.store import RunLock, Store, is_owned
-from manyhands.runs.execution import create_run
+from manyhands.engine.journal.store import Store
 from manyhands.runs.folders import find_runs, open_reader
 from manyhands.runs.ledger import summarise
-from manyhands.testing.engine_runs import make_steps_run, perform_steps_run, start_steps_run
+from manyhands.runs.making import create_run
 from manyhands.testing.steps_workload import StepsWorkload
+from tests.support.engine_runs import make_steps_run, perform_steps_run, start_steps_run
 
 SPEC = {"items": 5, "steps": 2, "execution": {"executor": "local", "concurrency": 5}}
 
@@ -84,8 +85,8 @@ def test_a_journal_of_the_first_schema_is_brought_up_to_date_and_goes_on(tmp_pat
     spec = {**SPEC, "log": str(log)}
     perform_steps_run(tmp_path / "other", {**SPEC, "log": None})
     reader = JournalReader(tmp_path / "other")
-    step = reader.all("steps_of_attempt", 1, 1)[0]
-    (digest,) = [row[3] for row in reader.all("recorded_steps", 1, 1) if row[1] == 0]
+    request = pack(reader.steps(1, 1)[0].request)
+    ((digest, output),) = [row[3:] for row in reader.recorded_outputs(1, 1) if row[1] == 0]
     reader.close()
     folder.mkdir()
     connection = sqlite3.connect(folder / JOURNAL)
@@ -110,7 +111,7 @@ def test_a_journal_of_the_first_schema_is_brought_up_to_date_and_goes_on(tmp_pat
         )
     connection.execute(
         "INSERT INTO steps VALUES (NULL, 1, 1, '', 0, 'count', ?, ?, ?, NULL, 1.0, 2.0)",
-        (digest, step[4], step[5]),
+        (digest, request, output),
     )
     connection.commit()
     connection.close()

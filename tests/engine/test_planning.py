@@ -16,8 +16,9 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context, PlannedItem
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
-from manyhands.runs.execution import create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload, perform_steps_run, start_steps_run
+from manyhands.runs.execution import execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload, perform_steps_run, start_steps_run
 
 
 class Recorder:
@@ -35,7 +36,7 @@ async def perform(folder: Path, workload: ProgramWorkload, notices: list[str] | 
     notice = (notices if notices is not None else []).append
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=notice)
-    return await perform_run(folder, workload, notice=notice)
+    return await execute_run(Opened(folder, workload), notice=notice)
 
 
 def lines(folder: Path) -> list[str]:

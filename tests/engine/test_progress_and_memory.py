@@ -7,16 +7,19 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import Context, Item
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.engine.scheduler import MOST_UNSETTLED
+from manyhands.engine.scheduler import MAX_UNSETTLED
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import Progress, create_run, perform_run
+from manyhands.runs.execution import execute_run
 from manyhands.runs.ledger import ledger, summarise
-from manyhands.testing.engine_runs import ProgramWorkload, make_steps_run, perform_steps_run
+from manyhands.runs.making import Opened, create_run
+from manyhands.runs.progress import Progress
+from tests.support.engine_runs import ProgramWorkload, make_steps_run, perform_steps_run
 
 
 def test_the_states_always_sum_to_the_items(tmp_path: Path) -> None:
@@ -42,8 +45,9 @@ def test_the_states_always_sum_to_the_items(tmp_path: Path) -> None:
     assert {sum(counts.values()) for counts in samples} == {3000}
     assert all(ledger(counts)["items"] == 3000 for counts in samples)
     assert any(0 < counts.get(("completed", ""), 0) < 3000 for counts in samples)
+    counted = dict[str, Any](result.ledger)
     states = ("completed", "discarded", "failed", "cancelled", "pending")
-    assert sum(result.ledger[state] for state in states) == result.ledger["items"] == 3000
+    assert sum(counted[state] for state in states) == counted["items"] == 3000
     assert result.ledger["by_cause"] == {"failed": {"invalid_output": 300}}
 
 
@@ -55,9 +59,8 @@ async def test_progress_is_told_from_beginning_to_end(tmp_path: Path) -> None:
 
     workload = ProgramWorkload(program, [str(n) for n in range(10)])
     create_run(tmp_path / "run", "program", workload, version="test", notice=print)
-    await perform_run(
-        tmp_path / "run",
-        workload,
+    await execute_run(
+        Opened(tmp_path / "run", workload),
         on_progress=told.append,
         on_outcome=lambda item, outcome: ended.append((item, outcome)),
     )
@@ -81,11 +84,11 @@ async def test_items_without_a_step_wait_for_their_commits_too(tmp_path: Path) -
         nonlocal settled
         settled += 1
 
-    workload = ProgramWorkload(program, [str(number) for number in range(3 * MOST_UNSETTLED)])
+    workload = ProgramWorkload(program, [str(number) for number in range(3 * MAX_UNSETTLED)])
     create_run(tmp_path / "run", "program", workload, version="test", notice=print)
-    result = await perform_run(tmp_path / "run", workload, on_outcome=end)
-    assert result.ledger["completed"] == performed == settled == 3 * MOST_UNSETTLED
-    assert most <= MOST_UNSETTLED + 1
+    result = await execute_run(Opened(tmp_path / "run", workload), on_outcome=end)
+    assert result.ledger["completed"] == performed == settled == 3 * MAX_UNSETTLED
+    assert most <= MAX_UNSETTLED + 1
 
 
 def test_usage_and_time_add_up_over_sessions(tmp_path: Path) -> None:
@@ -97,14 +100,16 @@ def test_usage_and_time_add_up_over_sessions(tmp_path: Path) -> None:
     assert second.summary["working_seconds"] >= first.summary["working_seconds"]
     reader = JournalReader(tmp_path / "run")
     assert reader.usage() == Usage(calls=30, input_tokens=300, output_tokens=30)
-    assert summarise(reader)["last_session"]["ending"] == "finished"
+    last = summarise(reader)["last_session"]
+    assert last is not None
+    assert last["ending"] == "finished"
     reader.close()
 
 
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from manyhands.testing.engine_runs import perform_steps_run
+from tests.support.engine_runs import perform_steps_run
 spec = {"items": int(sys.argv[2]), "steps": 1, "execution": {"executor": "local", "concurrency": 100}, "batch": 1000}
 assert perform_steps_run(Path(sys.argv[1]), spec).exit_code == 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -122,7 +127,7 @@ def test_memory_does_not_grow_with_the_number_of_items(tmp_path: Path) -> None:
 def test_a_finished_run_of_many_items_is_opened_fast(tmp_path: Path) -> None:
     spec = {"items": 20_000, "steps": 0, "lines": False, "execution": {"executor": "local", "concurrency": 200}}
     workload = make_steps_run(tmp_path / "run", spec)
-    run_on_loop(perform_run(tmp_path / "run", workload))
+    run_on_loop(execute_run(Opened(tmp_path / "run", workload)))
     began = time.process_time()
-    assert run_on_loop(perform_run(tmp_path / "run", workload)).done
+    assert run_on_loop(execute_run(Opened(tmp_path / "run", workload))).done
     assert time.process_time() - began < 0.5

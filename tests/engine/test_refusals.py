@@ -14,9 +14,10 @@ from manyhands.core.text import shape
 from manyhands.core.usage import Reserve
 from manyhands.engine.contract import CallReport, Context
 from manyhands.engine.discards import nothing_kept
-from manyhands.engine.limits.shared import MOST, Refusals
-from manyhands.runs.execution import RunResult, create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload
+from manyhands.engine.limits.shared import MAX_REFUSALS, Refusals
+from manyhands.runs.execution import RunResult, execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload
 
 Answer = Callable[[Context], str | None]
 
@@ -42,7 +43,7 @@ async def performed(folder: Path, program: Callable[..., object], items: int, **
     workload = ProgramWorkload(program, map(str, range(items)), **execution)  # type: ignore[arg-type]
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=lambda text: None)
-    return await perform_run(folder, workload, retry_failed=False)
+    return await execute_run(Opened(folder, workload, retry_failed=False))
 
 
 @pytest.mark.parametrize("cause", [Cause.MODEL_REFUSED, Cause.GRADER_ERROR, Cause.TARGET_ERROR])
@@ -54,7 +55,7 @@ async def test_twenty_refusals_stop_the_run_and_use_up_nothing(tmp_path: Path, c
         return f"HTTP 404: no such model (request req_{len(asked):04}abcdef)"
 
     result = await performed(tmp_path / "r", asking(refuse, cause), 100, concurrency=3)
-    assert MOST <= len(asked) <= MOST + 3
+    assert MAX_REFUSALS <= len(asked) <= MAX_REFUSALS + 3
     assert (result.exit_code, result.ledger["pending"], result.ledger["failed"]) == (1, 100, 0)
     assert "HTTP 404: no such model" in (result.stopped or "")
     assert [note for note in result.notes if "refused" in note] == [
@@ -65,8 +66,8 @@ async def test_twenty_refusals_stop_the_run_and_use_up_nothing(tmp_path: Path, c
 
 
 async def test_a_few_items_that_are_all_refused_fail(tmp_path: Path) -> None:
-    result = await performed(tmp_path / "r", asking(lambda context: "no such model"), MOST - 1)
-    assert (result.exit_code, result.stopped, result.ledger["failed"]) == (1, None, MOST - 1)
+    result = await performed(tmp_path / "r", asking(lambda context: "no such model"), MAX_REFUSALS - 1)
+    assert (result.exit_code, result.stopped, result.ledger["failed"]) == (1, None, MAX_REFUSALS - 1)
 
 
 async def test_where_failures_are_counted_each_counts_at_once(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ async def test_where_failures_are_counted_each_counts_at_once(tmp_path: Path) ->
         return "two have failed" if len(failed) == 2 else None
 
     program = asking(lambda context: "no such model")
-    result = await performed(tmp_path / "r", program, 50, concurrency=1, stops=stops, counts_failures=True)
+    result = await performed(tmp_path / "r", program, 50, concurrency=1, stop_reason=stops, counts_failures=True)
     assert (result.stopped, result.ledger["failed"], result.ledger["pending"]) == ("two have failed", 2, 48)
 
 
@@ -106,10 +107,10 @@ async def test_many_items_of_their_own_fault_keep_no_others_from_being_answered(
 
     for session in (1, 2):
         result = await performed(tmp_path / "r", asking(some), 100, concurrency=1)
-        assert (result.ledger["pending"], len(asked)) == (100, session * MOST)
+        assert (result.ledger["pending"], len(asked)) == (100, session * MAX_REFUSALS)
     result = await performed(tmp_path / "r", asking(some), 100, concurrency=1)
     assert (result.stopped, result.ledger["failed"], result.ledger["completed"]) == (None, 50, 50)
-    assert asked == [*range(100), *range(2 * MOST)]
+    assert asked == [*range(100), *range(2 * MAX_REFUSALS)]
 
 
 async def test_refused_items_end_before_those_that_wait_for_them(tmp_path: Path) -> None:
@@ -131,9 +132,9 @@ async def test_refused_items_end_before_those_that_wait_for_them(tmp_path: Path)
         asking(lambda context: "no such model"),
         3,
         concurrency=3,
-        holds=lambda item: item.key != "0" and not ended,
+        must_wait=lambda item: item.key != "0" and not ended,
         freed=taken,
-        stops=stops,
+        stop_reason=stops,
     )
     assert (result.ledger["failed"], result.stopped) == (3, None)
 
@@ -149,7 +150,7 @@ async def test_different_refusals_are_counted_apart(tmp_path: Path) -> None:
 
 def test_an_answer_of_another_model_ends_no_streak() -> None:
     refusals = Refusals()
-    for number in range(MOST):
+    for number in range(MAX_REFUSALS):
         assert refusals.reason is None
         refusals.refused("m", f"HTTP 400: unknown parameter 'x' at 0x{number:08x}")
     assert refusals.reason is not None
@@ -167,7 +168,7 @@ async def test_a_notice_that_breaks_stops_the_run(tmp_path: Path) -> None:
         raise RuntimeError("broken notice")
 
     with pytest.raises(RuntimeError, match="broken notice"):
-        await perform_run(tmp_path / "r", workload, notice=broken)
+        await execute_run(Opened(tmp_path / "r", workload), notice=broken)
 
 
 @pytest.mark.parametrize(

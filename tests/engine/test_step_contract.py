@@ -15,8 +15,9 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import Context, Effect
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.execution import Controls, RunResult, create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload
+from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload
 
 DONE = Outcome(ItemState.COMPLETED)
 
@@ -45,7 +46,7 @@ def make(folder: Path, workload: ProgramWorkload) -> None:
 async def perform(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
     if not folder.exists():
         make(folder, workload)
-    return await perform_run(folder, workload, **options)
+    return await execute_run(Opened(folder, workload), **options)
 
 
 def steps_of(folder: Path, item: int = 1, attempt: int = 1) -> list[tuple[str, int, str, Any]]:
@@ -75,7 +76,7 @@ async def test_a_recorded_step_is_replayed_without_its_effect(tmp_path: Path) ->
     world, seen = World(), []
 
     async def steps(context: Context) -> None:
-        seen.append((context.replaying, context.resumed, context.place))
+        seen.append((context.replaying, context.resumed, context.address))
         seen.append(await context.step("draw", {"a": 1}, world.effect("draw", {"value": [1, "ü", None]})))
 
     workload = ProgramWorkload(failing_once(steps))
@@ -104,10 +105,10 @@ async def test_a_changed_request_starts_a_fresh_attempt_and_keeps_the_old_one(tm
     assert [output for *_, output in steps_of(tmp_path / "run", attempt=1)] == [0, "old"]
     assert [output for *_, output in steps_of(tmp_path / "run", attempt=2)] == [0, "new"]
     reader = JournalReader(tmp_path / "run")
-    attempts = reader.all("attempts_of_item", 1)
+    attempts = reader.attempts(1)
     reader.close()
-    assert [number for number, _, _ in attempts] == [1]
-    assert "another request" in attempts[0][2]
+    assert [each.attempt for each in attempts] == [1]
+    assert "another request" in attempts[0].reason
 
 
 async def test_divergence_can_stop_the_run_instead(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context, Effect
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.execution import Controls, Progress, RunResult, create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload, make_steps_run
+from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.runs.making import Opened, create_run
+from manyhands.runs.progress import Progress
+from tests.support.engine_runs import ProgramWorkload, make_steps_run
 
 
 class Calls:
@@ -44,7 +46,7 @@ class Calls:
 def recorded_steps(folder: Path) -> int:
     reader = JournalReader(folder)
     try:
-        return sum(len(reader.all("recorded_steps", row.number, row.attempt)) for row in reader.items())
+        return sum(len(reader.recorded_outputs(row.number, row.attempt)) for row in reader.items())
     finally:
         reader.close()
 
@@ -52,7 +54,7 @@ def recorded_steps(folder: Path) -> int:
 async def perform(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=lambda text: None)
-    return await perform_run(folder, workload, **options)
+    return await execute_run(Opened(folder, workload), **options)
 
 
 async def test_a_stop_finishes_the_steps_in_flight_and_begins_nothing(tmp_path: Path) -> None:
@@ -65,7 +67,9 @@ async def test_a_stop_finishes_the_steps_in_flight_and_begins_nothing(tmp_path: 
     result = await running
     assert (program.begun, program.ended, recorded_steps(tmp_path / "run")) == (10, 10, 10)
     assert (result.ledger["pending"], result.interrupted, result.exit_code) == (30, True, 130)
-    assert result.summary["last_session"]["ending"] == "stopped: interrupted"
+    last = result.summary["last_session"]
+    assert last is not None
+    assert last["ending"] == "stopped: interrupted"
     result = await perform(tmp_path / "run", workload)
     assert (result.exit_code, program.begun) == (0, 90)
 
@@ -130,7 +134,7 @@ async def test_a_stop_of_worker_processes(tmp_path: Path, stops: int) -> None:
     execution = {"executor": "processes", "workers": 2, "concurrency": 3}
     spec = {"items": 20, "steps": 5, "delay": 0.1, "log": str(log), "execution": execution}
     workload = make_steps_run(tmp_path / "run", spec)
-    running = asyncio.create_task(perform_run(tmp_path / "run", workload, controls=controls))
+    running = asyncio.create_task(execute_run(Opened(tmp_path / "run", workload), controls=controls))
     while not log.exists():
         await asyncio.sleep(0.01)
     for _ in range(stops):
@@ -144,7 +148,9 @@ async def test_a_stop_of_worker_processes(tmp_path: Path, stops: int) -> None:
     if stops == 1:
         assert recorded_steps(tmp_path / "run") == performed
     spec["delay"] = 0
-    assert (await perform_run(tmp_path / "run", make_steps_run(tmp_path / "run", spec))).ledger["completed"] == 20
+    assert (await execute_run(Opened(tmp_path / "run", make_steps_run(tmp_path / "run", spec)))).ledger[
+        "completed"
+    ] == 20
     assert len(log.read_text().split()) <= 100 + (6 if stops == 2 else 0)
 
 

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport
-from manyhands.engine.limits.shared import Budget, SharedLimits
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.limits.waits import LINE_SECONDS, Wait, WaitLines, long_waits
 
 

@@ -15,7 +15,7 @@ from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.attempt import Claim, Performed
+from manyhands.engine.attempt import Claim, Diverged, Ended, Failed, NeedsFreshAttempt, Stopped
 from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
@@ -41,16 +41,16 @@ async def channels() -> AsyncIterator[tuple[wire.Channel, wire.Channel]]:
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Perform(1, Claim(Item(5, "row-5", PAYLOAD), 2)),
-        wire.Perform(1, Claim(Item(5, "row-5", PAYLOAD), 2, (("", 0, "model", b"\x00", b"out"),), alone=True)),
+        wire.Execute(1, Claim(Item(5, "row-5", PAYLOAD), 2)),
+        wire.Execute(1, Claim(Item(5, "row-5", PAYLOAD), 2, (("", 0, "model", b"\x00", b"out"),), alone=True)),
         wire.Record(9, step()),
         wire.Record(9, step(Usage(calls=1, cost=0.25))),
-        wire.Done(3, Performed(Outcome(ItemState.COMPLETED, {"result": PAYLOAD}, ("batch_0.jsonl", "line")))),
-        wire.Done(3, Performed(Outcome(ItemState.DISCARDED, reason="no_reasoning", message="said nothing"))),
-        wire.Done(3, Performed(Outcome(ItemState.FAILED, {"a": 1}, cause=Cause.TIMEOUT, message="too long"))),
-        wire.Done(3, Performed(fresh_attempt="gone")),
-        wire.Done(3, Performed(divergence="step /0")),
-        wire.Done(3, Performed(interrupted=True)),
+        wire.Done(3, Ended(Outcome(ItemState.COMPLETED, {"result": PAYLOAD}, ("batch_0.jsonl", "line")))),
+        wire.Done(3, Ended(Outcome(ItemState.DISCARDED, reason="no_reasoning", message="said nothing"))),
+        wire.Done(3, Ended(Outcome(ItemState.FAILED, {"a": 1}, cause=Cause.TIMEOUT, message="too long"))),
+        wire.Done(3, NeedsFreshAttempt("gone")),
+        wire.Done(3, Diverged("step /0")),
+        wire.Done(3, Stopped()),
         wire.Granted(4, permit=6),
         wire.Release(4, CallReport(Usage(calls=1), rate_limited=True)),
     ],
@@ -72,18 +72,19 @@ async def test_no_usage_stays_what_is_not_even_recorded() -> None:
 async def test_failures_and_errors_arrive() -> None:
     failure = ItemError(Cause.RATE_LIMIT, "slow down", retry_after=3.0, record={"last": 1})
     async with channels() as (here, there):
-        here.send(wire.Done(3, Performed(failure=failure, shared_crash=True)))
+        here.send(wire.Done(3, Failed(failure, shared_crash=True)))
         here.send(wire.Done(4, None, StorageError("disk full")))
         here.send(wire.Granted(5, error=StorageError("disk full")))
         first, second, third = [await there.receive() for _ in range(3)]
-    found = first.performed.failure
+    assert isinstance(first.result, Failed)
+    found = first.result.failure
     assert (found.cause, found.message, found.retry_after, found.record) == (
         Cause.RATE_LIMIT,
         "slow down",
         3.0,
         {"last": 1},
     )
-    assert first.performed.shared_crash
+    assert first.result.shared_crash
     assert [type(second.error), str(second.error)] == [StorageError, "disk full"]
     assert [type(third.error), str(third.error)] == [StorageError, "disk full"]
 
@@ -114,7 +115,7 @@ async def test_what_can_not_be_sent_is_refused_at_once_and_harms_nothing_else() 
     async with channels() as (here, there):
         here.send(wire.Granted(1))
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
-            here.send(wire.Done(2, Performed(Outcome(ItemState.COMPLETED, {"result": lambda: None}))))
+            here.send(wire.Done(2, Ended(Outcome(ItemState.COMPLETED, {"result": lambda: None}))))
         here.send(wire.Granted(3))
         assert [await there.receive(), await there.receive()] == [wire.Granted(1), wire.Granted(3)]
 

@@ -11,8 +11,9 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context, Item
-from manyhands.runs.execution import create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload
+from manyhands.runs.execution import execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,9 @@ async def test_a_workload_may_say_how_often_a_failure_is_tried(
         assert (item.key, failure.cause) == ("bad", cause)
         return own
 
-    workload = ProgramWorkload(program, ("good", "bad"), tries=tries)
+    workload = ProgramWorkload(program, ("good", "bad"), max_attempts_of=tries)
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
-    result = await perform_run(tmp_path / "r", workload)
+    result = await execute_run(Opened(tmp_path / "r", workload))
     assert performed == {"good": 1, "bad": often}
     assert (result.ledger["completed"], result.ledger["failed"]) == (1, 1)
 
@@ -50,12 +51,12 @@ async def test_the_end_of_an_item_may_stop_the_run_before_the_next_one_begins(tm
     def stops(item: Item, outcome: Outcome) -> str | None:
         return f"{item.key} was the last" if item.key == "b" else None
 
-    workload = ProgramWorkload(program, "abcd", concurrency=1, stops=stops)
+    workload = ProgramWorkload(program, "abcd", concurrency=1, stop_reason=stops)
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
-    result = await perform_run(tmp_path / "r", workload)
+    result = await execute_run(Opened(tmp_path / "r", workload))
     assert performed == ["a", "b"]
     assert (result.stopped, result.ledger["pending"], result.interrupted) == ("b was the last", 2, False)
-    assert (await perform_run(tmp_path / "r", workload)).ledger["completed"] == 4
+    assert (await execute_run(Opened(tmp_path / "r", workload))).ledger["completed"] == 4
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -85,9 +86,9 @@ async def test_items_that_are_held_take_no_slot_until_they_are_freed(tmp_path: P
     def freed() -> list[int]:
         return [waiting.pop(key) for key in list(waiting) if key in ended]
 
-    workload = ProgramWorkload(program, "wxyaz", concurrency=slots, holds=holds, stops=stops, freed=freed)
+    workload = ProgramWorkload(program, "wxyaz", concurrency=slots, must_wait=holds, stop_reason=stops, freed=freed)
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
-    result = await perform_run(tmp_path / "r", workload)
+    result = await execute_run(Opened(tmp_path / "r", workload))
     assert sorted(performed[:2]) == ["a", "z"]
     assert performed[2:] == ["z", "y", "x", "w"]
     assert result.ledger["completed"] == 5
@@ -97,7 +98,7 @@ async def test_items_that_are_never_freed_stay_pending_and_the_run_ends(tmp_path
     async def program(context: Context) -> Outcome:
         return Outcome(ItemState.COMPLETED)
 
-    workload = ProgramWorkload(program, "ab", holds=lambda item: item.key == "a", freed=lambda: ())
+    workload = ProgramWorkload(program, "ab", must_wait=lambda item: item.key == "a", freed=lambda: ())
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
-    result = await perform_run(tmp_path / "r", workload)
+    result = await execute_run(Opened(tmp_path / "r", workload))
     assert (result.ledger["completed"], result.ledger["pending"]) == (1, 1)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.forked import forked_runners
-from manyhands.testing.handover.sitecustomize import ADDRESS, RUNNER
-from manyhands.testing.job_folders import FUNCTION, JobFolder
+from tests.support.forked import forked_runners
+from tests.support.handover.sitecustomize import ADDRESS, RUNNER
+from tests.support.job_folders import FUNCTION, JobFolder
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def command_of_a_runner(folder: JobFolder) -> str:
 
 
 def test_a_runner_is_forked(folder: JobFolder) -> None:
-    assert "manyhands.testing.forked" in command_of_a_runner(folder)
+    assert "tests.support.forked" in command_of_a_runner(folder)
 
 
 def test_without_a_server_a_runner_starts_by_itself(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:

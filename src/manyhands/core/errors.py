@@ -13,11 +13,9 @@ ManyhandsError
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from manyhands.core.failures import Cause
-from manyhands.core.redaction import KNOWN
 
 
 class ManyhandsError(Exception):
@@ -82,17 +80,3 @@ def _rebuild(
     cls: type[ItemError], cause: Cause, message: str, retry_after: float | None, record: dict[str, Any]
 ) -> ItemError:
     return cls(cause, message, retry_after=retry_after, record=record)
-
-
-def describe(error: BaseException) -> str:
-    """An unexpected exception in one line: its type, its message, and where in the code it was raised."""
-    place = ""
-    trace = (
-        None if isinstance(error, SyntaxError) else error.__traceback__
-    )  # a SyntaxError's message names its own place
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith("<frozen "):  # Python's own importing
-            place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {' '.join(KNOWN.text(str(error)).split())}"[:500] + place

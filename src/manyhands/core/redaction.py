@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from html.entities import html5
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from manyhands.core.jsonio import Json, compact_line, dumps, line, loads
@@ -314,3 +315,17 @@ def _as_url(character: str) -> str:
 def _hex(code: int, digits: int = 1) -> str:
     """A number in hexadecimal digits of either case."""
     return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in f"{code:0{digits}x}")
+
+
+def describe(error: BaseException) -> str:
+    """An unexpected exception in one line: its type, its message, and where in the code it was raised."""
+    place = ""
+    trace = (
+        None if isinstance(error, SyntaxError) else error.__traceback__
+    )  # a SyntaxError's message names its own place
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith("<frozen "):  # Python's own importing
+            place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {' '.join(KNOWN.text(str(error)).split())}"[:500] + place

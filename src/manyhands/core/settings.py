@@ -105,8 +105,8 @@ class Settings(BaseModel):
 
 
 def changed_settings(old: Settings, new: Settings) -> list[tuple[str, Any, Any]]:
-    """Settings that make it another run: name, old value, new value."""
-    names = (name for name in type(new).model_fields if new.about(name).identity)
+    """Settings that make it another run, in the order of the help: name, old value, new value."""
+    names = (name for name in new.in_order() if new.about(name).identity)
     return [
         (name, getattr(old, name), getattr(new, name)) for name in names if getattr(old, name) != getattr(new, name)
     ]
@@ -129,21 +129,27 @@ def problems(settings: type[Settings], error: ValidationError, spell: Callable[[
 def _problem(settings: type[Settings], detail: Mapping[str, Any], spell: Callable[[str], str]) -> str:
     place = detail["loc"]
     if not place:
-        return _plain(detail)
+        return plain_problem(detail)
     name = str(place[0])
     if detail["type"] == "extra_forbidden":
         return f"unknown setting {spell(name)}{suggestion(name, settings.model_fields, spell)}"
     if detail["type"] == "missing":
         return f"{spell(name)} is required"
     got = "" if settings.about(name).secret else f", not {shown(detail['input'])}"
-    return f"{spell(name)} {_plain(detail)}{got}"
+    return f"{spell(name)} {plain_problem(detail)}{got}"
 
 
-def _plain(detail: Mapping[str, Any]) -> str:
-    if detail["type"] == "value_error":
-        return str(detail["ctx"]["error"])
-    if detail["type"] == "literal_error":
-        return f"must be {detail['ctx']['expected']}"
+def plain_problem(detail: Mapping[str, Any]) -> str:
+    """What pydantic finds wrong with a value, in plain words. ``detail``: one of ``ValidationError.errors()``."""
+    match detail["type"]:
+        case "value_error":
+            return str(detail["ctx"]["error"])
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "must be a mapping"
+        case "list_type" | "tuple_type":
+            return "must be a list"
+        case "string_type":
+            return "must be text"
     return str(detail["msg"]).replace("Input should be", "must be")
 
 

@@ -138,6 +138,15 @@ def shorten(text: str, limit: int) -> str:
     return text[:head] + note + text[len(text) - tail :]
 
 
+def beginning_and_end(text: str, limit: int) -> str:
+    """A text on one line: if it is longer than ``limit`` characters, two thirds of them from its beginning and one from its end."""
+    text = without_surrogates(" ".join(text.split()))
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    return f"{text[: limit - tail - 3]} … {text[-tail:]}"
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """The name most like the given one, or None if none is much like it."""
     found = closest(name, names, cutoff=0.5)

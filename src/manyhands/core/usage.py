@@ -3,7 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, TypedDict
+
+
+class TokenFigures(TypedDict):
+    """What calls used, in an output file."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """Input tokens that the endpoint had in its cache."""
+    cache_write_tokens: int
+    reasoning_tokens: int
+    """Output tokens that were reasoning."""
+    unpriced_calls: int
+    """Calls whose price is unknown, and which the cost leaves out."""
+    simulated_calls: int
+    """Calls that a simulated model answered."""
+
+
+class UsageFigures(TokenFigures):
+    """What calls used and cost, in an output file."""
+
+    cost: float
+    """US dollars."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Performing one item: steps recorded, recorded steps replayed, every way of ending named."""
+"""One attempt at an item: steps recorded, recorded steps replayed, every way of ending named."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from typing import Protocol, TypeVar
 
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed, derived_random, digest
-from manyhands.core.errors import Divergence, Interrupted, ItemError, ManyhandsError, StorageError, UserError, describe
+from manyhands.core.errors import Divergence, Interrupted, ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import Outcome
-from manyhands.core.redaction import KNOWN
+from manyhands.core.redaction import KNOWN, describe
 from manyhands.core.usage import ZERO, plausible
 from manyhands.engine.contract import Context, Effect, Item, Limits, Workload
-from manyhands.engine.journal.records import StepRow, pack, unpack
+from manyhands.engine.journal.records import RecordedOutput, StepRow, pack, unpack
+from manyhands.engine.workspaces import WORKSPACES, workspace_of
 from manyhands.io.files import is_full, make_private
 
 ROOT_SCOPE = ""
-WORKSPACES = "workspaces"
-KEEP = "keep"
-"""A file of this name in an attempt's folder: whoever made it wants the folder to stay when the item has ended."""
 LAST_STEPS_SECONDS = 120.0
-"""How long the end of a performance waits for steps that are still in flight (a branch failed while another one was calling)."""
+"""How long the end of an attempt waits for steps that are still in flight (a branch failed while another one was calling)."""
 _inside_effect: ContextVar[bool] = ContextVar("manyhands_inside_effect", default=False)
 _Kind = TypeVar("_Kind", bound=BaseException)
 _Broken = TypeVar("_Broken", bound=Exception)
 
 
 class Journal(Protocol):
-    """Where a performance records its steps."""
+    """Where an attempt records its steps."""
 
     def record(self, row: StepRow) -> Awaitable[None]:
         """Done when the step is durable."""
@@ -44,27 +42,53 @@ class Journal(Protocol):
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Claim:
-    """An item to be performed. ``recorded`` are its attempt's steps: (scope, seq, kind, digest, packed output)."""
+    """An item to be executed."""
 
     item: Item
     attempt: int
-    recorded: tuple[tuple[str, int, str, bytes, bytes], ...] = ()
+    recorded: tuple[RecordedOutput, ...] = ()
+    """The steps of the attempt that the journal holds."""
     alone: bool = False
-    """Perform it in a process where nothing else is performed meanwhile: it is suspected of killing its process."""
+    """Execute it in a process where nothing else is executed meanwhile: it is suspected of killing its process."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
-class Performed:
-    """How one performance of an item came out: exactly one of the four is set (``interrupted``: it stopped on request and is to be
-    continued some other time)."""
+class Ended:
+    """The item has ended."""
 
-    outcome: Outcome | None = None
-    failure: ItemError | None = None
-    fresh_attempt: str | None = None
-    divergence: str | None = None
-    interrupted: bool = False
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class Failed:
+    """The attempt failed. What follows, the failure table says."""
+
+    failure: ItemError
     shared_crash: bool = False
-    """With a failure of cause ``worker_crash``: other items were in the process too, so that any of them may be to blame."""
+    """With the cause ``worker_crash``: other items were in the process too, so that any of them may be to blame."""
+
+
+@dataclass(slots=True)
+class NeedsFreshAttempt:
+    """The attempt can't go on, as its world is gone."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Diverged:
+    """The recorded steps do not fit what the workload does now."""
+
+    detail: str
+
+
+@dataclass(slots=True)
+class Stopped:
+    """It stopped on request, and is to be continued some other time."""
+
+
+AttemptResult = Ended | Failed | NeedsFreshAttempt | Diverged | Stopped
+"""What one execution of an attempt came to."""
 
 
 class NewAttemptNeeded(ManyhandsError):
@@ -72,12 +96,12 @@ class NewAttemptNeeded(ManyhandsError):
 
 
 class UnrecordedStep(ManyhandsError):
-    """A performance from the journal alone came to a step that the journal does not hold."""
+    """An attempt that is replayed from the journal alone came to a step that the journal does not hold."""
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What all performances in one process share."""
+class AttemptSettings:
+    """What all attempts in one process share."""
 
     journal: Journal
     limits: Limits
@@ -86,25 +110,30 @@ class Surroundings:
     folder: Path
     """The run folder."""
     stopping: bool = False
+    """No further step may begin."""
     replay_only: bool = False
+    """Nothing may happen outside: a step that is not recorded raises UnrecordedStep."""
 
 
-class ItemContext:
-    """The Context of one performance (or one scope of it)."""
+class AttemptContext:
+    """The Context of one attempt, or of one scope of it."""
 
-    __slots__ = ("_claim", "_next", "_performance", "_scope", "_surroundings")
+    __slots__ = ("_claim", "_next", "_scope", "_settings", "_state")
 
-    def __init__(self, surroundings: Surroundings, claim: Claim, performance: _Performance, scope: str) -> None:
-        self._surroundings = surroundings
+    def __init__(
+        self, settings: AttemptSettings, claim: Claim, state: AttemptState | None = None, scope: str = ROOT_SCOPE
+    ) -> None:
+        """``state``: what the scopes of the attempt share (None: this is its first)."""
+        self._settings = settings
         self._claim = claim
-        self._performance = performance
+        self._state = state or AttemptState(claim)
         self._scope = scope
         self._next = 0
 
     @property
-    def performance(self) -> _Performance:
+    def state(self) -> AttemptState:
         """What the scopes share; for the engine."""
-        return self._performance
+        return self._state
 
     @property
     def item(self) -> Item:
@@ -116,73 +145,75 @@ class ItemContext:
 
     @property
     def clock(self) -> Clock:
-        return self._surroundings.clock
+        return self._settings.clock
 
     @property
     def limits(self) -> Limits:
-        return self._surroundings.limits
+        return self._settings.limits
 
     @property
     def workspace(self) -> Path:
         try:
-            make_private(self._surroundings.folder / WORKSPACES)
+            make_private(self._settings.folder / WORKSPACES)
         except OSError as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't make the folder of workspaces: {error.strerror}") from error
-        return workspace_of(self._surroundings.folder, self._claim.item.number, self._claim.attempt)
+        return workspace_of(self._settings.folder, self._claim.item.number, self._claim.attempt)
 
     @property
     def replaying(self) -> bool:
-        return (self._scope, self._next) in self._performance.recorded
+        return (self._scope, self._next) in self._state.recorded
 
     @property
     def resumed(self) -> bool:
         return bool(self._claim.recorded)
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return f"{self._scope}/{self._next}"
 
     async def step(self, kind: str, request: Json, effect: Callable[[], Awaitable[Effect]]) -> Json:
         seq = self._next
         self._next = seq + 1
-        request = KNOWN.json(request)  # as it is recorded, whatever the key is when it is performed again
+        request = KNOWN.json(request)  # as it is recorded, whatever the key is when it is replayed
         identity = digest(kind, request)
-        performance = self._performance
-        recorded = performance.recorded.get((self._scope, seq))
+        state = self._state
+        recorded = state.recorded.get((self._scope, seq))
         if recorded is not None:
             return self._replayed(seq, kind, identity, recorded)
-        if self._surroundings.replay_only:
-            raise performance.broken_by(UnrecordedStep(f"step {self._scope}/{seq} ({kind}) is not in the journal"))
-        if self._surroundings.stopping or performance.ended:
-            await (
-                performance.quiet()
-            )  # an exception in one branch often cancels the others, whose calls are to be recorded first
-            raise performance.broken_by(Interrupted())
-        performance.in_flight += 1
+        if self._settings.replay_only:
+            raise state.broken_by(UnrecordedStep(f"step {self._scope}/{seq} ({kind}) is not in the journal"))
+        if self._settings.stopping or state.ended:
+            # An exception in one branch often cancels the others, whose calls are to be recorded first.
+            await state.quiet()
+            raise state.broken_by(Interrupted())
+        state.in_flight += 1
         try:
             return await self._take(seq, kind, identity, request, effect)
         finally:
-            performance.step_ended()
+            state.step_ended()
 
     def scope(self, name: str) -> Context:
         full = without_surrogates(f"{self._scope}/{name}" if self._scope else name)
-        self._performance.open_scope(full)
-        return ItemContext(self._surroundings, self._claim, self._performance, full)
+        self._state.open_scope(full)
+        return self._branch(full)
 
     def random(self, purpose: str) -> Random:
-        return derived_random(self._surroundings.seed, self._claim.item.key, purpose)
+        return derived_random(self._settings.seed, self._claim.item.key, purpose)
 
     def seed(self, purpose: str) -> int:
-        return derive_seed(self._surroundings.seed, self._claim.item.key, purpose)
+        return derive_seed(self._settings.seed, self._claim.item.key, purpose)
 
     def new_attempt_needed(self, reason: str) -> Exception:
         return NewAttemptNeeded(reason)
 
+    def _branch(self, scope: str) -> AttemptContext:
+        return AttemptContext(self._settings, self._claim, self._state, scope)
+
     async def _take(
         self, seq: int, kind: str, identity: bytes, request: Json, effect: Callable[[], Awaitable[Effect]]
     ) -> Json:
-        """Perform a step's effect and record it."""
-        clock = self._surroundings.clock
+        """Have a step's effect, and record it."""
+        clock = self._settings.clock
         started = clock.now()
         token = _inside_effect.set(True)
         try:
@@ -190,7 +221,7 @@ class ItemContext:
             output = KNOWN.json(result.output)  # nobody sees now what a replay would not give him
         finally:
             _inside_effect.reset(token)
-        if self._performance.abandoned:
+        if self._state.abandoned:
             raise Interrupted
         row = StepRow(
             self._claim.item.number,
@@ -205,20 +236,20 @@ class ItemContext:
             started,
             clock.now(),
         )
-        await self._surroundings.journal.record(row)
+        await self._settings.journal.record(row)
         return output
 
     def _replayed(self, seq: int, kind: str, identity: bytes, recorded: tuple[str, bytes, bytes]) -> Json:
         recorded_kind, recorded_identity, output = recorded
         if recorded_identity != identity:
             detail = " with another request" * (kind == recorded_kind)
-            raise self._performance.broken_by(Divergence(self._scope, seq, recorded_kind, kind, detail))
-        self._performance.replayed.add((self._scope, seq))
+            raise self._state.broken_by(Divergence(self._scope, seq, recorded_kind, kind, detail))
+        self._state.replayed.add((self._scope, seq))
         return unpack(output)
 
 
-class _Performance:
-    """The state that the scopes of one performance share."""
+class AttemptState:
+    """What the scopes of one attempt share while it is executed."""
 
     __slots__ = ("_waiters", "abandoned", "broken", "ended", "in_flight", "recorded", "replayed", "scopes")
 
@@ -229,7 +260,7 @@ class _Performance:
         self.replayed: set[tuple[str, int]] = set()
         self.scopes = {ROOT_SCOPE}
         self.broken: Exception | None = None
-        """Why the performance can't come to an end of its own, even if the workload should overlook it."""
+        """Why the attempt can't come to an end of its own, even if the workload should overlook it."""
         self.in_flight = 0
         self.ended = False
         """No further step may begin."""
@@ -238,7 +269,7 @@ class _Performance:
         self._waiters: list[asyncio.Future[None]] = []
 
     def broken_by(self, error: _Broken) -> _Broken:
-        """Remember the first error that breaks the performance; returns the error, to be raised."""
+        """Remember the first error that breaks the attempt; returns the error, to be raised."""
         self.broken = self.broken or error
         return error
 
@@ -271,82 +302,78 @@ class _Performance:
         self.scopes.add(name)
 
     def unused(self) -> list[tuple[str, int]]:
-        """Recorded places that were never come to."""
+        """Recorded addresses that were never come to."""
         if len(self.replayed) == len(self.recorded):
             return []
         return sorted(set(self.recorded) - self.replayed)
 
 
-async def perform_item(
-    workload: Workload, surroundings: Surroundings, claim: Claim, timeout: float | None
-) -> Performed:
-    """Perform an item once. ``timeout``: its wall-clock limit in seconds.
+async def run_attempt(
+    workload: Workload, settings: AttemptSettings, claim: Claim, timeout: float | None
+) -> AttemptResult:
+    """Run an item once. ``timeout``: its wall-clock limit in seconds.
 
     Raises only StorageError (the journal can't be written), UserError (the workload can't be used as configured) and CancelledError.
     """
-    performance = _Performance(claim)
+    context = AttemptContext(settings, claim)
+    state = context.state
     try:
-        performed = await _performed(workload, ItemContext(surroundings, claim, performance, ROOT_SCOPE), timeout)
-        performance.ended = True
-        if performance.in_flight:
-            await performance.last_steps()
-        return _without_secrets(performed)
+        result = await _result(workload, context, timeout)
+        state.ended = True
+        if state.in_flight:
+            await state.last_steps()
+        return _without_secrets(result) if KNOWN else result
     except BaseException:
-        performance.ended = performance.abandoned = True
+        state.ended = state.abandoned = True
         raise
 
 
-def _without_secrets(performed: Performed) -> Performed:
+def _without_secrets(result: AttemptResult) -> AttemptResult:
     """An end of an item as it may be recorded and written."""
-    outcome, failure = performed.outcome, performed.failure
-    if not KNOWN or (outcome is None and failure is None):
-        return performed
-    if outcome is not None:
-        try:
-            record = KNOWN.json(outcome.record)
-        except (TypeError, ValueError) as error:
-            return Performed(failure=ItemError(Cause.INTERNAL, f"its record is not JSON: {error}"))
-        outcome = replace(
-            outcome,
-            record=record,
-            message=None if outcome.message is None else KNOWN.text(outcome.message),
-            line=None if outcome.line is None else (outcome.line[0], KNOWN.document(outcome.line[1])),
-        )
-    if failure is not None:
-        message, record = KNOWN.text(failure.message), KNOWN.json(failure.record)
-        failure = ItemError(failure.cause, message, retry_after=failure.retry_after, record=record)
-    return replace(performed, outcome=outcome, failure=failure)
+    match result:
+        case Ended(outcome):
+            try:
+                record = KNOWN.json(outcome.record)
+            except (TypeError, ValueError) as error:
+                return Failed(ItemError(Cause.INTERNAL, f"its record is not JSON: {error}"))
+            message = None if outcome.message is None else KNOWN.text(outcome.message)
+            line = None if outcome.line is None else (outcome.line[0], KNOWN.document(outcome.line[1]))
+            return Ended(replace(outcome, record=record, message=message, line=line))
+        case Failed(failure):
+            message, record = KNOWN.text(failure.message), KNOWN.json(failure.record)
+            hidden = ItemError(failure.cause, message, retry_after=failure.retry_after, record=record)
+            return replace(result, failure=hidden)
+        case _:
+            return result
 
 
-async def _performed(workload: Workload, context: ItemContext, timeout: float | None) -> Performed:
-    performance = context.performance
+async def _result(workload: Workload, context: AttemptContext, timeout: float | None) -> AttemptResult:
+    state = context.state
     limit = None if timeout is None else asyncio.timeout(timeout)
     try:
         if limit is None:
-            outcome = await workload.perform(context)
+            outcome = await workload.run(context)
         else:
             async with limit:
-                outcome = await workload.perform(context)
-        if performance.broken is not None:
-            return classify(performance.broken)
-        if unused := performance.unused():
-            return Performed(
-                divergence=f"step {unused[0][0]}/{unused[0][1]} was recorded, but is not performed any more"
-            )
-        return Performed(outcome=outcome)
+                outcome = await workload.run(context)
+        if state.broken is not None:
+            return classify(state.broken)
+        if unused := state.unused():
+            return Diverged(f"step {unused[0][0]}/{unused[0][1]} was recorded, but is not performed any more")
+        return Ended(outcome)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return Performed(failure=ItemError(Cause.INTERNAL, "something that the item waited for was cancelled"))
+        return Failed(ItemError(Cause.INTERNAL, "something that the item waited for was cancelled"))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary where whatever a workload raises becomes a recorded failure
         if limit is not None and limit.expired() and _first(error, TimeoutError) is not None:
-            performance.abandoned = True
-            return Performed(failure=ItemError(Cause.TIMEOUT, f"took longer than {timeout:g} s"))
-        return classify(error, performance.broken)
+            state.abandoned = True
+            return Failed(ItemError(Cause.TIMEOUT, f"took longer than {timeout:g} s"))
+        return classify(error, state.broken)
 
 
-def classify(error: BaseException, broken: Exception | None = None) -> Performed:
+def classify(error: BaseException, broken: Exception | None = None) -> AttemptResult:
     """What an exception means, whatever group it is wrapped in. ``broken``: an earlier one, which the workload may have overlooked."""
     if broken is not None and broken is not error:
         error = BaseExceptionGroup("", (broken, error))
@@ -354,17 +381,17 @@ def classify(error: BaseException, broken: Exception | None = None) -> Performed
     if fatal is not None:
         raise fatal
     if (divergence := _first(error, Divergence)) is not None:
-        return Performed(divergence=str(divergence))
+        return Diverged(str(divergence))
     if (needed := _first(error, NewAttemptNeeded)) is not None:
-        return Performed(fresh_attempt=str(needed))
+        return NeedsFreshAttempt(str(needed))
     if _first(error, Interrupted) is not None:
-        return Performed(interrupted=True)
+        return Stopped()
     if (full := _without_room(error)) is not None:
         raise StorageError(full)
     if (failure := _first(error, ItemError)) is not None:
-        return Performed(failure=failure.bare())
+        return Failed(failure.bare())
     leaf = next(_leaves(error), error)
-    return Performed(failure=ItemError(Cause.INTERNAL, describe(leaf)))
+    return Failed(ItemError(Cause.INTERNAL, describe(leaf)))
 
 
 def _without_room(error: BaseException) -> str | None:
@@ -380,11 +407,6 @@ def _without_room(error: BaseException) -> str | None:
                 return said if os.strerror(link.errno) in said else f"{said} ({os.strerror(link.errno)})"
             link = link.__cause__
     return None
-
-
-def workspace_of(run_folder: Path, item: int, attempt: int) -> Path:
-    """The folder that belongs to one attempt alone."""
-    return Path(f"{run_folder}/{WORKSPACES}/{item}-{attempt}")
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""Performing recorded items again from the journal alone, to see whether today's code still does what was recorded."""
+"""Recorded items run again from the journal alone, to see whether today's code still does what was recorded."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve
-from manyhands.engine.attempt import Claim, Performed, Surroundings, UnrecordedStep, perform_item
+from manyhands.engine.attempt import (
+    AttemptResult,
+    AttemptSettings,
+    Claim,
+    Diverged,
+    Ended,
+    Failed,
+    NeedsFreshAttempt,
+    UnrecordedStep,
+    run_attempt,
+)
 from manyhands.engine.contract import CallReport, ItemRow, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.records import StepRow
 
 TIMES = "times"
-"""The key of an outcome's record that may differ from one performance to the next."""
+"""The key of an outcome's record that may differ from one execution to the next."""
 RULES = "rules"
 """The key of an outcome's record that says by which version of a workload's rules it was scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """An item that does not come out as recorded, and the first place where it departs."""
+    """An item that does not come out as recorded, and the first step where it departs."""
 
     item: int
     key: str
@@ -49,12 +59,12 @@ async def check_run(
 ) -> CheckResult:
     """Check every item that has recorded steps. Nothing happens outside, and nothing is written."""
     result = CheckResult()
-    surroundings = Surroundings(
+    settings = AttemptSettings(
         _Nothing(), _Nothing(), clock or SystemClock(), workload.execution.seed, reader.folder, replay_only=True
     )
-    async with workload.performing(replay=True):
+    async with workload.opened(replay=True):
         for row in reader.items():
-            problem = await _check_item(reader, workload, surroundings, row, result)
+            problem = await _check_item(reader, workload, settings, row, result)
             if problem is not None:
                 result.mismatches.append(Mismatch(row.number, row.key, problem))
             if on_item is not None:
@@ -63,32 +73,31 @@ async def check_run(
 
 
 async def _check_item(
-    reader: JournalReader, workload: Workload, surroundings: Surroundings, row: ItemRow, result: CheckResult
+    reader: JournalReader, workload: Workload, settings: AttemptSettings, row: ItemRow, result: CheckResult
 ) -> str | None:
-    recorded = tuple(reader.all("recorded_steps", row.number, row.attempt))
+    recorded = reader.recorded_outputs(row.number, row.attempt)
     if not recorded:
         result.skipped += 1
         return None
     result.checked += 1
     ended_well = row.state in (ItemState.COMPLETED, ItemState.DISCARDED)
     try:
-        performed = await perform_item(workload, surroundings, Claim(row.item, row.attempt, recorded), None)
+        now = await run_attempt(workload, settings, Claim(row.item, row.attempt, recorded), None)
     except UnrecordedStep as end:
         result.unfinished += not ended_well
         return str(end) if ended_well else None
     except UserError as error:
         return str(error)
-    if not ended_well:
-        return performed.divergence
-    return _compare(row, performed)
+    if isinstance(now, Diverged):
+        return now.detail
+    return _compare(row, now) if ended_well else None
 
 
-def _compare(row: ItemRow, performed: Performed) -> str | None:
-    if performed.divergence is not None:
-        return performed.divergence
-    outcome = performed.outcome
-    if outcome is None:
-        return f"recorded as {row.state}, now {performed.failure or performed.fresh_attempt}"
+def _compare(row: ItemRow, now: AttemptResult) -> str | None:
+    if not isinstance(now, Ended):
+        why = now.failure if isinstance(now, Failed) else now.reason if isinstance(now, NeedsFreshAttempt) else None
+        return f"recorded as {row.state}, now {why}"
+    outcome = now.outcome
     if (outcome.state, outcome.reason) != (row.state, row.reason):
         return f"recorded as {_named(row.state, row.reason)}, now {_named(outcome.state, outcome.reason)}"
     return _first_difference(row.record or {}, outcome)

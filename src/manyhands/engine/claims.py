@@ -5,43 +5,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from manyhands.core.clock import Clock
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.engine.journal.records import unpack
+from manyhands.engine.journal.records import Claimed
 
 PAGE = 256
 LAST = -1.0
-"""In place of the time from which on an item may be performed again: after all others."""
+"""In place of the time from which on an item may be executed again: after all others."""
 DUE_INTERVAL = 0.25
 """Seconds between looks for items that have become due, while others wait."""
-
-
-@dataclass(slots=True)
-class Claimed:
-    """An item in hand, with what the journal knows of earlier performances."""
-
-    item: Item
-    attempt: int
-    performances: int
-    failures: int
-    restarts: int = 0
-    """Fresh attempts begun since it was claimed."""
 
 
 class Claims:
     """Reads claimable items from the journal, a page at a time. Never gives out an item twice before it was put back."""
 
-    def __init__(self, reader: JournalReader, clock: Clock, holds: Callable[[Item], bool] | None = None) -> None:
-        """``holds``: whether an item has to wait; it is not given out before it was freed."""
+    def __init__(self, reader: JournalReader, clock: Clock, must_wait: Callable[[Item], bool]) -> None:
+        """``must_wait``: whether an item has to wait; it is not given out before it was freed."""
         self._reader = reader
         self._clock = clock
-        self._holds = holds
+        self._must_wait = must_wait
         self._freed: deque[int] = deque()
-        self._fresh = _Pages(reader, "claim_fresh")
-        self._refused = _Pages(reader, "claim_refused")
+        self._fresh = _Pages(reader.fresh_items)
+        self._refused = _Pages(reader.refused_items)
         self._due: deque[Claimed] = deque()
         self._looked_at = float("-inf")
         self._held: set[int] = set()
@@ -50,7 +37,7 @@ class Claims:
         """The next item, or None if there is none at this moment."""
         while (claimed := self._next()) is not None:
             self._held.add(claimed.item.number)
-            if self._holds is None or not self._holds(claimed.item):
+            if not self._must_wait(claimed.item):
                 return claimed
         return None
 
@@ -68,8 +55,7 @@ class Claims:
 
     def next_due(self) -> float | None:
         """The time of day when the next item becomes due; None if none waits."""
-        row = self._reader.one("next_due")
-        return None if row is None else row[0]
+        return self._reader.next_due()
 
     def look_again(self) -> None:
         """Items may have become due."""
@@ -77,13 +63,15 @@ class Claims:
 
     def _take_freed(self) -> Claimed | None:
         row = self._reader.item(str(self._freed.popleft())) if self._freed else None
-        return None if row is None else Claimed(row.item, row.attempt, row.performances, row.failures)
+        if row is None:
+            return None
+        return Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
 
     def _take_due(self) -> Claimed | None:
         if not self._due and self._clock.monotonic() - self._looked_at >= DUE_INTERVAL:
             self._looked_at = self._clock.monotonic()
-            rows = self._reader.all("claim_due", self._clock.now(), PAGE + len(self._held))
-            self._due.extend(_claimed(row) for row in rows if row[0] not in self._held)
+            due = self._reader.due_items(self._clock.now(), PAGE + len(self._held))
+            self._due.extend(claimed for claimed in due if claimed.item.number not in self._held)
         while self._due:
             claimed = self._due.popleft()
             if claimed.item.number not in self._held:
@@ -92,25 +80,18 @@ class Claims:
 
 
 class _Pages:
-    """Items that a query gives, in order of the input, a page at a time. ``query``: takes a position, and how many behind it."""
+    """Items in order of the input, a page at a time. ``read``: gives the next behind a position, up to a number of them."""
 
-    def __init__(self, reader: JournalReader, query: str) -> None:
-        self._reader = reader
-        self._query = query
+    def __init__(self, read: Callable[[int, int], list[Claimed]]) -> None:
+        self._read = read
         self._page: deque[Claimed] = deque()
         self._position = -1
         self._left = True
 
     def take(self) -> Claimed | None:
         if not self._page and self._left:
-            rows = self._reader.all(self._query, self._position, PAGE)
-            self._left = len(rows) == PAGE
-            if rows:
-                self._position = rows[-1][-1]
-            self._page.extend(map(_claimed, rows))
+            self._page.extend(self._read(self._position, PAGE))
+            self._left = len(self._page) == PAGE
+            if self._page:
+                self._position = self._page[-1].position
         return self._page.popleft() if self._page else None
-
-
-def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:
-    number, key, payload, attempt, performances, failures, _ = row
-    return Claimed(Item(number, key, unpack(payload)), attempt, performances, failures)

@@ -1,20 +1,17 @@
-"""What a workload sees while it performs an item.
-
-What a workload is to the engine.
-"""
+"""What the engine and a workload promise each other: items, steps and their context, and what a workload brings."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from manyhands.core.clock import Clock
-from manyhands.core.errors import ItemError, RunError
+from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome
@@ -39,7 +36,7 @@ class Effect:
 
 
 class Limits(Protocol):
-    """The limits that all performers of a run share: one adaptive limiter per key, and the run's budget.
+    """The limits that all attempts of a run share: one adaptive limiter per key, and the run's budget.
 
     Every paid call happens between ``acquire`` and ``release``::
 
@@ -55,30 +52,34 @@ class Limits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """How a limited call went. ``usage`` settles the reserve; ``rate_limited`` (429, 529) cuts the concurrency of the key
-    and holds all its calls for ``retry_after`` seconds (None: a growing pause of the limiter's own choosing);
-    ``remaining`` and ``reset_after`` (seconds) are the server's ``x-ratelimit-*`` figures where it sends them. ``unknown``: the call was
-    made, and what it used can't be told, or only ``usage`` of it; its whole reserve counts as used. ``remark``: a line for the person,
-    who is told it once however many calls have it. Of a call that failed, ``said``: why, in one line; ``refused``: it would be refused
-    again, whatever else is asked, or with ``by_content`` perhaps only because of what was asked; ``again_in``: seconds until it is made
-    again."""
+    """How a limited call went."""
 
     usage: Usage = ZERO
+    """What it used; settles its reserve."""
     rate_limited: bool = False
+    """It was refused for its rate (429, 529): cuts the concurrency of its key and holds all calls of the key."""
     failed: bool = False
     retry_after: float | None = None
+    """Seconds for which a rate limit holds the key (None: a growing pause of the limiter's own choosing)."""
     remaining: int | None = None
+    """Calls that the server still allows, by its ``x-ratelimit-*`` headers, where it sends them."""
     reset_after: float | None = None
+    """Seconds until the server allows more calls, by the same headers."""
     unknown: bool = False
+    """The call was made, and what it used can't be told, or only ``usage`` of it: its whole reserve counts as used."""
     remark: str | None = None
+    """A line for the person, who is told it once however many calls have it."""
     said: str | None = None
+    """Of a call that failed: why, in one line."""
     refused: bool = False
+    """It would be refused again, whatever else is asked; with ``by_content`` perhaps only because of what was asked."""
     by_content: bool = False
     again_in: float | None = None
+    """Seconds until a call that failed is made again."""
 
 
 class Context(Protocol):
-    """An item being performed. The only way to have an effect is ``step``."""
+    """One attempt at an item. The only way to have an effect is ``step``."""
 
     @property
     def item(self) -> Item: ...
@@ -107,18 +108,18 @@ class Context(Protocol):
 
     @property
     def resumed(self) -> bool:
-        """Whether this attempt had recorded steps when this performance of it began."""
+        """Whether this attempt goes on from recorded steps."""
         ...
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """``scope/seq`` of this scope's next step, as text."""
         ...
 
     async def step(self, kind: str, request: Json, effect: Callable[[], Awaitable[Effect]]) -> Json:
         """Do something once and for all.
 
-        The step's place is this scope and its next number, taken before anything is awaited. If the journal holds the place
+        The step's address is this scope and its next number, taken before anything is awaited. If the journal holds the address
         with the same kind and request, the recorded output is returned and ``effect`` is not called; if it holds another
         request, Divergence is raised for the engine to handle (a workload lets it pass). Otherwise ``effect`` runs and its
         output is durable before it is returned. An exception from ``effect`` is not recorded and passes through.
@@ -129,7 +130,7 @@ class Context(Protocol):
         ...
 
     def scope(self, name: str) -> Context:
-        """A branch with places of its own, for code that runs concurrently with other code of the item. The name must be
+        """A branch with addresses of its own, for code that runs concurrently with other code of the item. The name must be
         the same on replay, and unique in the item."""
         ...
 
@@ -138,7 +139,7 @@ class Context(Protocol):
         ...
 
     def seed(self, purpose: str) -> int:
-        """The like as a number in 0 … 2**31 - 1."""
+        """A number in 0 … 2**31 - 1 that depends on the run's seed, the item's key and the purpose, and on nothing else."""
         ...
 
     def new_attempt_needed(self, reason: str) -> Exception:
@@ -149,52 +150,35 @@ class Context(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a run is performed: everything about it that may differ between sessions without changing what comes out.
-
-    ``workers`` processes (or one, this one, with the ``local`` executor) with ``concurrency`` items in flight each, and never more than
-    ``most_in_flight`` in all; limits in US dollars, tokens and seconds; ``max_attempts``: how often an item may be performed where the
-    failure table retries at all (None: as the table says). ``keep_workspaces``: all attempts' folders stay, ``remove_workspaces``: none
-    does when its item has ended; else those of failed items stay. ``claim_first``: it is on disk that an item is being performed
-    before anything is done about it, so that its count of performances holds whatever happens. ``tries``: how often an item may be
-    performed in all before such a failure ends it, where the workload has rules of its own (None: as the failure table and
-    ``max_attempts`` say).
-    ``stops``: told of every end of an item; if it gives a reason, the run stops for it. ``counts_failures``: it does so for failures, so
-    that each is told at once, also where an endpoint refuses everything (else these stay open until that is known). ``holds``: whether an
-    item that could be performed waits for others; it takes no slot then, and is looked at again once ``freed``, which is asked after
-    every end, gives its number.
-    """
+    """How a run is executed: everything about it that may differ between sessions without changing what comes out."""
 
     executor: str = "processes"
+    """``processes``, or ``local``: all in this process."""
     workers: int = 4
+    """Worker processes."""
     concurrency: int = 1
-    most_in_flight: int | None = None
+    """Items in flight in each worker process."""
+    max_in_flight: int | None = None
+    """Items in flight in all, where that is less than ``workers`` times ``concurrency``."""
     max_attempts: int | None = None
+    """How often an item may be executed where the failure table retries at all (None: as the table says)."""
     item_timeout: float | None = None
+    """Wall-clock seconds for one attempt."""
     max_cost: float | None = None
+    """US dollars for the run, over all sessions."""
     max_total_tokens: int | None = None
+    """Tokens for the run, over all sessions."""
     max_seconds: float | None = None
+    """Seconds of work on the run, over all sessions."""
     keep_workspaces: bool = False
+    """The folders of all attempts stay. Without this or the next, those of failed items stay."""
     remove_workspaces: bool = False
+    """No folder of an attempt stays once its item has ended."""
     claim_first: bool = False
+    """That an item is being executed is on disk before anything is done about it, so that its count holds whatever happens."""
     on_divergence: str = "fresh"
+    """What follows where recorded steps do not fit any more: ``fresh`` starts a fresh attempt, ``stop`` stops the run."""
     seed: int = 0
-    tries: Callable[[Item, ItemError], int | None] | None = None
-    stops: Callable[[Item, Outcome], str | None] | None = None
-    counts_failures: bool = False
-    holds: Callable[[Item], bool] | None = None
-    freed: Callable[[], Sequence[int]] | None = None
-
-
-WORKLOADS = {
-    "trajectories": "manyhands.workloads.trajectories.workload:TrajectoryWorkload",
-    "csv_jobs": "manyhands.workloads.csv_jobs.workload:CsvJobsWorkload",
-    "evals": "manyhands.workloads.evals.workload:EvalsWorkload",
-    "memory": "manyhands.workloads.memory.workload:MemoryWorkload",
-    "memory_definitions": "manyhands.workloads.memory.generation:GenerationWorkload",
-    "memory_scores": "manyhands.workloads.memory.published.rejudging:ScoresWorkload",
-    "steps": "manyhands.testing.steps_workload:StepsWorkload",
-}
-"""The workloads of this package by name. Others come by the entry point group ``manyhands.workloads``."""
 
 
 BEHIND_INPUT = 1_000_000_000_000
@@ -269,6 +253,21 @@ class ItemRow:
         return FinishedItem(self.item, self.attempt, outcome)
 
 
+@dataclass(slots=True)
+class ItemResult:
+    """What a table of the items shows of one. Times are seconds since 1970 UTC."""
+
+    key: str
+    payload: Json
+    state: ItemState
+    performances: int
+    message: str | None
+    """Why it failed; of one that waits or is executed again: why it last failed."""
+    record: Any
+    """Of one that is completed."""
+    finished_at: float | None
+
+
 class RunReader(Protocol):
     """Reads a run, for exports and reports."""
 
@@ -296,8 +295,12 @@ class RunReader(Protocol):
         """Everything that is read inside is of one moment, where the journal allows for that."""
         ...
 
-    def streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a named query by position, one at a time."""
+    def results(self) -> Iterator[ItemResult]:
+        """Every item that is still in the input, in its order, streamed."""
+        ...
+
+    def completed_records(self) -> Iterator[Any]:
+        """The records of completed items that are still in the input, in its order, streamed."""
         ...
 
     def counts(self) -> dict[tuple[str, str], int]:
@@ -317,76 +320,103 @@ class RunReader(Protocol):
         ...
 
 
-class Workload(Protocol):
+class Workload(ABC):
     """One kind of work. One instance lives in the owner process and one in each worker process.
 
-    A workload is made from its spec: a JSON object without secrets, recorded with the run. It may have ``remedies``: for the reasons why
-    it discards items, what a person can do about that, as a sentence that names the setting.
+    A workload is made from its spec: a JSON object without secrets, recorded with the run. The engine asks the owner's instance for
+    everything but ``opened`` and ``run``, which belong to the processes that execute items.
     """
 
     name: str
     spec: dict[str, Any]
+    remedies: ClassVar[Mapping[str, str]] = {}
+    """For the reasons why items are discarded, what a person can do about that: a sentence that names the setting."""
+    plans_in_parts: ClassVar[bool] = False
+    """Whether ``plan`` may leave out items of the run on purpose, so that nobody is told of those."""
+
+    # What the work is
 
     @property
+    @abstractmethod
     def execution(self) -> Execution:
-        """How to perform the run."""
-        ...
+        """How to execute the run."""
 
+    @abstractmethod
     def input_identity(self) -> str | None:
         """Changes when what ``plan`` would yield may have changed; None if the input is gone (the run goes on with what was planned)."""
-        ...
 
+    @abstractmethod
     def plan(self) -> Iterable[PlannedItem]:
         """All items in order, streamed. Called at creation and again at each resume; must raise UserError before it yields
         the first item if the input can't be used."""
-        ...
 
-    def performing(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
-        """Entered once in each process that performs items: opens clients, checks keys. ``replay``: nothing will happen outside, so
+    def opened(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
+        """Entered once in each process that executes items: opens clients, checks keys. ``replay``: nothing will happen outside, so
         nothing need be there."""
-        ...
+        return _nothing_to_open()
 
-    async def perform(self, context: Context) -> Outcome:
-        """Perform one item. Raises ItemError for a failure (the engine applies the failure table); any other exception
+    @abstractmethod
+    async def run(self, context: Context) -> Outcome:
+        """Run one item. Raises ItemError for a failure (the engine applies the failure table); any other exception
         is recorded as ``internal``."""
-        ...
+
+    def secrets(self) -> Mapping[str, str]:
+        """Secrets that worker processes need (by name), passed to them over a pipe and written nowhere."""
+        return {}
+
+    def set_secrets(self, secrets: Mapping[str, str]) -> None:
+        """Take the secrets that the owner's instance has."""
+        return
+
+    # What is shown and written of it
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         """A step for people: pairs of a label (``user``, ``assistant``, ``terminal`` …) and text."""
-        ...
+        return [(step.kind, str(step.output))]
 
     def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        """The same line that ``perform`` gave, written again from the journal."""
-        ...
+        """The line that ``run`` gave in its outcome (file, text), written again from the journal; None where it gave none."""
+        return None
 
     def export(self, reader: RunReader) -> None:
         """Write the files that exist once per run. Called at the end of every session of the run, however it ended."""
-        ...
+        return
 
-    def secrets(self) -> dict[str, str]:
-        """Secrets that worker processes need (by name), passed to them over a pipe and written nowhere."""
-        ...
+    # Rules of its own for a session. All are asked in the owner process.
 
-    def set_secrets(self, secrets: Mapping[str, str]) -> None: ...
+    @property
+    def counts_failures(self) -> bool:
+        """Whether ``stop_reason`` looks at failures, so that it must hear of each at once, also where an endpoint refuses everything
+        (else the ends of refused items stay open until it is known whose fault it is)."""
+        return False
+
+    def begin(self, reader: RunReader) -> None:
+        """A session begins; nothing is claimed yet."""
+        return
+
+    def max_attempts(self, item: Item, failure: ItemError) -> int | None:
+        """How often an item may be executed in all before such a failure ends it; None: as the failure table and
+        ``Execution.max_attempts`` say."""
+        return None
+
+    def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
+        """Told of every end of an item; a reason stops the run."""
+        return None
+
+    def must_wait(self, item: Item) -> bool:
+        """Whether an item that could be executed waits for others. It takes no slot then, and is looked at again once ``freed``
+        gives its number."""
+        return False
+
+    def freed(self) -> Sequence[int]:
+        """The numbers of items that need not wait any more. Asked after every end of an item."""
+        return ()
+
+
+@asynccontextmanager
+async def _nothing_to_open() -> AsyncIterator[None]:
+    yield
 
 
 class WorkloadFactory(Protocol):
     def __call__(self, spec: dict[str, Any], run_folder: Path) -> Workload: ...
-
-
-def load_workload(name: str) -> WorkloadFactory:
-    """The class of a workload by name.
-
-    Raises RunError if there is none of that name.
-    """
-    target = WORKLOADS.get(name)
-    if target is not None:
-        module, _, attribute = target.partition(":")
-        factory: WorkloadFactory = getattr(import_module(module), attribute)
-        return factory
-    from importlib.metadata import entry_points  # here, because it takes long and is needed so rarely
-
-    for entry in entry_points(group="manyhands.workloads", name=name):
-        plugged: WorkloadFactory = entry.load()
-        return plugged
-    raise RunError(f"no workload is called {name!r}; known: {', '.join(sorted(WORKLOADS))}")

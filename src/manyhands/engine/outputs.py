@@ -22,6 +22,7 @@ from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError
 from manyhands.core.jsonio import without_surrogates
 from manyhands.engine.contract import ItemRow, Workload
+from manyhands.engine.journal.reader import OutputFile
 from manyhands.engine.journal.store import REWRITE, Store
 from manyhands.io.files import Patience
 
@@ -35,11 +36,11 @@ REPAIR_CHUNK = 500
 
 
 class OutputFiles:
-    """The line-by-line files of one run, while it is performed."""
+    """The line-by-line files of one run, while it is executed."""
 
     def __init__(self, store: Store, clock: Clock, notice: Callable[[str], None]) -> None:
         self._notice = notice
-        self._known = {file for _, file, _ in store.reader.all("list_outputs")}
+        self._known = {output.name for output in store.reader.outputs()}
         self._store = store
         self._clock = clock
         self._open: OrderedDict[str, int] = OrderedDict()
@@ -149,16 +150,15 @@ def repair(store: Store, workload: Workload, notice: Callable[[str], None], *, r
         store.set_meta(**{REWRITE: True})
     rebuild = bool(store.reader.meta(REWRITE))
     if rebuild:
-        store.execute("forget_all_outputs")
-        store.execute("reset_all_output_sizes")
-    for identity, file, size in store.reader.all("list_outputs"):
-        path = store.folder / file
+        store.forget_outputs()
+    for output in store.reader.outputs():
+        path = store.folder / output.name
         if path.exists() and not path.is_file():
             raise StorageError(f"{path}: not a plain file")
         try:
-            if not rebuild and _surplus(store, identity, path, size) and set_aside(store.folder, path, copy=True):
+            if not rebuild and _surplus(store, output, path) and set_aside(store.folder, path, copy=True):
                 notice(_unknown(path))
-            _cut(store, identity, path, size, rebuild)
+            _cut(store, output, path, rebuild)
         except OSError as error:
             raise StorageError(f"{path}: can't be written ({error.strerror})") from error
     count = _write_missing(store, workload, store.reader.unwritten())
@@ -171,13 +171,13 @@ def set_aside(folder: Path, path: Path, *, copy: bool = False) -> bool:
     """Keep an output file, if it is there and not empty, in ``set_aside/``. Returns whether it is. Raises OSError."""
     if not path.is_file() or not path.stat().st_size:
         return False
-    place = folder / SET_ASIDE
-    place.mkdir(exist_ok=True)
-    name = next(name for number in count(1) if not (place / (name := f"{number}-{path.name}")).exists())
+    kept = folder / SET_ASIDE
+    kept.mkdir(exist_ok=True)
+    name = next(name for number in count(1) if not (kept / (name := f"{number}-{path.name}")).exists())
     if copy:
-        shutil.copyfile(path, place / name)
+        shutil.copyfile(path, kept / name)
     else:
-        path.rename(place / name)
+        path.rename(kept / name)
     return True
 
 
@@ -185,26 +185,24 @@ def _unknown(path: Path) -> str:
     return f"{path}: holds lines that the journal does not know; they are kept in {path.parent / SET_ASIDE}, and their items are done again"
 
 
-def _surplus(store: Store, identity: int, path: Path, size: int) -> bool:
+def _surplus(store: Store, output: OutputFile, path: Path) -> bool:
     """Whether a file holds more whole lines behind what the journal vouches for than there are items whose lines may be there."""
-    if not path.is_file() or path.stat().st_size <= size:
+    if not path.is_file() or path.stat().st_size <= output.size:
         return False
     with path.open("rb") as handle:
-        handle.seek(size)
+        handle.seek(output.size)
         lines = sum(line.endswith(b"\n") for line in handle)
-    row = store.reader.one("count_unwritten", identity)
-    return row is not None and lines > row[0]
+    return lines > store.reader.unwritten_lines(output)
 
 
-def _cut(store: Store, identity: int, path: Path, size: int, rebuild: bool) -> None:
+def _cut(store: Store, output: OutputFile, path: Path, rebuild: bool) -> None:
     """Leave of an output file what the journal vouches for."""
     if rebuild:
         path.unlink(missing_ok=True)
         return
-    actual = path.stat().st_size if path.exists() else 0
+    actual, size = path.stat().st_size if path.exists() else 0, output.size
     if actual < size:
-        store.execute("forget_output", identity)
-        store.execute("reset_output_size", identity)
+        store.forget_output(output)
         size = 0
     if actual > size:
         os.truncate(path, size)

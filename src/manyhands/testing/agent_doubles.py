@@ -15,7 +15,7 @@ from manyhands.agents.world import World
 from manyhands.core.clock import SystemClock
 from manyhands.models.protocol import ChatSettings
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.testing.memory_context import MemoryContext
+from manyhands.testing.context import MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 

@@ -14,8 +14,8 @@ from manyhands.graders.config import parse_graders
 from manyhands.graders.protocol import PASS_LIMIT, Candidate, Grader, Grading, Judge, Judges, Score
 from manyhands.io.locations import Place
 from manyhands.models.protocol import ChatModel, ChatSettings
-from manyhands.processes.exits import ScriptPool, ScriptResult
-from manyhands.testing.memory_context import MemoryContext
+from manyhands.processes.scripts import ScriptPool, ScriptResult
+from manyhands.testing.context import MemoryContext
 
 FILE = "checks.yaml"
 

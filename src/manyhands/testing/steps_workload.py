@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,10 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.contract import Context, Effect, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Effect, Execution, FinishedItem, PlannedItem, RecordedStep, Workload
 
 
-class StepsWorkload:
+class StepsWorkload(Workload):
     """The fields of ``spec``:
 
     ``items`` (a number, or a list of keys), ``steps`` per item, ``delay`` of an effect in seconds, ``filler`` (characters in every
@@ -54,7 +54,7 @@ class StepsWorkload:
         return (PlannedItem(key, {"position": position}) for position, key in enumerate(keys))
 
     @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         unusable = self.spec.get("unusable")
         if unusable == "die":
             os._exit(4)
@@ -62,7 +62,7 @@ class StepsWorkload:
             raise UserError(unusable)
         yield
 
-    async def perform(self, context: Context) -> Outcome:
+    async def run(self, context: Context) -> Outcome:
         total = 0
         for number in range(self.spec.get("steps", 1)):
             request = {
@@ -81,15 +81,6 @@ class StepsWorkload:
         if finished.outcome.state is not ItemState.COMPLETED:
             return None
         return self._line(finished.item.key, finished.item.payload, steps[-1].output if steps else 0)
-
-    def export(self, reader: RunReader) -> None:
-        return
-
-    def secrets(self) -> dict[str, str]:
-        return {}
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        return
 
     async def _effect(self, context: Context, number: int, total: int) -> Effect:
         key = context.item.key

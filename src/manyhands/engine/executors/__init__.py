@@ -1,1 +1,1 @@
-"""Where items are performed."""
+"""Where items are executed: in this process (``local``) or in worker processes (``processes``, ``wire``, ``worker``)."""

@@ -1,4 +1,4 @@
-"""Items performed in worker processes of this machine; their steps come back over a socket and are acknowledged when durable."""
+"""Items executed in worker processes of this machine; their steps come back over a socket and are acknowledged when durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 
 from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.engine.attempt import Claim, Journal, Performed
+from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
 from manyhands.engine.contract import CallReport, Limits
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
@@ -33,14 +33,14 @@ FAILED_STARTS = 3
 class _Worker:
     process: asyncio.subprocess.Process
     channel: wire.Channel
-    tickets: dict[int, asyncio.Future[Performed]] = field(default_factory=dict)
+    tickets: dict[int, asyncio.Future[AttemptResult]] = field(default_factory=dict)
     permits: set[int] = field(default_factory=set)
     requests: dict[int, asyncio.Future[None]] = field(default_factory=dict)
     ready: bool = False
     reserved: bool = False
     """Kept for an item that has to be alone."""
 
-    def free_places(self, concurrency: int) -> int:
+    def free_slots(self, concurrency: int) -> int:
         return concurrency - len(self.tickets) if self.ready and not self.reserved else 0
 
 
@@ -94,21 +94,21 @@ class ProcessExecutor:
         if self._unusable is not None:
             raise UserError(self._unusable)
 
-    async def perform(self, claim: Claim) -> Performed:
+    async def execute(self, claim: Claim) -> AttemptResult:
         worker = await (self._reserved_worker() if claim.alone else self._free_worker())
         if worker is None:
-            return Performed(interrupted=True)
+            return Stopped()
         self._ticket += 1
         ticket = self._ticket
-        future: asyncio.Future[Performed] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
         worker.tickets[ticket] = future
-        worker.channel.send(wire.Perform(ticket, claim))
+        worker.channel.send(wire.Execute(ticket, claim))
         try:
             async with asyncio.timeout(self._longest()):
                 return await future
         except TimeoutError:
             _kill(worker.process)
-            return Performed(failure=ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
+            return Failed(ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
         finally:
             if claim.alone:
                 worker.reserved = False
@@ -197,8 +197,8 @@ class ProcessExecutor:
             case wire.Forget(request):
                 if request in worker.requests:
                     worker.requests[request].cancel()
-            case wire.Done(ticket, performed, error):
-                self._done(worker, ticket, performed, error)
+            case wire.Done(ticket, result, error):
+                self._done(worker, ticket, result, error)
             case wire.Ready():
                 worker.ready = True
                 self._failed_starts = 0
@@ -208,13 +208,13 @@ class ProcessExecutor:
             case wire.Unusable(text):
                 self._unusable = text
 
-    def _done(self, worker: _Worker, ticket: int, performed: Performed | None, error: Exception | None) -> None:
+    def _done(self, worker: _Worker, ticket: int, result: AttemptResult | None, error: Exception | None) -> None:
         future = worker.tickets.pop(ticket)
         if not future.done():
-            if performed is not None:
-                future.set_result(performed)
+            if result is not None:
+                future.set_result(result)
             else:
-                future.set_exception(error or UserError("the worker could not perform the item"))
+                future.set_exception(error or UserError("the worker could not execute the item"))
         self._wake_all()
 
     def _record(self, worker: _Worker, request: int, row: StepRow) -> None:
@@ -245,22 +245,22 @@ class ProcessExecutor:
         return permit
 
     async def _free_worker(self) -> _Worker | None:
-        """A worker with a free place; None if the run is stopping."""
+        """A worker with a free slot; None if the run is stopping."""
         while not self._is_over():
-            worker = max(self._workers, key=self._free_places, default=None)
-            if worker is not None and self._free_places(worker) > 0:
+            worker = max(self._workers, key=self._free_slots, default=None)
+            if worker is not None and self._free_slots(worker) > 0:
                 return worker
             await self._change()
         return None
 
     async def _reserved_worker(self) -> _Worker | None:
-        """A worker that performs nothing else, and takes nothing else until its ``reserved`` is reset."""
+        """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset."""
         reserved: _Worker | None = None
         try:
             while not self._is_over():
                 if reserved not in self._workers:
-                    reserved = max(self._workers, key=self._free_places, default=None)
-                    if reserved is None or self._free_places(reserved) <= 0:
+                    reserved = max(self._workers, key=self._free_slots, default=None)
+                    if reserved is None or self._free_slots(reserved) <= 0:
                         reserved = None
                     else:
                         reserved.reserved = True
@@ -273,8 +273,8 @@ class ProcessExecutor:
                 reserved.reserved = False
         return None
 
-    def _free_places(self, worker: _Worker) -> int:
-        return worker.free_places(self._concurrency)
+    def _free_slots(self, worker: _Worker) -> int:
+        return worker.free_slots(self._concurrency)
 
     def _is_over(self) -> bool:
         if self._unusable is not None:
@@ -282,7 +282,7 @@ class ProcessExecutor:
         return self._stopping
 
     async def _change(self) -> None:
-        """Wait until a place may have become free."""
+        """Wait until a slot may have become free."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._free.append(future)
         await future
@@ -306,10 +306,10 @@ class ProcessExecutor:
         for permit in worker.permits:
             self._limits.release(permit, CallReport(failed=True, unknown=True))
         failure = ItemError(Cause.WORKER_CRASH, f"the worker process {worker.process.pid} died ({_how(code)})")
-        performed = Performed(failure=failure, shared_crash=len(worker.tickets) > 1)
+        result = Failed(failure, shared_crash=len(worker.tickets) > 1)
         for future in worker.tickets.values():
             if not future.done():
-                future.set_result(performed)
+                future.set_result(result)
         if not self._closing:
             await self._replace(worker, code)
 

@@ -19,7 +19,7 @@ from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO, Reserve
-from manyhands.engine.attempt import Claim, Performed
+from manyhands.engine.attempt import AttemptResult, Claim, Ended
 from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.journal.records import StepRow
 
@@ -29,9 +29,10 @@ _Reduced = tuple[Any, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Owner to worker, first: what is performed and how."""
+    """Owner to worker, first: what is executed and how."""
 
     workload: str
+    """Its class, as ``module:attribute``."""
     spec: dict[str, Any]
     secrets: dict[str, str] = field(repr=False)
     folder: str
@@ -52,8 +53,8 @@ class Unusable:
 
 
 @dataclass(frozen=True, slots=True)
-class Perform:
-    """Owner to worker: perform an item; answered by Done."""
+class Execute:
+    """Owner to worker: execute an item; answered by Done."""
 
     ticket: int
     claim: Claim
@@ -61,13 +62,13 @@ class Perform:
     def __reduce__(self) -> _Reduced:
         claim, item = self.claim, self.claim.item
         values = (item.number, item.key, item.payload, claim.attempt, claim.recorded, claim.alone)
-        return _perform, (self.ticket, *values)
+        return _execute, (self.ticket, *values)
 
 
-def _perform(
+def _execute(
     ticket: int, number: int, key: str, payload: Any, attempt: int, recorded: tuple[Any, ...], alone: bool
-) -> Perform:
-    return Perform(ticket, Claim(Item(number, key, payload), attempt, recorded, alone))
+) -> Execute:
+    return Execute(ticket, Claim(Item(number, key, payload), attempt, recorded, alone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class Done:
     """Worker to owner: how it came out; or, in ``error``, why no item is to blame."""
 
     ticket: int
-    performed: Performed | None
+    result: AttemptResult | None
     error: UserError | StorageError | None = None
 
     def __reduce__(self) -> _Reduced:
-        outcome = None if self.performed is None else self.performed.outcome
-        if outcome is None:
-            return Done, (self.ticket, self.performed, self.error)
+        if not isinstance(self.result, Ended):
+            return Done, (self.ticket, self.result, self.error)
+        outcome = self.result.outcome
         cause = None if outcome.cause is None else str(outcome.cause)
         why = (outcome.reason, cause, outcome.message)
         return _ended, (self.ticket, str(outcome.state), outcome.record, outcome.line, *why)
@@ -97,7 +98,7 @@ def _ended(
     message: str | None,
 ) -> Done:
     found = None if cause is None else Cause(cause)
-    return Done(ticket, Performed(Outcome(ItemState(state), record, line, reason, found, message)))
+    return Done(ticket, Ended(Outcome(ItemState(state), record, line, reason, found, message)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +110,15 @@ class Record:
 
     def __reduce__(self) -> _Reduced:
         row = self.row
-        place = (row.item, row.attempt, row.scope, row.seq, row.kind)
+        address = (row.item, row.attempt, row.scope, row.seq, row.kind)
         usage = None if row.usage is ZERO else row.usage
         values = (row.digest, row.request, row.output, usage, row.started_at, row.finished_at)
-        return _record, (self.request, place, *values)
+        return _record, (self.request, address, *values)
 
 
-def _record(request: int, place: tuple[int, int, str, int, str], *values: Any) -> Record:
+def _record(request: int, address: tuple[int, int, str, int, str], *values: Any) -> Record:
     identity, sent, output, usage, started_at, finished_at = values
-    return Record(request, StepRow(*place, identity, sent, output, usage or ZERO, started_at, finished_at))
+    return Record(request, StepRow(*address, identity, sent, output, usage or ZERO, started_at, finished_at))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,27 +8,28 @@ if __name__ == "__main__":
     gc.disable()  # what is imported is no garbage, and to look for some takes a fifth of the time
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
 import sys
 from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.clock import SystemClock
-from manyhands.core.errors import ItemError, StorageError, UserError, describe
+from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.redaction import protect, protect_environment
+from manyhands.core.imports import import_attribute
+from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
-from manyhands.engine.attempt import Performed, Surroundings, perform_item
-from manyhands.engine.contract import CallReport, Workload, load_workload
+from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, run_attempt
+from manyhands.engine.contract import CallReport, Workload, WorkloadFactory
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
+from manyhands.engine.old_contract import current
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.processes.streams import safe_streams
+from manyhands.processes.output import safe_streams
+from manyhands.processes.strays import die_with_parent
 
 CLEAN_UP_SECONDS = 8.0
 """How long items may take to clean up when the owner is gone."""
@@ -79,27 +80,27 @@ class Owner:
 
 
 class Worker:
-    """Performs what the owner sends until the socket closes."""
+    """Executes what the owner sends until the socket closes."""
 
     def __init__(self, channel: wire.Channel, begin: wire.Begin, workload: Workload) -> None:
         self._channel = channel
-        self._workload = workload
+        self._workload = current(workload)
         self._begin = begin
         self._owner = Owner(channel)
-        self._surroundings = Surroundings(self._owner, self._owner, SystemClock(), begin.seed, Path(begin.folder))
+        self._settings = AttemptSettings(self._owner, self._owner, SystemClock(), begin.seed, Path(begin.folder))
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def work(self) -> None:
-        async with self._workload.performing():
+        async with self._workload.opened():
             self._channel.send(wire.Ready())
             while (message := await self._channel.receive()) is not None:
                 match message:
                     case wire.Granted():
                         self._owner.granted(message)
-                    case wire.Perform():
-                        self._start(self._perform(message))
+                    case wire.Execute(ticket, claim):
+                        self._start(self._execute(ticket, claim))
                     case wire.Stop():
-                        self._surroundings.stopping = True
+                        self._settings.stopping = True
             for task in self._tasks:
                 task.cancel()
             if self._tasks:
@@ -110,22 +111,22 @@ class Worker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _perform(self, order: wire.Perform) -> None:
+    async def _execute(self, ticket: int, claim: Claim) -> None:
         try:
-            performed = await perform_item(self._workload, self._surroundings, order.claim, self._begin.item_timeout)
+            result = await run_attempt(self._workload, self._settings, claim, self._begin.item_timeout)
         except StorageError as error:
-            self._channel.send(wire.Done(order.ticket, None, StorageError(str(error))))
+            self._channel.send(wire.Done(ticket, None, StorageError(str(error))))
         except UserError as error:
-            self._channel.send(wire.Done(order.ticket, None, UserError(str(error))))
+            self._channel.send(wire.Done(ticket, None, UserError(str(error))))
         else:
-            self._report(order.ticket, performed)
+            self._report(ticket, result)
 
-    def _report(self, ticket: int, performed: Performed) -> None:
+    def _report(self, ticket: int, result: AttemptResult) -> None:
         try:
-            self._channel.send(wire.Done(ticket, performed))
+            self._channel.send(wire.Done(ticket, result))
         except Exception as error:  # noqa: BLE001 - pickling runs the code of whatever the workload put in its record
             failure = ItemError(Cause.INTERNAL, f"the outcome can't be sent: {describe(error)}")
-            self._channel.send(wire.Done(ticket, Performed(failure=failure)))
+            self._channel.send(wire.Done(ticket, Failed(failure)))
 
 
 async def serve(descriptor: int) -> None:
@@ -137,7 +138,8 @@ async def serve(descriptor: int) -> None:
     protect_environment(os.environ)
     protect(begin.secrets.values())
     try:
-        workload = load_workload(begin.workload)(begin.spec, Path(begin.folder))
+        factory: WorkloadFactory = import_attribute(begin.workload)
+        workload = factory(begin.spec, Path(begin.folder))
         gc.freeze()
         gc.enable()
         workload.set_secrets(begin.secrets)
@@ -148,16 +150,11 @@ async def serve(descriptor: int) -> None:
         channel.close()
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, so that nobody goes on spending for a run without an owner (Linux)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
+def main() -> None:
+    parent = os.getppid()
+    die_with_parent()  # nobody is to go on spending for a run without an owner
     if parent != os.getppid():
         os._exit(1)
-
-
-def main() -> None:
-    die_with(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with safe_streams():
         run_on_loop(serve(int(sys.argv[1])))

@@ -37,7 +37,7 @@ class Commits:
         self.sound = False
         """Whether the journal is known to be what its last session left."""
         self.copied = False
-        """Whether the file came from another folder, that of a run which was being performed perhaps."""
+        """Whether the file came from another folder, that of a run which was being executed perhaps."""
         if journal.exists():
             self._read()
 

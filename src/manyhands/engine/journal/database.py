@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from manyhands.core.errors import RunError, StorageError
+from manyhands.processes.strays import mounts
 
 BUSY_SECONDS = 30.0
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -156,11 +157,7 @@ def storage_error(path: Path, error: Exception) -> Exception:
 
 def file_system(folder: Path) -> str:
     """The type of the file system that holds a folder (``ext4``, ``nfs`` …); empty where that can't be told."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return file_system_of(str(folder.resolve()), mounts)
+    return file_system_of(str(folder.resolve()), mounts())
 
 
 def file_system_of(target: str, mountinfo: str) -> str:

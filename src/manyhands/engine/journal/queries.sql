@@ -78,7 +78,7 @@ FROM (VALUES :rows) AS v WHERE items.key = v.column1 AND items.state = 'pending'
 SELECT items.key FROM items JOIN (VALUES :rows) AS v ON items.key = v.column1 WHERE items.generation = v.column2 LIMIT 1;
 
 -- name: moved_items
--- whether planning gave an ended item another payload or place (compared before it is written)
+-- whether planning gave an ended item another payload or position (compared before it is written)
 SELECT count(*) FROM items JOIN (VALUES :rows) AS v ON items.key = v.column1
 WHERE items.output IS NOT NULL AND (items.position <> v.column2 OR items.payload <> v.column3);
 
@@ -98,14 +98,14 @@ WHERE generation < ? AND state IN ('pending', 'running', 'failed');
 UPDATE items SET state = 'pending' WHERE state = 'running';
 
 -- name: give_up_attempts
--- of failed items whose next performance starts from nothing: time, causes that ask for that (JSON), item keys (JSON; null: all)
+-- of failed items whose next execution starts from nothing: time, causes that ask for that (JSON), item keys (JSON; null: all)
 INSERT INTO attempts (item, attempt, ended_at, reason)
 SELECT number, attempt, ?1, coalesce(message, cause) FROM items
 WHERE state = 'failed' AND cause IN (SELECT value FROM json_each(?2)) AND (?3 IS NULL OR key IN (SELECT value FROM json_each(?3)))
 ON CONFLICT DO NOTHING;
 
 -- name: release_failed
--- causes whose next performance starts from nothing (JSON), item keys (JSON; null: all)
+-- causes whose next execution starts from nothing (JSON), item keys (JSON; null: all)
 UPDATE items SET state = 'pending', failures = 0, not_before = 0, attempt = attempt + coalesce(cause IN (SELECT value FROM json_each(?1)), 0),
     reason = NULL, cause = NULL, message = NULL, record = NULL, finished_at = NULL
 WHERE (state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed'))
@@ -159,7 +159,7 @@ FROM items WHERE position > ? ORDER BY position LIMIT ?;
 SELECT payload, position FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;
 
 -- name: exported_items
--- what a table of the items shows of each, but for those that left the input; of one that waits or is performed again: why it last failed
+-- what a table of the items shows of each, but for those that left the input; of one that waits or is executed again: why it last failed
 SELECT key, payload, state, performances,
     CASE WHEN state IN ('pending', 'running') AND performances > 0
         THEN (SELECT message FROM failures WHERE item = number ORDER BY id DESC LIMIT 1) ELSE message END,

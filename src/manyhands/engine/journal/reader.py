@@ -8,27 +8,68 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import takewhile
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import RunError
+from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage
-from manyhands.engine.contract import FinishedItem, ItemRow, RecordedStep
+from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep
 from manyhands.engine.journal.database import connect, is_current, queries, storage_errors
-from manyhands.engine.journal.records import DamagedBlob, unpack
+from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack
 
 JOURNAL = "run.db"
 PAGE = 500
 _STATES = {state.value: state for state in ItemState}
 
 
+@dataclass(frozen=True, slots=True)
+class EndedAttempt:
+    """An attempt that was given up for a fresh one."""
+
+    attempt: int
+    ended_at: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFailure:
+    """One failure of an item, whatever followed from it."""
+
+    attempt: int
+    at: float
+    cause: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSession:
+    """One opening of the run by a process that executed it."""
+
+    number: int
+    process: int
+    host: str
+    started_at: float
+    heartbeat_at: float
+    ended_at: float | None
+    ending: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that grows line by line, and how many bytes of it the journal vouches for."""
+
+    number: int
+    name: str
+    size: int
+
+
 class JournalReader:
-    """Queries over one journal. Not shared between threads."""
+    """What one journal holds. Not shared between threads."""
 
     def __init__(self, folder: Path, connection: sqlite3.Connection | None = None) -> None:
         self._folder = folder
@@ -57,20 +98,9 @@ class JournalReader:
             mode: str = self._connection.execute("PRAGMA journal_mode").fetchone()[0]
         return mode == "wal"
 
-    def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows of a named query."""
-        with storage_errors(self._path):
-            return self._connection.execute(queries()[query], values).fetchall()
-
-    def one(self, query: str, *values: Any) -> tuple[Any, ...] | None:
-        """The first row of a named query, or None."""
-        with storage_errors(self._path):
-            row: tuple[Any, ...] | None = self._connection.execute(queries()[query], values).fetchone()
-        return row
-
     def meta(self, name: str, default: Json = None) -> Json:
         """A fact about the run."""
-        row = self.one("get_meta", name)
+        row = self._one("get_meta", name)
         try:
             return default if row is None else loads(row[0])
         except (ValueError, TypeError) as error:
@@ -78,26 +108,35 @@ class JournalReader:
 
     def item(self, which: str) -> ItemRow | None:
         """An item by its number, or else by its key."""
-        row = self.one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
+        row = self._one("item_by_number", int(which)) if which.isdecimal() and len(which) < 19 else None
         return self.item_by_key(which) if row is None else self._row(row)
 
     def item_by_key(self, key: str) -> ItemRow | None:
         """An item by its key."""
-        row = self.one("item_by_key", without_surrogates(key))
+        row = self._one("item_by_key", without_surrogates(key))
         return None if row is None else self._row(row)
 
     def items(self, behind: int = -1) -> Iterator[ItemRow]:
         """All items (behind a position) in order of the input, streamed."""
         return self._paged("items_after", behind)
 
+    def failed_items(self, limit: int) -> list[ItemRow]:
+        """The first failed items in order of the input, found without looking at all items."""
+        return [self._row(row) for row in self._all("first_failed_items", limit)]
+
+    def results(self) -> Iterator[ItemResult]:
+        """Every item that is still in the input, in its order, streamed."""
+        for key, payload, state, performances, message, record, finished, _ in self._streamed("exported_items"):
+            found = unpack(record) if record else None
+            yield ItemResult(key, unpack(payload), _STATES[state], performances, message, found, finished)
+
+    def completed_records(self) -> Iterator[Json]:
+        """The records of completed items that are still in the input, in its order, streamed."""
+        return (unpack(record) for record, _ in self._streamed("completed_records"))
+
     def payloads(self) -> Iterator[Json]:
         """Of all items that are still in the input, in its order, streamed."""
-        return (unpack(payload) for payload, _ in self.streamed("payloads"))
-
-    def ended_after(self, position: int) -> list[ItemRow]:
-        """The next items behind a position, in order, up to one that has not ended, and so many at most that they are quickly read."""
-        rows = self.all("items_after", position, PAGE)
-        return [self._row(row) for row in takewhile(lambda row: _STATES[row[3]].final, rows)]
+        return (unpack(payload) for payload, _ in self._streamed("payloads"))
 
     def unwritten(self) -> Iterator[ItemRow]:
         """Ended items whose output line is not known to be on disk."""
@@ -111,32 +150,84 @@ class JournalReader:
 
     def steps(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
         """An attempt's steps in order of recording."""
-        rows = self.all("steps_of_attempt", item_number, attempt)
+        rows = self._all("steps_of_attempt", item_number, attempt)
         try:
             return [_step(*row) for row in rows]
         except DamagedBlob as error:
             raise DamagedBlob(f"{self._path}: a step of item {item_number}: {error}") from error
 
+    def recorded_outputs(self, item_number: int, attempt: int) -> tuple[RecordedOutput, ...]:
+        """What a replay needs of an attempt's steps."""
+        return tuple(self._all("recorded_steps", item_number, attempt))
+
+    def attempts(self, item_number: int) -> list[EndedAttempt]:
+        """The attempts of an item that were given up, in order."""
+        return [EndedAttempt(*row) for row in self._all("attempts_of_item", item_number)]
+
+    def failures(self, item_number: int) -> list[RecordedFailure]:
+        """The failures of an item, in order."""
+        return [RecordedFailure(*row) for row in self._all("failures_of_item", item_number)]
+
+    def last_cause(self, item_number: int) -> Cause | None:
+        """Why an item failed last; None if it never did."""
+        row = self._one("last_failure", item_number)
+        return None if row is None else Cause(row[0])
+
+    def fresh_items(self, behind: int, limit: int) -> list[Claimed]:
+        """The next items behind a position of the input that are to be executed and do not wait for a time."""
+        return [_claimed(row) for row in self._all("claim_fresh", behind, limit)]
+
+    def refused_items(self, behind: int, limit: int) -> list[Claimed]:
+        """The next items behind a position of the input that were refused up to the end of an earlier session."""
+        return [_claimed(row) for row in self._all("claim_refused", behind, limit)]
+
+    def due_items(self, now: float, limit: int) -> list[Claimed]:
+        """Items that waited for a time which has come, the longest due first."""
+        return [_claimed(row) for row in self._all("claim_due", now, limit)]
+
+    def next_due(self) -> float | None:
+        """The time of day when the next item becomes due; None if none waits."""
+        row = self._one("next_due")
+        return None if row is None else row[0]
+
+    def removed_items(self, generation: int) -> list[tuple[int, str, str]]:
+        """Items (number, key, state) that the planning of that number is the first not to name."""
+        return [(number, key, state) for number, key, state in self._all("removed_items", generation)]
+
+    def last_session(self) -> RecordedSession | None:
+        """The session that was begun last; None if nobody has executed the run."""
+        row = self._one("last_session")
+        return None if row is None else RecordedSession(*row)
+
+    def outputs(self) -> list[OutputFile]:
+        """The output files that the journal knows."""
+        return [OutputFile(*row) for row in self._all("list_outputs")]
+
+    def unwritten_lines(self, output: OutputFile) -> int:
+        """How many items have a line in a file that is not known to be on disk."""
+        row = self._one("count_unwritten", output.number)
+        return 0 if row is None else int(row[0])
+
     def states(self, position: int, limit: int) -> list[tuple[int, str, str | None]]:
         """(position, state, reason) of items behind a position, in order, without those that left the input."""
-        return [(place, state, reason) for place, state, reason in self.all("states_after", position, limit)]
+        return [(position, state, reason) for position, state, reason in self._all("states_after", position, limit)]
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many items are in each state, by reason or cause."""
-        counts = {(state, detail): items for state, detail, items in self.all("count_by_state")}
+        counts = {(state, detail): items for state, detail, items in self._all("count_by_state")}
         if unknown := {state for state, _ in counts} - _STATES.keys():
             raise RunError(f"{self._path}: damaged: there is no state {unknown.pop()!r}")
         return counts
 
     def usage(self) -> Usage:
         """What the run has used since it began, interrupted and abandoned attempts included."""
-        row = self.one("get_usage")
+        row = self._one("get_usage")
         usage = Usage(*row) if row else Usage()
         return usage if isfinite(usage.cost) else replace(usage, cost=0.0, unpriced_calls=usage.calls)
 
     def working_seconds(self) -> float:
         """How long anyone worked on the run, all sessions together."""
-        row = self.one("working_seconds")
+        row = self._one("working_seconds")
         return float(row[0]) if row else 0.0
 
     @contextmanager
@@ -155,7 +246,18 @@ class JournalReader:
             if holds:
                 self._connection.rollback()
 
-    def streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
+    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a named query."""
+        with storage_errors(self._path):
+            return self._connection.execute(queries()[query], values).fetchall()
+
+    def _one(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row of a named query, or None."""
+        with storage_errors(self._path):
+            row: tuple[Any, ...] | None = self._connection.execute(queries()[query], values).fetchone()
+        return row
+
+    def _streamed(self, query: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a named query, one at a time. The query takes (position, limit) and gives the position as its last column."""
         position, row = -1, None
         while True:
@@ -168,12 +270,12 @@ class JournalReader:
 
     def _row(self, row: tuple[Any, ...]) -> ItemRow:
         try:
-            return item_row(row)
+            return _item_row(row)
         except DamagedBlob as error:
             raise DamagedBlob(f"{self._path}: {error}") from error
 
     def _paged(self, query: str, position: int = -1) -> Iterator[ItemRow]:
-        while rows := self.all(query, position, PAGE):
+        while rows := self._all(query, position, PAGE):
             for row in rows:
                 yield self._row(row)
             position = rows[-1][-1]
@@ -221,7 +323,12 @@ def _step(
     return RecordedStep(attempt, scope, seq, kind, unpack(request), unpack(output), started, ended, found)
 
 
-def item_row(row: tuple[Any, ...]) -> ItemRow:
+def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:
+    number, key, payload, attempt, performances, failures, position = row
+    return Claimed(Item(number, key, unpack(payload)), attempt, performances, failures, position)
+
+
+def _item_row(row: tuple[Any, ...]) -> ItemRow:
     """A row of the ``items`` queries, decoded."""
     (
         number,

@@ -1,4 +1,4 @@
-"""JSON as the journal stores it: small values as they are, large ones compressed; both with a checksum."""
+"""What goes into the journal and comes out of it: steps, claimed items, and JSON as blobs with a checksum."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from manyhands.core.errors import RunError
 from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.contract import Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,23 @@ class StepRow:
             self.started_at,
             self.finished_at,
         )
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An item in hand, with what the journal knows of earlier executions."""
+
+    item: Item
+    attempt: int
+    performances: int
+    failures: int
+    position: int
+    restarts: int = 0
+    """Fresh attempts begun since it was claimed."""
+
+
+RecordedOutput = tuple[str, int, str, bytes, bytes]
+"""What a replay needs of a step: scope, number, kind, digest, packed output. A plain tuple, as a worker process is sent thousands."""
 
 
 COMPRESS_FROM = 1024

@@ -1,132 +1,40 @@
-"""The owner's hold on a run: the lock, the only writer, and what it writes."""
+"""The owner's journal: the only writer, and what it writes."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import sqlite3
-import stat
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from manyhands.core.clock import Clock
-from manyhands.core.errors import ItemError, RunError, StorageError, UserError
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import FAILURES
 from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.core.redaction import KNOWN
 from manyhands.engine.contract import PlannedItem
-from manyhands.engine.journal.commits import META, RECORD, Commits, check_pages
+from manyhands.engine.journal.commits import META, Commits, check_pages
 from manyhands.engine.journal.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
-from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.lock import LOCK, RunLock
+from manyhands.engine.journal.reader import JOURNAL, JournalReader, OutputFile
 from manyhands.engine.journal.records import StepRow, pack
 from manyhands.engine.journal.writer import GroupWriter, OnCommit
 
-LOCK = "run.lock"
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-LOCK_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.0)
 REWRITE = "rewrite_outputs"
 """The fact that all output has to be written again, recorded until that is done."""
 PLAN_CHUNK = 256
-LONGEST_MESSAGE = 4000
+MAX_MESSAGE = 4000
 NAMED_OUTPUTS = 4096
 """Output files remembered as known to the journal already."""
 _Element = TypeVar("_Element")
 CHUNKS_IN_TRANSACTION = 20
-
-
-class RunLock:
-    """The right to perform a run: an operating system lock that ends with the process, however it ends. Nobody else can take it: who may
-    only read the folder can't open the file."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises RunError, naming the owner, if another process has it."""
-        self._path = folder / LOCK
-        try:
-            self._descriptor = os.open(self._path, _LOCK_FLAGS, 0o600)
-        except OSError as error:
-            raise StorageError(f"{self._path}: the folder can't be written ({error.strerror})") from error
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            os.close(self._descriptor)
-            raise RunError(f"{self._path}: not a plain file; remove it")
-        with suppress(OSError):  # of somebody else, who lets us write it
-            os.fchmod(self._descriptor, 0o600)
-        if not self._locked():
-            message = self._refusal(folder)
-            os.close(self._descriptor)
-            raise RunError(message)
-        try:
-            os.ftruncate(self._descriptor, RECORD)
-            os.pwrite(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), RECORD)
-        except OSError:
-            pass  # a full disk: the name is for people, the lock holds without it
-
-    @property
-    def descriptor(self) -> int:
-        """Of the lock file. What it holds besides the owner's name is told by ``Commits``."""
-        return self._descriptor
-
-    def _locked(self) -> bool:
-        """Take the lock. Whoever only looks whether a run is owned holds it for an instant, which is waited out."""
-        for pause in LOCK_PAUSES:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except OSError:
-                time.sleep(pause)
-        return False
-
-    def _refusal(self, folder: Path) -> str:
-        said = os.pread(self._descriptor, 300, RECORD).decode(errors="replace").strip()
-        holders = _holders(os.fstat(self._descriptor))
-        words = said.split()
-        if holders and len(words) > 1 and words[1].isdecimal() and words[-1] == socket.gethostname():
-            said = said if int(words[1]) in holders else ""
-        if said or not holders:
-            return f"{folder}: this run is being performed by {said or 'another process'}; one process at a time can do that"
-        return f"{self._path}: held by process {holders[0]}, which does not perform the run; end that process, or remove the file"
-
-    def release(self) -> None:
-        if self._descriptor >= 0:
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, RECORD)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def is_owned(folder: Path) -> bool:
-    """Whether some process is performing the run."""
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except PermissionError:  # somebody else's run: what the kernel tells everybody must do
-        with suppress(OSError):
-            return bool(_holders(os.stat(folder / LOCK)))
-        return False
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _holders(status: os.stat_result) -> list[int]:
-    """The processes that hold a lock on a file, as ``/proc/locks`` tells (see proc(5))."""
-    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    with suppress(OSError, ValueError, IndexError):
-        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
-        return [int(words[4]) for words in lines if words[1] == "FLOCK" and words[5] == file and int(words[4]) > 0]
-    return []
 
 
 class Store:
@@ -153,24 +61,24 @@ class Store:
             self.reader = JournalReader(folder, connect(self._path, read_only=True))
             undo.callback(self.reader.close)
             self.missing = self._commits.compare(self.reader.meta(META, 0))
-            """Commits that are missing: those that a run's performer made while its folder was being copied."""
+            """Commits that are missing: those that the run's owner made while its folder was being copied."""
             undo.pop_all()
         self._writer: GroupWriter | None = None
         self._session = 0
         self._named_outputs: set[str] = set()
 
-    # Before performing
+    # Before a session begins
 
     def set_meta(self, **values: Json) -> None:
         """Record facts about the run."""
         with storage_errors(self._path), transaction(self._connection):
             for name, value in values.items():
-                self._execute("set_meta", [(name, dumps(KNOWN.json(value)).decode())])
+                self._set_meta(name, value)
 
     def plan(self, items: Iterable[PlannedItem], generation: int) -> None:
         """Enter all items of the input, in order. ``generation``: a number that no earlier planning had, finished or not.
 
-        Where an item that had ended gets another place or payload, it is recorded that the output must be written again.
+        Where an item that had ended gets another position or payload, it is recorded that the output must be written again.
         Raises UserError for two items with the same key.
         """
         position = 0
@@ -188,9 +96,9 @@ class Store:
         ]
         self._refuse_duplicates([row[0] for row in rows], generation)
         if generation > 1:
-            places = [(key, place, payload) for key, place, _, payload in rows]
-            if self._execute("moved_items", places).fetchone()[0]:
-                self._execute("set_meta", [(REWRITE, "true")])
+            positions = [(key, position, payload) for key, position, _, payload in rows]
+            if self._execute("moved_items", positions).fetchone()[0]:
+                self._set_meta(REWRITE, True)
         self._execute("plan_items", rows)
         ended = [(row[0], item.outcome) for row, item in zip(rows, chunk, strict=True) if item.outcome is not None]
         if ended:
@@ -209,18 +117,18 @@ class Store:
 
     def removed(self, generation: int) -> list[tuple[int, str, str]]:
         """Items (number, key, state) that the latest planning did not name; those without an end are cancelled."""
-        rows = self.reader.all("removed_items", generation)
+        rows = self.reader.removed_items(generation)
         if rows:
             with storage_errors(self._path), transaction(self._connection):
-                self._connection.execute(queries()["cancel_removed"], (generation,))
-                self._connection.execute(queries()["park_removed"], (generation,))
-        return [(number, key, state) for number, key, state in rows]
+                self._run("cancel_removed", generation)
+                self._run("park_removed", generation)
+        return rows
 
     def release_items(self, *, failed: bool) -> None:
         """Make items claimable again: those that a dead owner left running and, if asked for, those that failed."""
         with storage_errors(self._path), transaction(self._connection):
-            self._connection.execute(queries()["release_running"])
-            self._connection.execute(queries()["release_waiting"])
+            self._release_running()
+            self._run("release_waiting")
         if failed:
             self.release_failed()
 
@@ -230,13 +138,31 @@ class Store:
         causes = dumps([cause for cause, rule in FAILURES.items() if rule.fresh_attempt]).decode()
         chosen = None if keys is None else dumps(list(keys)).decode()
         with storage_errors(self._path), transaction(self._connection):
-            self._connection.execute(queries()["give_up_attempts"], (self._clock.now(), causes, chosen))
-            return self._connection.execute(queries()["release_failed"], (causes, chosen)).rowcount
+            self._run("give_up_attempts", self._clock.now(), causes, chosen)
+            return self._run("release_failed", causes, chosen).rowcount
 
-    def execute(self, query: str, *values: Any) -> None:
-        """Run a named query at once (only before ``begin``, or after ``end``)."""
+    def release_discarded(self, reason: str) -> None:
+        """Make items claimable again that were discarded for that reason, to be judged again: what is recorded of them is replayed
+        (only before ``begin``)."""
         with storage_errors(self._path):
-            self._connection.execute(queries()[query], values)
+            self._run("release_discarded", reason)
+
+    def release_running(self) -> None:
+        """Say of all items that nobody executes them any more (only after ``end``)."""
+        with storage_errors(self._path):
+            self._release_running()
+
+    def forget_outputs(self) -> None:
+        """No line of any output file counts as written any more (only before ``begin``)."""
+        with storage_errors(self._path):
+            self._run("forget_all_outputs")
+            self._run("reset_all_output_sizes")
+
+    def forget_output(self, output: OutputFile) -> None:
+        """No line of an output file counts as written any more (only before ``begin``)."""
+        with storage_errors(self._path):
+            self._run("forget_output", output.number)
+            self._run("reset_output_size", output.number)
 
     def assign_outputs(self, rows: list[tuple[str, int]]) -> None:
         """Say which output file each item's line goes to: (file, item number)."""
@@ -252,15 +178,13 @@ class Store:
             for file, size in sizes.items():
                 self._execute("set_output_sizes", [(file, size)])
 
-    # While performing
+    # While items are executed
 
     def begin(self) -> None:
         """Start a session: from here on, writes are grouped."""
         now = self._clock.now()
         with storage_errors(self._path):
-            row = self._connection.execute(
-                queries()["open_session"], (os.getpid(), socket.gethostname(), now, now)
-            ).fetchone()
+            row = self._run("open_session", os.getpid(), socket.gethostname(), now, now).fetchone()
         self._session = row[0]
         self._writer = GroupWriter(self._connection, self._path, self._commits)
 
@@ -270,13 +194,17 @@ class Store:
             raise RuntimeError("the store has not begun a session")
         return self._writer
 
+    def note_meta(self, name: str, value: Json) -> None:
+        """Record a fact about the run (durable with the next commit)."""
+        self.writer.submit("set_meta", (name, dumps(value).decode()))
+
     def record(self, row: StepRow) -> Awaitable[None]:
         """Done when the step is on disk."""
         self.writer.submit("add_steps", row.columns(), row.usage)
         return self.writer.committed()
 
     def start(self, number: int) -> None:
-        """An item is being performed (durable with the next commit)."""
+        """An item is being executed (durable with the next commit)."""
         self.writer.submit("start_items", (number, self._clock.now()))
 
     def settle(self, number: int, outcome: Outcome, tell: OnCommit) -> None:
@@ -288,7 +216,7 @@ class Store:
         self.writer.submit("settle_items", row, tell=tell)
 
     def put_back(self, number: int, *, attempt: int, failures: int, not_before: float = 0.0) -> Awaitable[None]:
-        """An item is to be performed (again), not before a time of day."""
+        """An item is to be executed (again), not before a time of day."""
         self.writer.submit("put_back_items", (number, not_before, attempt, failures))
         return self.writer.committed()
 
@@ -322,7 +250,7 @@ class Store:
             if writer.failure is None:
                 now = self._clock.now()
                 with storage_errors(self._path):
-                    self._connection.execute(queries()["close_session"], (now, now, _text(ending), self._session))
+                    self._run("close_session", now, now, _text(ending), self._session)
 
     def close(self) -> None:
         """Give the run up to whoever wants it next."""
@@ -330,6 +258,15 @@ class Store:
         self._connection.close()
         self._commits.seal()
         self._lock.release()
+
+    def _set_meta(self, name: str, value: Json) -> None:
+        self._execute("set_meta", [(name, dumps(KNOWN.json(value)).decode())])
+
+    def _release_running(self) -> None:
+        self._run("release_running")
+
+    def _run(self, query: str, *values: Any) -> sqlite3.Cursor:
+        return self._connection.execute(queries()[query], values)
 
     def _execute(self, query: str, rows: list[tuple[Any, ...]]) -> sqlite3.Cursor:
         values = [value for row in rows for value in row]
@@ -351,7 +288,7 @@ def outcome_row(outcome: Outcome, time: float) -> tuple[Any, ...]:
 
 def _text(message: str) -> str:
     """A message as the journal can hold it: without secrets, valid Unicode, of bounded length."""
-    return without_surrogates(KNOWN.text(message)[:LONGEST_MESSAGE])
+    return without_surrogates(KNOWN.text(message)[:MAX_MESSAGE])
 
 
 def _chunks(items: Iterable[_Element], size: int) -> Iterator[list[_Element]]:

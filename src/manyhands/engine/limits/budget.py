@@ -15,7 +15,7 @@ from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.limits.waits import Wait
 
 _TINY = 1e-9
-_ROUNDING, _LEAST_COST = 0.01, 1e-6
+_ROUNDING, _MIN_COST = 0.01, 1e-6
 """By how much, as a share and in US dollars, a cost may pass a price without that the price is taken for wrong."""
 
 
@@ -231,7 +231,7 @@ class Budget:
             charges.learn(reserve, usage)
             return
         if self.max_cost is not None:
-            fair = reserve.fair(usage) * (1.0 + _ROUNDING) + _LEAST_COST
+            fair = reserve.fair(usage) * (1.0 + _ROUNDING) + _MIN_COST
             charges.dearer = charges.dearer or not reserve.priced or usage.cost > fair
             charges.learn(reserve, usage)
 

@@ -1,46 +1,39 @@
-"""Requests that an endpoint refuses one after the other, as with a model that does not exist: found out before every item has failed.
+"""What bounds the paid calls of a run: a limiter for each key, the run's budget, and the endpoints that refuse everything.
 
-What bounds paid calls: an adaptive limiter of concurrency for each key, and the run's budget (see ``budget``).
-
-The limiter follows TCP's congestion control (RFC 5681) with calls in flight as its window: it doubles each round trip
-until the first rate limit, then shrinks by a factor once per rate-limit episode and grows by a constant each round
-trip, and it grows only while the window is really used.
+Requests that an endpoint refuses one after the other, as with a model that does not exist, are found out before every item has failed.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from manyhands.core.clock import Clock, SystemClock
-from manyhands.core.digests import derived_random
 from manyhands.core.errors import Interrupted
 from manyhands.core.text import one_line, shape
 from manyhands.core.usage import ZERO, Reserve
 from manyhands.engine.contract import CallReport
-from manyhands.engine.limits.budget import Budget as Budget
-from manyhands.engine.limits.budget import give_up
+from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
+from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.waits import Trouble, Wait
 
-MOST = 20
+MAX_REFUSALS = 20
 """Identical refusals without an answer in between, after which the run stops."""
-LONGEST = 4000
+MAX_FAILURE_CHARS = 4000
 """Characters of a failure that are looked through."""
-MOST_SENTENCES = 100
+MAX_SENTENCES = 100
 """Different refusals of one model that are counted and told."""
 
 
 class Refusals:
     """Counts refusals by what was asked (a model at an endpoint) and by what was said, until an answer comes.
 
-    Refusals are identical if they say the same but for numbers and ids. ``notice`` is told of each that is new, as long as there has
-    been no answer.
+    Refusals are identical if they say the same but for numbers and ids.
     """
 
     def __init__(self) -> None:
-        self.notice: Callable[[str], None] = lambda text: None
+        self._news: list[str] = []
         self._streaks: dict[str, Counter[str]] = {}
         self._answered: set[str] = set()
         self._told: set[str] = set()
@@ -53,17 +46,22 @@ class Refusals:
             return
         same = shape(said)
         streak = self._streaks.setdefault(asked, Counter())
-        if same not in streak and len(streak) >= MOST_SENTENCES:
+        if same not in streak and len(streak) >= MAX_SENTENCES:
             return
         streak[same] += 1
-        if asked not in self._answered and same not in self._told and len(self._told) < MOST_SENTENCES:
+        if asked not in self._answered and same not in self._told and len(self._told) < MAX_SENTENCES:
             self._told.add(same)
-            self.notice(said)
-        if streak[same] >= MOST and self.reason is None:
+            self._news.append(said)
+        if streak[same] >= MAX_REFUSALS and self.reason is None:
             self.reason = (
-                f"{said} ({MOST} refusals of that kind and no answer in between, so that all others would be refused, too; "
+                f"{said} ({MAX_REFUSALS} refusals of that kind and no answer in between, so that all others would be refused, too; "
                 "what was refused stays pending)"
             )
+
+    def news(self) -> list[str]:
+        """Refusals that are new since this was last asked, each kind once, as long as there has been no answer."""
+        news, self._news = self._news, []
+        return news
 
     def answered(self, asked: str) -> None:
         """A call was answered."""
@@ -74,156 +72,8 @@ class Refusals:
         """Whether an item's failure is one of the refusals that no answer has followed."""
         if not self._streaks:
             return False
-        same = shape(one_line(message, LONGEST))
+        same = shape(one_line(message, MAX_FAILURE_CHARS))
         return any(sentence in same for streak in self._streaks.values() for sentence in streak)
-
-
-FIRST_LIMIT = 64
-"""Calls in flight that a key starts with."""
-CUT = 0.7
-GROWTH = 4.0
-"""Calls in flight gained per round trip after the first rate limit. More than TCP's 1, because a provider's limit is a
-rate rather than a queue: losing one call to find the edge again is cheap, and idle capacity is not."""
-LONGEST_HOLD = 1800.0
-"""Seconds for which one rate limit can hold a key at most, whatever the server asks for."""
-LONGEST_OWN_PAUSE = 60.0
-
-
-class AdaptiveLimiter:
-    """How many calls of one key may be in flight, found out by trying.
-
-    ``acquire`` returns the episode that the call starts in, to be given back to ``release``. Waiters are served in
-    order of arrival. Not for use from several threads.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        clock: Clock,
-        *,
-        initial: int = FIRST_LIMIT,
-        ceiling: int | None = None,
-        first_pause: float = 1.0,
-    ) -> None:
-        if initial < 1 or (ceiling is not None and ceiling < 1):
-            raise ValueError("at least one call must be allowed in flight")
-        self._key = key
-        self._clock = clock
-        self._ceiling = float(ceiling) if ceiling is not None else float("inf")
-        self._limit = min(float(initial), self._ceiling)
-        self._first_pause = first_pause
-        self._slow_start = True
-        self._waiters: deque[asyncio.Future[int]] = deque()
-        self._held_until = 0.0
-        self._hold: asyncio.Task[None] | None = None
-        self._pauses = 0
-        self.in_flight = 0
-        self.episodes = 0
-
-    @property
-    def limit(self) -> int:
-        """Calls that may be in flight now."""
-        return int(self._limit)
-
-    @property
-    def waiting(self) -> int:
-        return sum(not waiter.done() for waiter in self._waiters)
-
-    @property
-    def held_for(self) -> float:
-        """Seconds for which no call may start; 0 if calls may."""
-        if not self._held_until:
-            return 0.0
-        left = self._held_until - self._clock.monotonic()
-        if left <= 0:
-            self._held_until = 0.0
-            return 0.0
-        return left
-
-    def stop(self) -> None:
-        """Give up all waits: they raise Interrupted."""
-        give_up(self._waiters)
-
-    async def acquire(self) -> int:
-        """Wait for a place. A cancelled wait leaves nothing behind."""
-        if not self._waiters and self.in_flight < int(self._limit) and not self._held_until:
-            self.in_flight += 1
-            return self.episodes
-        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        self._admit()
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():  # the place was given in the same turn of the loop
-                self.in_flight -= 1
-            self._admit()
-            raise
-
-    def release(self, episode: int, report: CallReport) -> None:
-        """Give the place back and learn from how the call went."""
-        saturated = self.in_flight >= int(self._limit)
-        self.in_flight -= 1
-        if report.rate_limited:
-            self._limited(episode, report.retry_after)
-        elif not report.failed and episode == self.episodes:
-            self._pauses = 0
-            if saturated:
-                self._grow()
-        if report.remaining is not None and report.remaining <= 0 and report.reset_after:
-            self._hold_until(report.reset_after)
-        if self._waiters:
-            self._admit()
-
-    def _grow(self) -> None:
-        self._limit = min(self._limit + (1.0 if self._slow_start else GROWTH / self._limit), self._ceiling)
-
-    def _limited(self, episode: int, retry_after: float | None) -> None:
-        if episode == self.episodes:
-            self.episodes += 1
-            self._slow_start = False
-            self._limit = max(1.0, self._limit * CUT)
-            self._pauses += 1
-            pause = self._own_pause() if retry_after is None else max(retry_after, self._least_pause())
-            self._hold_until(pause)
-        elif retry_after is not None:
-            self._hold_until(retry_after)
-
-    def _own_pause(self) -> float:
-        pause = min(LONGEST_OWN_PAUSE, self._first_pause * 2.0 ** min(self._pauses - 1, 16))
-        return pause * (1.0 + 0.25 * derived_random("pause", self._key, self.episodes).random())
-
-    def _least_pause(self) -> float:
-        """So that a server that always says ``Retry-After: 0`` is not asked in a tight loop."""
-        return min(1.0, 0.01 * 2.0 ** min(self._pauses - 1, 16))
-
-    def _hold_until(self, seconds: float) -> None:
-        end = self._clock.monotonic() + min(seconds, LONGEST_HOLD)
-        self._held_until = max(self._held_until, end)
-
-    def _admit(self) -> None:
-        waiters = self._waiters
-        while waiters:
-            if waiters[0].done():
-                waiters.popleft()
-            elif self.in_flight >= int(self._limit):
-                return
-            elif self.held_for > 0:
-                self._wake_after_hold()
-                return
-            else:
-                self.in_flight += 1
-                waiters.popleft().set_result(self.episodes)
-
-    def _wake_after_hold(self) -> None:
-        if self._hold is None or self._hold.done():
-            self._hold = asyncio.get_running_loop().create_task(self._wait_for_hold())
-
-    async def _wait_for_hold(self) -> None:
-        while (left := self.held_for) > 0:
-            await self._clock.sleep(max(left, 0.001))
-        self._hold = None
-        self._admit()
 
 
 class Mark(Protocol):
@@ -239,7 +89,7 @@ class Mark(Protocol):
 
 
 class SharedLimits:
-    """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that performs its items.
+    """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that executes its items.
 
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
     the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: is told
@@ -259,8 +109,7 @@ class SharedLimits:
     ) -> None:
         self._clock = clock or SystemClock()
         self.refusals = Refusals()
-        self.on_refused: Callable[[], None] = lambda: None
-        """Is called at every refusal."""
+        self._when_refused: list[Callable[[], None]] = []
         self._troubles: dict[str, Trouble] = {}
         self.budget = budget or Budget(clock=self._clock)
         self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
@@ -275,7 +124,7 @@ class SharedLimits:
         self._remarked: set[str] = set()
 
     async def acquire(self, key: str, reserve: Reserve) -> int:
-        """Reserve the call's worst case and wait for a place; the permit is for ``release``.
+        """Reserve the call's worst case and wait for a permit; the permit is for ``release``.
 
         Raises ItemError(OVER_BUDGET), and StorageError if it can't be kept what may be spent. A cancelled or failed
         acquire leaves nothing behind.
@@ -310,6 +159,10 @@ class SharedLimits:
         self._limiters[key].release(episode, report)
         self._learn(key, reserve.model or key, report)
 
+    def call_when_refused(self, call: Callable[[], None]) -> None:
+        """Have a function called at every refusal."""
+        self._when_refused.append(call)
+
     def waits(self) -> list[Wait]:
         """What calls wait for now."""
         now = self._clock.now()
@@ -327,7 +180,8 @@ class SharedLimits:
                 self._troubles[key].answered()
         elif report.refused:
             self.refusals.refused(asked, report.said or asked, by_content=report.by_content)
-            self.on_refused()
+            for call in self._when_refused:
+                call()
         used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after
         if not (report.rate_limited or report.again_in is not None or used_up):
             return

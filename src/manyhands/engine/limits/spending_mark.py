@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 
 from manyhands.core.errors import StorageError
-from manyhands.core.jsonio import dumps
 from manyhands.core.usage import Usage
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.budget import Budget
@@ -81,7 +80,7 @@ class SpendingMark:
         most_tokens = tokens if budget.max_total_tokens is None else max(tokens, budget.max_total_tokens)
         mark = min(most_cost, cost + step_cost), min(most_tokens, tokens + step_tokens)
         assumed = self.assumed.cost, self.assumed.total_tokens
-        self._store.writer.submit("set_meta", (META, dumps({"assumed": assumed, "mark": mark}).decode()))
+        self._store.note_meta(META, {"assumed": assumed, "mark": mark})
         return mark
 
 

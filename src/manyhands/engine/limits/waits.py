@@ -8,11 +8,11 @@ from datetime import datetime
 
 from manyhands.core.text import counted, shape
 
-LEAST_SECONDS = 5.0
+MIN_SECONDS = 5.0
 """Seconds from which on a wait is told."""
 LINE_SECONDS = 15.0
 """Seconds between two lines about waits of one cause at least."""
-MOST_CAUSES = 100
+MAX_CAUSES = 100
 """Causes that are remembered as told."""
 _DAY = 86400.0
 
@@ -33,7 +33,7 @@ class Wait:
 
     def is_long(self, now: float) -> bool:
         """Whether it takes long enough to be told."""
-        return max(now, self.until or 0.0) - self.since > LEAST_SECONDS
+        return max(now, self.until or 0.0) - self.since > MIN_SECONDS
 
     def text(self, now: float | None = None) -> str:
         """In one line; with ``now``, also how many seconds are left."""
@@ -70,7 +70,7 @@ class WaitLines:
             said_at, until = told
             if now - said_at < LINE_SECONDS or (wait.until or 0.0) <= (until or 0.0) + 1.0:
                 return False
-        elif len(self._told) >= MOST_CAUSES:
+        elif len(self._told) >= MAX_CAUSES:
             return False
         self._told[cause] = now, wait.until
         return True

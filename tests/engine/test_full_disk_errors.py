@@ -8,7 +8,7 @@ import pytest
 
 from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import Cause
-from manyhands.engine.attempt import classify
+from manyhands.engine.attempt import Failed, classify
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -22,6 +22,6 @@ def test_a_full_disk_behind_other_errors(number: int) -> None:
 def test_an_error_that_is_its_own_cause() -> None:
     error = ItemError(Cause.GRADER_ERROR, "broke")
     error.__cause__ = error
-    performed = classify(error)
-    assert performed.failure is not None
-    assert performed.failure.cause is Cause.GRADER_ERROR
+    result = classify(error)
+    assert isinstance(result, Failed)
+    assert result.failure.cause is Cause.GRADER_ERROR

@@ -1,0 +1,94 @@
+"""The folders of attempts: where they are, which stay when their items have ended, and the removal of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from manyhands.core.outcomes import ItemState
+from manyhands.engine.contract import Execution
+from manyhands.engine.journal.store import Store
+from manyhands.io.files import remove_tree
+
+WORKSPACES = "workspaces"
+KEEP = "keep"
+"""A file of this name in an attempt's folder: whoever made it wants the folder to stay when the item has ended."""
+
+
+def workspace_of(run_folder: Path, item: int, attempt: int) -> Path:
+    """The folder that belongs to one attempt alone."""
+    return Path(f"{run_folder}/{WORKSPACES}/{item}-{attempt}")
+
+
+class Workspaces:
+    """The folders of a run's attempts, as its owner looks after them."""
+
+    def __init__(
+        self, store: Store, execution: Execution, on_error: Callable[[Exception], None] = lambda error: None
+    ) -> None:
+        """``on_error`` is told when a folder can't be removed."""
+        self._store = store
+        self._execution = execution
+        self._on_error = on_error
+        self._root = store.folder / WORKSPACES
+        self._removals: set[asyncio.Task[None]] = set()
+        self._looked_at = -1
+        self._any = False
+
+    def sweep(self) -> None:
+        """Remove folders that a crash left behind: those of items that ended well, and of attempts that were given up."""
+        if self._execution.keep_workspaces or not self._root.is_dir():
+            return
+        for folder in self._root.iterdir():
+            if not self._still_needed(folder):
+                remove_tree(folder)
+        if not any(self._root.iterdir()):
+            shutil.rmtree(self._root)
+
+    def item_ended(self, item: int, attempt: int, state: ItemState) -> None:
+        """An item's end is on disk: begin to remove its folder, unless that stays."""
+        if not self._may_be_any():
+            return
+        if not self._stays(workspace_of(self._store.folder, item, attempt), state):
+            removal = asyncio.create_task(self.remove(item, attempt))
+            self._removals.add(removal)
+            removal.add_done_callback(self._removed)
+
+    async def remove(self, item: int, attempt: int) -> None:
+        """Remove an attempt's folder, if there is one and the run does not keep all of them."""
+        folder = workspace_of(self._store.folder, item, attempt)
+        if not self._execution.keep_workspaces and folder.exists():
+            await asyncio.to_thread(remove_tree, folder)
+
+    async def removed(self) -> None:
+        """Done when all removals that were begun are."""
+        while self._removals:
+            await asyncio.wait(self._removals)
+
+    def _removed(self, removal: asyncio.Task[None]) -> None:
+        self._removals.discard(removal)
+        if not removal.cancelled() and (error := removal.exception()) is not None:
+            self._on_error(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+    def _may_be_any(self) -> bool:
+        """Whether any item has a folder. Looked up once for all items that a commit ended: what these made was there before it."""
+        commits = self._store.writer.commits
+        if commits != self._looked_at:
+            self._looked_at = commits
+            self._any = not self._execution.keep_workspaces and os.path.exists(self._root)
+        return self._any
+
+    def _still_needed(self, folder: Path) -> bool:
+        number, _, attempt = folder.name.partition("-")
+        row = self._store.reader.item(number) if number.isdecimal() else None
+        if row is None or not attempt.isdecimal():
+            return False
+        return row.attempt == int(attempt) and self._stays(folder, row.state)
+
+    def _stays(self, folder: Path, state: ItemState) -> bool:
+        if not state.final:
+            return True
+        return not self._execution.remove_workspaces and (state is ItemState.FAILED or (folder / KEEP).exists())

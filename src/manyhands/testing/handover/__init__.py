@@ -1,1 +1,0 @@
-"""What an interpreter does at its start if this folder is on its path (see ``manyhands.testing.forked``)."""
