@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,13 +44,11 @@ BLOCK = 1 << 18
 _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
 _serial = count()
 _MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
-_CLOCKS_DIFFER = 5.0
-"""Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
 
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[TextIO]:
-    """A text file to write; it takes the place of ``path`` only when all of it is on disk.
+    """A text file to write, in UTF-8; it takes the place of ``path`` only when all of it is on disk. Its folder is made.
 
     Raises StorageError if that fails, and then ``path`` is as it was.
     """
@@ -64,9 +63,13 @@ def written_aside(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
-    """The like for bytes."""
+    """A file of bytes to write; it takes the place of ``path`` only when all of it is on disk. Its folder is made.
+
+    Raises StorageError if that fails, and then ``path`` is as it was.
+    """
     aside = path.with_name(f".{path.name}.{next(_serial)}.{os.getpid()}.new")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb", buffering=BLOCK) as handle:
             yield handle
             handle.flush()
@@ -75,7 +78,8 @@ def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def make_private(folder: Path) -> None:
@@ -93,26 +97,12 @@ def keep_private(folder: Path) -> None:
         folder.chmod(stat.S_IRWXU)
 
 
-def remove_asides(folder: Path, name: str | None = None) -> None:
-    """Remove what processes that are gone were writing aside in a folder (in place of a file of that name) when they were killed."""
+def asides(folder: Path, name: str | None = None) -> Iterator[tuple[Path, int]]:
+    """The files in a folder that were being written aside (in place of a file of that name), each with the id of its process."""
     for path in folder.iterdir():
         writer = _ASIDE.fullmatch(path.name)
-        if writer is not None and name in (None, writer[1]) and not _may_be_writing(path, int(writer[2])):
-            path.unlink(missing_ok=True)
-
-
-def _may_be_writing(path: Path, process: int) -> bool:
-    """Whether a process lives, and may have begun the file: its number may have been another one's before (see proc(5) for ``stat``)."""
-    try:
-        written = path.stat().st_mtime
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError):
-        return Path("/proc", str(process)).exists()
-    state, started = fields[0], int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return state not in "ZX" and time.time() - uptime + started <= written + _CLOCKS_DIFFER
+        if writer is not None and name in (None, writer[1]):
+            yield path, int(writer[2])
 
 
 def mask_secrets(path: Path) -> None:
@@ -156,6 +146,9 @@ def remove_tree(folder: Path) -> None:
 
 def _unlock(folder: str) -> None:
     """Give ourselves all rights on a folder; a link in its place is left alone. Raises OSError."""
+    if sys.platform != "linux":  # where there is no chmod that leaves links alone
+        os.lchmod(folder, stat.S_IRWXU)
+        return
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)

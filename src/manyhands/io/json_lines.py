@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -77,24 +77,31 @@ def _written(text: str, value: Json) -> dict[FieldPath, str]:
     return {(key,): raw[key] for key, entry in value.items() if isinstance(entry, float)}
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {shown(twice)} comes twice in one object")
-    return value
+def strict_decoder(shown: Callable[[str], str]) -> Callable[[str], Json]:
+    """What parses JSON as it is defined: an object with a key twice, a number beyond a float's range and ``NaN`` raise ValueError.
+    ``shown``: how keys and numbers are written in messages."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise ValueError(f"the key {shown(twice)} comes twice in one object")
+        return value
+
+    def finite(text: str) -> float:
+        number = float(text)
+        if not isfinite(number):
+            raise ValueError(f"the number {shown(text)} is too large")
+        return number
+
+    def refuse(name: str) -> Json:
+        raise ValueError(f"{name} is no JSON")
+
+    decode: Callable[[str], Json] = json.JSONDecoder(
+        object_pairs_hook=unique, parse_float=finite, parse_constant=refuse
+    ).decode
+    return decode
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not isfinite(number):
-        raise ValueError(f"the number {shown(text)} is too large")
-    return number
-
-
-def _refuse(name: str) -> Json:
-    raise ValueError(f"{name} is no JSON")
-
-
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_refuse).decode
+_decode = strict_decoder(shown)

@@ -1,25 +1,32 @@
-"""Keys of grader entries: how they may be spelled, and what their values must be.
+"""Keys of mappings that people write: how they may be spelled, and what their values must be.
 
-Every kind of grader has a class of its settings. Keys may be written ``max_total``, ``max-total`` or ``maxTotal``, and by names
-that other versions of the format gave them. Only keys that a class declares are ever respelled: what a person wrote as data
-(arguments of tools, expected values, settings of their own program) stays as it is.
+Every kind of mapping (a test, a target, a kind of grader) has a class of its settings. Keys may be written ``max_total``, ``max-total`` or
+``maxTotal``, and by names that other versions of the format gave them. Only keys that a class declares are ever respelled: what a person
+wrote as data (arguments of tools, expected values, settings of their own program) stays as it is.
+
+``respelled`` and ``read`` raise what is wrong; ``collect`` gathers it, so that a person learns of everything in a file at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
-from manyhands.core.settings import Text, shown, suggestion
-from manyhands.io.locations import Place
+from manyhands.core.settings import plain_problem, shown, suggestion
+from manyhands.io.findings import Findings
+from manyhands.io.locations import Path as FieldPath
+from manyhands.io.locations import Place, Step
 
 Notices = Callable[[str], None]
+Spellings = Mapping[FieldPath, str]
+"""How keys are written, by the path of their present names."""
 EntryType = TypeVar("EntryType", bound="Entry")
 
 _SPELLINGS = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*|[a-z][A-Za-z0-9]*")
@@ -33,12 +40,14 @@ def snake(word: str) -> str:
 
 
 class Entry(BaseModel):
-    """The base of settings of graders, and of the objects within them.
+    """The base of settings that people write as mappings, and of the mappings within them.
 
     ``spellings``: other names of keys, in snake case, and the keys they stand for; ``obsolete``: those of them that are older than the
     format's present version, which is said once. ``entries``: keys whose value is an object, or a list of objects, of a class like
     this. ``members``: the key whose value is a list of graders. ``open``: keys of a person's own may stand beside those declared.
     ``negates``: whether graders of the kind see to ``negate`` themselves, as the opposite of what they look for is not 1 − score.
+    ``beyond``: keys of other versions of the format that are not supported, and what to do instead. ``aside``: keys that begin with this
+    hold what a person wants to (anchors, for example) and mean nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=False)
@@ -48,6 +57,8 @@ class Entry(BaseModel):
     members: ClassVar[str | None] = None
     open: ClassVar[bool] = False
     negates: ClassVar[bool] = False
+    beyond: ClassVar[Mapping[str, str]] = {}
+    aside: ClassVar[str | None] = None
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
@@ -67,6 +78,41 @@ def _key_of(model: type[Entry], spelled: str) -> str | None:
     return key if key in model.key_names() else None
 
 
+Unknown = Callable[[str], str | None]
+"""Given a word that is no key of a class, the key to take it for, or None to leave it out."""
+
+
+def _keys(
+    model: type[Entry],
+    mapping: Mapping[Any, Any],
+    place: Place,
+    problem: Callable[[Place, str], None],
+    notices: Notices,
+    unknown: Unknown,
+    *,
+    nulls: bool,
+) -> Iterator[tuple[str, str, Any]]:
+    """Each key of a mapping by its present name, the word that it is written as, and its value. ``nulls``: whether a key whose value is
+    null counts as given."""
+    taken: dict[str, str] = {}
+    for word, value in mapping.items():
+        key = model.key_of(word) if isinstance(word, str) else None
+        if key is None:
+            key = unknown(word)
+        elif snake(word) in model.obsolete:
+            notices(f"{place.file}: {word!r} is an obsolete name of {key!r}")
+        if key is None or (value is None and not nulls):
+            continue
+        if key in taken:
+            problem(place.at(word), f"is the same key as {taken[key]}, which is given too")
+            continue
+        taken[key] = word
+        yield key, word, value
+
+
+# --- What is wrong is raised
+
+
 def respelled(
     model: type[Entry], entry: Mapping[Any, Any], place: Place, notices: Notices, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -75,17 +121,12 @@ def respelled(
 
     Raises UserError for a key that is unknown or given twice.
     """
+
+    def unknown(word: Any) -> str:
+        return _own(model, word, place, notices, beside)
+
     found: dict[str, Any] = {}
-    spelled: dict[str, str] = {}
-    for word, value in entry.items():
-        key = model.key_of(word) if isinstance(word, str) else None
-        if key is None:
-            key = _own(model, word, place, notices, beside)
-        elif snake(word) in model.obsolete:
-            notices(f"{place.file}: {word!r} is an obsolete name of {key!r}")
-        if key in found:
-            raise place.at(word).error(f"is the same key as {spelled[key]}, which is given too")
-        spelled[key] = word
+    for key, word, value in _keys(model, entry, place, _refuse, notices, unknown, nulls=True):
         inner = model.entries.get(key)
         found[key] = value if inner is None else _within(inner, value, place.at(word), notices)
     return found
@@ -109,6 +150,10 @@ def read(model: type[EntryType], entry: Mapping[str, Any], place: Place) -> Entr
 def own_keys(model: type[Entry], entry: Mapping[str, Any]) -> dict[str, Any]:
     """What an open class does not declare: the person's own keys, as they are."""
     return {key: value for key, value in entry.items() if key not in model.key_names() and key not in ("name", "type")}
+
+
+def _refuse(place: Place, message: str) -> NoReturn:
+    raise place.error(message)
 
 
 def _own(model: type[Entry], word: Any, place: Place, notices: Notices, beside: Sequence[str]) -> str:
@@ -136,19 +181,120 @@ def _problems(error: ValidationError, place: Place) -> Iterator[str]:
         at = place.at(*detail["loc"])
         if detail["type"] == "missing":
             yield place.at(*detail["loc"][:-1]).says(f"{detail['loc'][-1]} is required")
-        elif detail["type"] == "value_error":
-            got = "" if not detail["loc"] else f", not {shown(detail['input'])}"
-            yield at.says(f"{detail['ctx']['error']}{got}")
         else:
-            yield at.says(f"{_plain(detail['type'], detail['msg'])}, not {shown(detail['input'])}")
+            got = "" if detail["type"] == "value_error" and not detail["loc"] else f", not {shown(detail['input'])}"
+            yield at.says(f"{plain_problem(detail)}{got}")
 
 
-def _plain(kind: str, message: str) -> str:
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return "must be a mapping"
-    if kind in ("list_type", "tuple_type"):
-        return "must be a list"
-    return message.replace("Input should be", "must be")
+# --- What is wrong is gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[EntryType]):
+    """A mapping of a file, checked."""
+
+    block: EntryType
+    place: Place
+    words: Spellings = field(default_factory=dict)
+    """How its keys, and those of mappings within it, are written there."""
+
+    def at(self, *keys: Step) -> Place:
+        """The place of a key, or of one in a mapping within, by their present names."""
+        return _at(self.place, self.words, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """The values of a mapping by the present names of their keys, and how these are written."""
+
+    values: dict[str, Any]
+    words: Spellings
+
+    def at(self, place: Place, *keys: Step) -> Place:
+        """The place of a key. ``place``: the mapping's."""
+        return _at(place, self.words, keys)
+
+
+def collect(model: type[EntryType], value: Any, place: Place, findings: Findings) -> Read[EntryType] | None:
+    """The mapping as its class; None if something is wrong with it, and then ``findings`` says what. A key whose value is null
+    counts as not given."""
+    before = len(findings.problems)
+    spelled = present(model, value, place, findings)
+    if spelled is None:
+        return None
+    block = checked(model, spelled, place, findings)
+    return Read(block, place, spelled.words) if block is not None and len(findings.problems) == before else None
+
+
+def present(model: type[Entry], value: Any, place: Place, findings: Findings) -> Spelled | None:
+    """The mapping with its keys by their present names, also in the mappings within it. Unknown keys are left out, and ``findings`` names
+    them."""
+    words: dict[FieldPath, str] = {}
+
+    def spelled(model: type[Entry], value: Any, place: Place, path: FieldPath) -> dict[str, Any] | None:
+        if not isinstance(value, Mapping):
+            findings.problem(place, f"must be a mapping, not {shown(value)}")
+            return None
+
+        def unknown(word: str) -> None:
+            _tell_unknown(model, word, place.at(word), findings)
+
+        found: dict[str, Any] = {}
+        for key, word, entry in _keys(model, value, place, findings.problem, findings.notice, unknown, nulls=False):
+            here = (*path, key)
+            words[here] = word
+            inner = model.entries.get(key)
+            found[key] = entry if inner is None else spelled(inner, entry, place.at(word), here)
+        return found
+
+    values = spelled(model, value, place, ())
+    return None if values is None else Spelled(values, words)
+
+
+def checked(
+    model: type[EntryType], spelled: Spelled, place: Place, findings: Findings, later: Collection[str] = ()
+) -> EntryType | None:
+    """The values as their class. ``later``: keys that are given but not to be looked at yet."""
+    try:
+        return model.model_validate({key: value for key, value in spelled.values.items() if key not in later})
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["type"] != "missing" or detail["loc"][-1] not in later:
+                _tell(detail, place, spelled.words, findings)
+        return None
+
+
+def spelled_at(place: Place, key: str) -> Place:
+    """The place of a key in a mapping of which only the place is known, however the key is written there."""
+    head, *tail = key.split("_")
+    words = (key, head + "".join(part.capitalize() for part in tail), key.replace("_", "-"))
+    return place.at(next((word for word in words if (*place.path, word) in place.lines), key))
+
+
+def _at(place: Place, words: Spellings, keys: FieldPath) -> Place:
+    if len(keys) == 1:
+        return place.at(words.get(keys, keys[0]))
+    return place.at(*(words.get(keys[: number + 1], key) for number, key in enumerate(keys)))
+
+
+def _tell_unknown(model: type[Entry], word: str, place: Place, findings: Findings) -> None:
+    if model.aside is not None and word.startswith(model.aside):
+        return
+    instead = model.beyond.get(snake(word))
+    if instead is not None:
+        findings.problem(place, f"is not supported; {instead}")
+    else:
+        findings.problem(place, f"unknown key{suggestion(word, [*model.key_names(), *model.spellings])}")
+
+
+def _tell(detail: Mapping[str, Any], place: Place, words: Spellings, findings: Findings) -> None:
+    keys = detail["loc"]
+    if detail["type"] == "missing":
+        findings.problem(_at(place, words, keys[:-1]), f"{keys[-1]} is required")
+    elif detail["type"] == "extra_forbidden":
+        findings.problem(_at(place, words, keys), "unknown key")
+    else:
+        findings.problem(_at(place, words, keys), f"{plain_problem(detail)}, not {shown(detail['input'])}")
 
 
 # --- Types of values
@@ -201,19 +347,3 @@ ListOfWords = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 def key(default: Any, description: str, **about: Any) -> Any:
     """A key of an entry: its default (``...`` if it must be given) and one sentence about it."""
     return Field(default, description=description, **about)
-
-
-__all__ = [
-    "Entry",
-    "ListOfWords",
-    "Notices",
-    "SomeItems",
-    "SomeWords",
-    "Text",
-    "Words",
-    "key",
-    "own_keys",
-    "read",
-    "respelled",
-    "snake",
-]

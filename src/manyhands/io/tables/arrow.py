@@ -1,4 +1,4 @@
-"""Arrow's values from the JSON that ``parquet_values`` made of them: exactly those that were read.
+"""Arrow's values from the JSON that ``parquet.json_values`` made of them: exactly those that were read.
 
 Only for use where pyarrow is installed.
 """
@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import Any
 
 from manyhands.core.jsonio import Json
+from manyhands.io.tables.parquet import DIGITS
 
 Restore = Callable[[Json], Any]
-_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _DATE = re.compile(r"(-?\d+)-(\d\d)-(\d\d)")
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:\+00:00)?")
 _DURATION = re.compile(r"(-?)PT(\d+)(?:\.(\d+))?S")
@@ -116,7 +116,7 @@ def _time(kind: Any) -> Restore | None:
         return _days
     if types.is_date64(kind):
         return lambda text: _days(text) * _DAY * 1000
-    unit = _DIGITS[kind.unit]
+    unit = DIGITS[kind.unit]
     if types.is_duration(kind):
         return lambda text: _span(text, unit)
     if types.is_timestamp(kind):

@@ -1,18 +1,18 @@
-"""What tables of every format share: rows, columns, opening files, and the wording of what is wrong with them."""
+"""What tables of every format share: rows, records, columns, opening files, and the wording of what is wrong with them."""
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, Self, cast
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.core.text import closest
 
 Values = list[Json]
 
@@ -21,16 +21,13 @@ Kind = Literal["string", "integer", "number", "boolean", "json"]
 """What the values of a column are; ``json``: anything, shown as JSON text."""
 
 
-TableFormat = Literal["csv", "jsonl", "parquet"]
-
-
 @dataclass(frozen=True, slots=True)
 class TableInfo:
     """What a job records about its table. ``headers``: the columns in order. ``encoding`` and ``delimiter``: of a CSV table.
     ``arrow_schema``: of a Parquet table, its schema in Arrow's IPC format as base64 text."""
 
     path: str
-    format: TableFormat
+    format: str
     headers: tuple[str, ...]
     encoding: str | None = None
     delimiter: str | None = None
@@ -49,6 +46,9 @@ Unit = Literal["line", "row"]
 
 MAX_LENGTH = 128 << 20
 """The longest line, and the longest cell, in characters."""
+
+MAX_VALUE = 64 << 20
+"""The longest line or element of a dataset, in bytes or characters."""
 
 GZIP_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a damaged ``.gz`` file raises."""
@@ -86,9 +86,35 @@ class Table(Protocol):
         ...
 
 
+class Record(NamedTuple):
+    """One value of a dataset: a row as an object, or whatever else stands there. ``number`` counts lines or rows from 1; ``problem`` says
+    why there is no value."""
+
+    number: int
+    value: Json
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A dataset that was found and can be opened.
+
+    ``unit``: what its numbers count. ``read``: its records, from the beginning each time. A value that can't be read is a record with a
+    problem, and reading goes on behind it; only what makes the rest of a file unreadable raises UserError.
+    """
+
+    unit: Unit
+    read: Callable[[], Iterator[Record]]
+
+
 def unreadable(path: Path, why: object) -> UserError:
     """The error for a file that can't be read at all."""
     return UserError(f"failed to read csv input {path.absolute()}: {why}")
+
+
+def missing_extra(path: Path, what: str) -> UserError:
+    """The error for a format that needs libraries which are not installed. ``what``: what would be read."""
+    return UserError(f"{path}: reading {what} needs more libraries: pip install 'manyhands[datasets]'")
 
 
 def at(path: Path, number: int, problem: str, unit: Unit = "line") -> str:
@@ -116,6 +142,21 @@ def check_file(path: Path) -> None:
             raise unreadable(path, "not a regular file")
         with path.open("rb"):
             return
+
+
+def check_regular_file(path: Path) -> None:
+    """Raises UserError unless the path is a regular file of a dataset that can be opened and has something in it."""
+    if not path.exists():
+        raise UserError(f"dataset file not found: {path}")
+    if not path.is_file():
+        raise UserError(f"the dataset is not a regular file: {path}")
+    try:
+        with path.open("rb") as stream:
+            first = stream.read(1)
+    except OSError as error:
+        raise UserError(f"dataset file can't be read: {path}: {error.strerror or error}") from error
+    if not first:
+        raise UserError(f"the dataset file is empty: {path}")
 
 
 @contextmanager
@@ -162,4 +203,4 @@ def known_columns(name: str, headers: Sequence[str]) -> str:
 def _nearest(name: str, headers: Sequence[str]) -> str | None:
     wanted = name.strip().casefold()
     same = next((header for header in headers if header.strip().casefold() == wanted), None)
-    return same or next(iter(get_close_matches(name[:_SHOWN_NAME], headers[:1000], 1)), None)
+    return same or next(iter(closest(name, headers)), None)

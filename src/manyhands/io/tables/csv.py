@@ -1,4 +1,4 @@
-"""CSV tables, streamed through the standard ``csv`` module.
+"""CSV tables and datasets, streamed through the standard ``csv`` module.
 
 The format is RFC 4180's with the freedoms that files in use take: lines end in LF, CRLF or a lone CR (kept as they are inside quotes),
 cells are never trimmed, a quote counts only at the beginning of a cell, NUL characters are text. Blank lines and rows whose
@@ -14,6 +14,9 @@ into as many. Of these, the one is taken that does so with the largest share of 
 the most columns, else the first in this order. If none comes into question, it is the comma. So a table that is well-formed with
 commas is never split at anything else, and neither is a single column, unless its name and most of its rows hold the same
 number of semicolons, tabs or bars.
+
+**Datasets** are read by simpler rules: in UTF-8, split at commas, with lines ended by LF or CRLF. Names are taken without the blanks around
+them, and one that is blank is called by its place (``column_3``). A short row lacks its last fields; a row of empty cells is a row.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.io.tables.base import MAX_LENGTH, RawRow, TableInfo, Unit, at, check_headers, reading
-from manyhands.io.tables.text import choose_encoding, text_lines, undecoded
+from manyhands.io.tables.base import MAX_LENGTH, MAX_VALUE, RawRow, Record, TableInfo, Unit, at, check_headers, reading
+from manyhands.io.tables.text import choose_encoding, numbered_lines, text_lines, undecoded
 
 _DELIMITERS = ",;\t|"
 _NAMED_DELIMITERS = {"tab": "\t", "\\t": "\t"}
@@ -77,7 +80,7 @@ class CsvTable:
 
     def _header(self, reader: Any) -> tuple[int, tuple[str, ...]]:
         """The number of the header's line, and the names of the columns."""
-        for line, cells, error in _records(reader):
+        for line, cells, error in _filled(reader):
             problem = undecoded("".join(cells), self._encoding) if error is None else self._quoting(line, reader, error)
             if problem is not None:
                 raise UserError(at(self.path, line, problem))
@@ -87,7 +90,7 @@ class CsvTable:
 
     def _rows(self, reader: Any, width: int) -> Iterator[RawRow]:
         encoding = self._encoding
-        for line, cells, error in _records(reader):
+        for line, cells, error in _filled(reader):
             if error is not None:
                 yield RawRow(line, (), self._quoting(line, reader, error))
             elif len(cells) != width:
@@ -127,20 +130,82 @@ def find_delimiter(sample: Sequence[str]) -> str:
 
 def _widths(sample: Iterable[str], delimiter: str) -> list[int]:
     """How many cells each row of a sample has: 0 where the quoting is broken. One that the sample cuts off is left out."""
-    records = _records(_reader(sample, delimiter))
+    records = _filled(_reader(sample, delimiter))
     return [len(cells) for _, cells, error in records if error is None or not error.startswith(_CUT_OFF)]
 
 
+def csv_records(path: Path, required: str | None = None) -> Iterator[Record]:
+    """The rows of a dataset as objects. ``required``: a column that must be there. Raises UserError if the header can't be used."""
+    text = _Utf8Lines(path)
+    reader = _reader(text, ",")
+    names = _dataset_header(path, reader, required)
+    text.damage = None
+    for number, cells, error in _records(reader):
+        damage, text.damage = text.damage, None
+        if error is not None:
+            yield Record(number, None, f"invalid CSV: {error}")
+        elif damage is not None:
+            yield Record(number, None, damage)
+        elif len(cells) > len(names):
+            yield Record(number, None, f"{len(cells)} cells, but the header has {len(names)}")
+        elif cells:
+            yield Record(number, dict(zip(names, cells, strict=False)))
+
+
+class _Utf8Lines:
+    """The text lines of a file. ``damage``: what was wrong with one of those given since it was last cleared."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = numbered_lines(path, MAX_VALUE)
+        self.damage: str | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        for _, line, problem in self._lines:
+            text = "\n"
+            if problem is None:
+                text = line.decode(errors="replace")
+                problem = "invalid UTF-8" if "\ufffd" in text and not _is_utf8(line) else None
+            self.damage = problem or self.damage
+            yield text
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _dataset_header(path: Path, reader: Any, required: str | None) -> list[str]:
+    header = next((record for record in _records(reader) if record[1] or record[2] is not None), None)
+    if header is None:
+        raise UserError(f"the dataset file is empty: {path}")
+    _, cells, error = header
+    if error is not None:
+        raise UserError(f"{path}: line {reader.line_num}: invalid CSV: {error}")
+    names = [cell.strip() or f"column_{place}" for place, cell in enumerate(cells, 1)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path}: the header names the column {twice!r} twice")
+    if required is not None and required not in names:
+        raise UserError(f'{path}: the header has no "{required}" column')
+    return names
+
+
+def _filled(reader: Any) -> Iterator[tuple[int, list[str], str | None]]:
+    """All records that are not blank."""
+    return (record for record in _records(reader) if record[2] is not None or any(record[1]))
+
+
 def _records(reader: Any) -> Iterator[tuple[int, list[str], str | None]]:
-    """All records that are not blank, each with the line where it begins. Those with broken quoting have no cells, but the csv
-    module's error."""
+    """All records, each with the line where it begins. Those with broken quoting have no cells, but the csv module's error."""
     line = reader.line_num
     while True:
         try:
             for cells in reader:
                 first, line = line + 1, reader.line_num
-                if any(cells):
-                    yield first, cells, None
+                yield first, cells, None
             return
         except csv.Error as error:
             first, line = line + 1, reader.line_num

@@ -1,106 +1,247 @@
-"""Tables of every format, opened and streamed: CSV, JSON Lines, Parquet.
+"""The formats of tables, each by its name and by the endings of its files, and the opening of tables and datasets of every format.
 
-What names of files say of the format that results are written in.
+A package brings further ones by entry points of the group ``manyhands.table_formats``, each of them a ``TableFormat``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import BinaryIO
 
 from manyhands.core.errors import UserError
-from manyhands.io.tables.base import RawRow, Table, TableFormat, Unit, at, check_file, known_columns, shown
-from manyhands.io.tables.csv import CsvTable
-from manyhands.io.tables.json_lines import JsonLinesTable
-from manyhands.io.tables.parquet import ParquetTable
+from manyhands.core.jsonio import Json
+from manyhands.io.tables.base import Record, Records, Table, Unit, Values, check_file, check_regular_file, reading
+from manyhands.io.tables.csv import CsvTable, csv_records
+from manyhands.io.tables.json_array import holds_json_lines, json_records
+from manyhands.io.tables.json_lines import JsonLinesTable, ObjectsTable, line_records
+from manyhands.io.tables.parquet import ParquetTable, check_parquet, dataset_batches, parquet_records
+from manyhands.io.tables.writers import write_csv, write_jsonl
 
-__all__ = ["RawRow", "Table", "Unit", "at", "format_of_table", "known_columns", "open_table", "shown"]
+PLUGINS = "manyhands.table_formats"
 
-_FORMATS: dict[str, TableFormat] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+@dataclass(frozen=True, slots=True)
+class TableFormat:
+    """A format of tables. One that is brought by another package can be read if it has ``read``, and written if it has ``write``."""
+
+    name: str
+    """What options call it."""
+    title: str
+    """What messages call it."""
+    suffixes: tuple[str, ...]
+    """Endings of its files in lower case, the usual one first."""
+    read: Callable[[Path], Iterable[Mapping[str, Json]]] | None = None
+    """Gives the rows of a file in order, each as an object; it is called once for each reading. What it raises as OSError or ValueError is
+    told to the person."""
+    write: Callable[[BinaryIO, Sequence[str], Iterable[Values]], int] | None = None
+    """Writes rows under the names of their columns to a file; returns how many rows."""
+    text: bool = False
+    """Whether its files may be packed with gzip and then end in ``.gz`` besides."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether results can be written in it."""
+        return self.write is not None or self is PARQUET
+
+
+CSV = TableFormat("csv", "CSV", (".csv", ".tsv"), write=write_csv, text=True)
+JSON_LINES = TableFormat("jsonl", "JSON Lines", (".jsonl", ".ndjson"), write=write_jsonl, text=True)
+PARQUET = TableFormat("parquet", "Parquet", (".parquet",))
+"""Its writer, ``parquet_writer``, has to be told the types of the columns besides."""
+JSON = TableFormat("json", "JSON", (".json",), text=True)
+"""For datasets only, and not written."""
+_BUILTIN = {format.name: format for format in (CSV, JSON_LINES, PARQUET)}
 _NO_TABLES = {
     ".json": "write one JSON object a line, in a .jsonl file",
     ".xlsx": "save the sheet as CSV",
     ".xls": "save the sheet as CSV",
     ".ods": "save the sheet as CSV",
 }
-
-
-def open_table(
-    path: Path, *, format: TableFormat | None = None, encoding: str | None = None, delimiter: str | None = None
-) -> Table:
-    """Open a table and read its header. What is not given is found out: the format from the name (``.jsonl`` and
-    ``.ndjson``, ``.parquet``, anything else is CSV; text also with ``.gz`` behind), the encoding from the byte order mark
-    (else UTF-8), the delimiter as ``table_csv`` describes (a ``.tsv`` has tabs).
-
-    Raises UserError, in one line that names the file and the place, if the table or its header can't be used.
-    """
-    chosen = format or format_of_table(path)
-    check_file(path)
-    _check_settings(chosen, encoding, delimiter)
-    if chosen == "parquet":
-        return ParquetTable(path)
-    if chosen == "jsonl":
-        return JsonLinesTable(path, encoding)
-    if delimiter is None and _suffix(path) == ".tsv":
-        delimiter = "tab"
-    return CsvTable(path, encoding, delimiter)
-
-
-def format_of_table(path: Path) -> TableFormat:
-    """The format that a file's name stands for. Raises UserError for names of what is no table."""
-    suffix = _suffix(path)
-    if suffix in _NO_TABLES:
-        raise UserError(f"{path}: a {suffix} file is not a table that can be read here; {_NO_TABLES[suffix]}")
-    return _FORMATS.get(suffix, "csv")
-
-
-def _suffix(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def _check_settings(format: TableFormat, encoding: str | None, delimiter: str | None) -> None:
-    if delimiter is not None and format != "csv":
-        raise UserError(f"a delimiter is for csv tables; this one is read as {format}")
-    if encoding is not None and format == "parquet":
-        raise UserError("an encoding is for tables that are text; this one is read as parquet")
-
-
-SUFFIXES: Mapping[TableFormat, str] = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet"}
-NAMES: Mapping[str, str] = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
-"""What formats are called in messages."""
-_NAMED: Mapping[str, TableFormat] = {**{end: name for name, end in SUFFIXES.items()}, ".tsv": "csv", ".ndjson": "jsonl"}
-_OTHER_FORMATS = frozenset(
+_NEVER_WRITTEN = frozenset(
     (
         *(".json", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm", ".md", ".pdf"),
         *(".xlsx", ".xls", ".ods", ".db", ".sqlite", ".arrow", ".feather", ".orc", ".avro"),
         *(".zip", ".bz2", ".xz", ".zst", ".tar", ".tgz", ".7z"),
     )
 )
-"""Endings that promise what is not written."""
+"""Endings that promise what is not written, unless another package writes it."""
+
+
+def formats() -> dict[str, TableFormat]:
+    """All formats of tables by name. Raises UserError for one of another package that can't be loaded."""
+    return {**_BUILTIN, **{name: format for name, format in _plugins().items() if name not in _BUILTIN}}
+
+
+def format_named(name: str) -> TableFormat:
+    """The format of a name. Raises UserError for an unknown one."""
+    found = _BUILTIN.get(name) or _plugins().get(name)
+    if found is None:
+        raise UserError(f"unknown table format {name!r}: choose {', '.join(formats())}")
+    return found
 
 
 def format_in_name(path: Path) -> TableFormat | None:
-    """The format that a file's name stands for, if it says one; text also with ``.gz`` behind."""
-    return _NAMED.get(_ending(path))
+    """The format that a file's name stands for, if it says one; also with ``.gz`` behind."""
+    suffix = suffix_of(path)
+    return _with_suffix(_BUILTIN, suffix) or (_with_suffix(_plugins(), suffix) if suffix else None)
 
 
-def format_of(path: Path) -> TableFormat:
-    """What a file of this name holds where nobody says; CSV unless its name says otherwise."""
-    return format_in_name(path) or "csv"
-
-
-def check_name(path: Path, format: TableFormat | None = None) -> None:
-    """Raises UserError for a name that promises another format than those that are written, unless the person named one (``format``),
-    and for one that says that Parquet is packed."""
-    ending = _ending(path)
-    if format is None and ending in _OTHER_FORMATS:
-        known = ", ".join(_NAMED)
-        raise UserError(
-            f"{path}: results are not written as {ending}; let it end in one of {known}, or name the format"
-        )
-    if (format or format_of(path)) == "parquet" and path.suffix.lower() == ".gz":
-        raise UserError(f"{path}: Parquet is compressed in itself; leave out .gz")
-
-
-def _ending(path: Path) -> str:
+def suffix_of(path: Path) -> str:
+    """The ending of a file's name in lower case, that for gzip left out: ``.csv`` of ``T.CSV.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _with_suffix(known: Mapping[str, TableFormat], suffix: str) -> TableFormat | None:
+    return next((format for format in known.values() if suffix in format.suffixes), None)
+
+
+@cache
+def _plugins() -> dict[str, TableFormat]:
+    found: dict[str, TableFormat] = {}
+    for entry in entry_points(group=PLUGINS):
+        try:
+            format = entry.load()
+        except Exception as error:
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise UserError(f"table format {entry.name!r} ({entry.value}) can't be loaded: {problem}") from error
+        if not isinstance(format, TableFormat):
+            raise UserError(
+                f"table format {entry.name!r} ({entry.value}) is not a manyhands.io.tables.formats.TableFormat"
+            )
+        found[format.name] = format
+    return found
+
+
+# --- Tables
+
+
+def open_table(
+    path: Path, *, format: str | None = None, encoding: str | None = None, delimiter: str | None = None
+) -> Table:
+    """Open a table and read its header. What is not given is found out: the format, by its name, from the file's (CSV where that says
+    none), the encoding from the byte order mark (else UTF-8), the delimiter from the first rows (a ``.tsv`` has tabs).
+
+    Raises UserError, in one line that names the file and the place, if the table or its header can't be used.
+    """
+    chosen = format_of_table(path) if format is None else format_named(format)
+    check_file(path)
+    if delimiter is not None and chosen is not CSV:
+        raise UserError(f"a delimiter is for csv tables; this one is read as {chosen.name}")
+    if encoding is not None and not chosen.text:
+        raise UserError(f"an encoding is for tables that are text; this one is read as {chosen.name}")
+    if chosen is PARQUET:
+        return ParquetTable(path)
+    if chosen is JSON_LINES:
+        return JsonLinesTable(path, encoding)
+    if chosen is not CSV:
+        return _PluginTable(path, chosen)
+    if delimiter is None and suffix_of(path) == ".tsv":
+        delimiter = "tab"
+    return CsvTable(path, encoding, delimiter)
+
+
+def format_of_table(path: Path) -> TableFormat:
+    """The format that a table's name stands for: CSV unless it says another. Raises UserError for names of what is no table."""
+    found = format_in_name(path)
+    suffix = suffix_of(path)
+    if found is None and suffix in _NO_TABLES:
+        raise UserError(f"{path}: a {suffix} file is not a table that can be read here; {_NO_TABLES[suffix]}")
+    return found or CSV
+
+
+class _PluginTable(ObjectsTable):
+    """A table of another package's format."""
+
+    unit: Unit = "row"
+
+    def __init__(self, path: Path, format: TableFormat) -> None:
+        self._format = format
+        super().__init__(path, format.name)
+
+    def objects(self) -> Iterator[Record]:
+        with reading(self.path):
+            yield from _plugin_records(self.path, self._format)
+
+
+def _plugin_records(path: Path, format: TableFormat) -> Iterator[Record]:
+    if format.read is None:
+        raise UserError(f"{path}: {format.title} is written here but not read")
+    try:
+        for number, row in enumerate(format.read(path), 1):
+            yield Record(number, dict(row))
+    except ValueError as error:
+        raise UserError(f"{path}: not readable as {format.title}: {error}") from error
+
+
+# --- Datasets
+
+
+def open_records(path: Path, required: str | None = None) -> Records:
+    """The records of a dataset file or folder.
+
+    ``.json``, ``.csv``, ``.parquet`` and formats of other packages are read as such, a folder as a Hugging Face dataset, anything else as
+    JSON Lines; text also with ``.gz`` behind. ``required``: a column that a CSV file must have.
+
+    Raises UserError, naming the path, if there is nothing to read.
+    """
+    if path.is_dir():
+        return Records("row", _guarded(path, dataset_batches(path)))
+    check_regular_file(path)
+    format = _format_of_dataset(path)
+    if format is PARQUET:
+        check_parquet(path)
+        return Records("row", _guarded(path, lambda: parquet_records(path)))
+    if format is CSV:
+        return Records("line", _guarded(path, lambda: csv_records(path, required)))
+    if format is JSON:
+        return Records("row", _guarded(path, lambda: json_records(path)))
+    if format is JSON_LINES:
+        return Records("line", _guarded(path, lambda: line_records(path)))
+    return Records("row", _guarded(path, lambda: _plugin_records(path, format)))
+
+
+def _format_of_dataset(path: Path) -> TableFormat:
+    suffix, packed = suffix_of(path), path.suffix.lower() == ".gz"
+    found = JSON if suffix in JSON.suffixes else format_in_name(path)
+    if found is None or (packed and not found.text) or suffix == ".tsv":
+        return JSON_LINES
+    return JSON_LINES if found is JSON and holds_json_lines(path) else found
+
+
+def _guarded(path: Path, read: Callable[[], Iterator[Record]]) -> Callable[[], Iterator[Record]]:
+    def guarded() -> Iterator[Record]:
+        try:
+            yield from read()
+        except OSError as error:
+            raise UserError(f"dataset file can't be read: {path}: {error.strerror or error}") from error
+
+    return guarded
+
+
+# --- Results
+
+
+def format_of_results(path: Path) -> TableFormat:
+    """What a file of this name holds where nobody says; CSV unless its name says otherwise."""
+    return format_in_name(path) or CSV
+
+
+def check_name(path: Path, format: str | None = None) -> None:
+    """Raises UserError for a name that promises another format than those that are written, unless the person named one (``format``), for
+    a format that is only read, and for a name that says that a format is packed which is not."""
+    suffix = suffix_of(path)
+    if format is None and suffix in _NEVER_WRITTEN and format_in_name(path) is None:
+        written = [each.suffixes for each in formats().values() if each.writable]
+        known = ", ".join([*(first for first, *_ in written), *(more for _, *others in written for more in others)])
+        raise UserError(
+            f"{path}: results are not written as {suffix}; let it end in one of {known}, or name the format"
+        )
+    chosen = format_of_results(path) if format is None else format_named(format)
+    if not chosen.writable:
+        raise UserError(f"{path}: results are not written as {chosen.title}, which is read only")
+    if not chosen.text and path.suffix.lower() == ".gz":
+        raise UserError(f"{path}: {chosen.title} is compressed in itself; leave out .gz")

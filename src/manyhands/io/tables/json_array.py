@@ -1,4 +1,4 @@
-"""Reads the elements of a large JSON array one by one: ``[…]``, or ``{"data": […]}`` with other keys beside it.
+"""JSON datasets: the elements of a large array, ``[…]`` or ``{"data": […]}`` with other keys beside it, read one by one.
 
 The standard library parses each element; this module only finds where the elements are, with a bounded buffer.
 """
@@ -8,17 +8,40 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
-from manyhands.core.jsonio import Json, TooDeep, check_depth
-
-MAX_VALUE = 64 << 20
-"""Longest line or element of a dataset, in bytes or characters."""
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json, TooDeep, check_depth, loads
+from manyhands.io.tables.base import GZIP_DAMAGE, MAX_VALUE, Record, open_bytes
 
 _CHUNK = 1 << 20
 _WHITESPACE = " \t\n\r"
 # A syntax error this close to the end of the buffer may only mean that the rest has not been read yet.
 _MARGIN = 32
+
+
+def holds_json_lines(path: Path) -> bool:
+    """Whether a .json file holds JSON Lines: its first line is a whole object, and not one that wraps the rows."""
+    with open_bytes(path) as stream:
+        try:
+            line = stream.readline(1 << 20).removeprefix(codecs.BOM_UTF8).strip()
+            value = loads(line) if line.startswith(b"{") else None
+        except (ValueError, RecursionError, *GZIP_DAMAGE):
+            return False
+    return isinstance(value, dict) and not isinstance(value.get("data"), list)
+
+
+def json_records(path: Path) -> Iterator[Record]:
+    """The elements of the array in a file. Raises UserError where the rest of it can't be read."""
+    with open_bytes(path) as stream:
+        try:
+            for number, (value, problem) in enumerate(JsonArray(stream), 1):
+                yield Record(number, value, problem)
+        except JsonArrayError as error:
+            raise UserError(f"{path}: {error}") from error
+        except GZIP_DAMAGE as error:
+            raise UserError(f"{path}: the compressed data is damaged: {error}") from error
 
 
 class JsonArrayError(ValueError):

@@ -1,13 +1,12 @@
-"""Values of Arrow columns as JSON.
+"""Parquet tables and datasets, and Hugging Face folders, read in batches through pyarrow (the extra ``datasets``).
 
 What JSON has no type for becomes text from which the exact value can be read again: dates, times and timestamps in ISO 8601 (those with
 a time zone in UTC, ``+00:00`` behind), durations as ISO 8601 seconds (``PT1.5S``), decimals with all their digits, bytes as base64,
 floats that are no numbers as ``NaN``, ``Infinity`` and ``-Infinity``. Lists and structs keep their shape; a map is a list of objects
 with ``key`` and ``value``. Dictionaries' values are written out; extension types count as what they are stored as.
 
-Only for use where pyarrow is installed.
-
-Parquet tables, read in batches through pyarrow (the extra ``datasets``); ``parquet_values`` says how values become JSON.
+In datasets, values are JSON by simpler rules: times and dates in ISO 8601, durations in seconds, decimals as text, bytes as base64, floats
+that are no numbers as null.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
 from itertools import count, islice
 from math import isfinite, isnan
 from pathlib import Path
@@ -22,9 +22,9 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.io.tables.base import RawRow, TableInfo, Unit, check_headers, first_line, reading
+from manyhands.io.tables.base import RawRow, Record, TableInfo, Unit, check_headers, first_line, missing_extra, reading
 
-_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 """Digits behind the point of a second, by Arrow's unit."""
 
 
@@ -95,7 +95,7 @@ def _times(array: Any) -> list[Json]:
     kind, types = array.type, pyarrow.types
     if types.is_duration(kind):
         ticks = array.cast(pyarrow.int64()).to_pylist()
-        return [None if count is None else _duration(count, _DIGITS[kind.unit]) for count in ticks]
+        return [None if count is None else _duration(count, DIGITS[kind.unit]) for count in ticks]
     suffix = ""
     if types.is_timestamp(kind):
         suffix = "" if kind.tz is None else "+00:00"
@@ -113,6 +113,7 @@ def _duration(count: int, digits: int) -> str:
 _BATCH = 1000
 """Rows that are held at once, at most."""
 _BATCH_BYTES = 16 << 20
+_PARQUET_FILE = "a .parquet file"
 _BUFFER = 1 << 20
 """Bytes of a column that are read at once, so that a large row group is never held whole."""
 
@@ -125,7 +126,7 @@ class ParquetTable:
     def __init__(self, path: Path) -> None:
         """Raises UserError if the file can't be read, has no usable columns, or pyarrow is not installed."""
         self.path = path
-        with self._opened() as file:
+        with _opened_table(path) as file:
             schema = file.schema_arrow
         if not schema.names:
             raise UserError(f"{path}: csv input must include a header row: here, a column")
@@ -135,31 +136,34 @@ class ParquetTable:
 
     def rows(self) -> Iterator[RawRow]:
         numbers = count(1)
-        with self._opened() as file:
+        with _opened_table(self.path) as file:
             if tuple(file.schema_arrow.names) != self.info.headers:
                 raise UserError(f"{self.path}: the columns changed since the table was opened")
             for batch in file.iter_batches(batch_size=_batch_rows(file.metadata)):
                 columns = [json_values(column) for column in batch.columns]
                 yield from (RawRow(next(numbers), cells) for cells in zip(*columns, strict=True))
 
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise UserError(
-                f"{self.path}: reading a .parquet table needs more libraries: pip install 'manyhands[datasets]'"
-            ) from None
-        try:
-            with reading(self.path), _file(parquet, self.path) as file:
-                yield file
-        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-            raise UserError(f"{self.path}: not a readable Parquet file: {first_line(error)}") from error
+
+@contextmanager
+def _opened_table(path: Path) -> Iterator[Any]:
+    with reading(path), opened(path, "a .parquet table") as file:
+        yield file
 
 
-def _file(parquet: Any, path: Path) -> Any:
-    return parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+@contextmanager
+def opened(path: Path, what: str) -> Iterator[Any]:
+    """A Parquet file. ``what``: what it is called where pyarrow is not installed. Raises UserError for a damaged one, also while it is
+    read."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise missing_extra(path, what) from None
+    try:
+        with parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
+            yield file
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a readable Parquet file: {first_line(error)}") from error
 
 
 def _batch_rows(metadata: Any) -> int:
@@ -167,3 +171,79 @@ def _batch_rows(metadata: Any) -> int:
     size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     rows: int = metadata.num_rows
     return max(1, min(_BATCH, _BATCH_BYTES * rows // max(size, 1)))
+
+
+# --- Datasets
+
+
+def parquet_records(path: Path) -> Iterator[Record]:
+    """The rows of a Parquet file."""
+    with opened(path, _PARQUET_FILE) as file:
+        yield from _records(file.iter_batches(batch_size=_batch_rows(file.metadata)))
+
+
+def check_parquet(path: Path) -> None:
+    """Raises UserError where pyarrow is not installed."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise missing_extra(path, _PARQUET_FILE) from None
+
+
+def dataset_batches(path: Path) -> Callable[[], Iterator[Record]]:
+    """What reads the rows of a folder that Hugging Face's ``save_to_disk`` wrote: its only split, or the one called "train". Raises
+    UserError if it is none."""
+    if not any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
+        raise UserError(f"the dataset is a folder, but not a Hugging Face dataset written by save_to_disk: {path}")
+    loaded = saved_dataset(path)
+    table = _choose_split(path, loaded) if isinstance(loaded, dict) else loaded
+    return lambda: _records(table.with_format("arrow").iter(batch_size=_BATCH))
+
+
+def saved_dataset(path: Path) -> Any:
+    """What Hugging Face's ``save_to_disk`` wrote to a folder: a dataset, or a dict of its splits by name. Raises UserError."""
+    try:
+        import datasets
+    except ImportError:
+        raise missing_extra(path, "a Hugging Face dataset") from None
+    try:
+        return datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a readable Hugging Face dataset: {first_line(error)}") from error
+
+
+def _choose_split(path: Path, splits: Any) -> Any:
+    if len(splits) == 1:
+        return next(iter(splits.values()))
+    if "train" in splits:
+        return splits["train"]
+    names = ", ".join(sorted(splits))
+    raise UserError(
+        f'{path}: the dataset has several splits and none is called "train" ({names}); give the folder of one'
+    )
+
+
+def _records(batches: Iterator[Any]) -> Iterator[Record]:
+    numbers = count(1)
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield Record(next(numbers), {name: _json(value) for name, value in row.items()})
+
+
+def _json(value: Any) -> Json:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if isfinite(value) else None
+        case dict():
+            return {str(name): _json(part) for name, part in value.items()}
+        case list() | tuple():
+            return [_json(part) for part in value]
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case bytes():
+            return b64encode(value).decode()
+    return str(value)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from typing import BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.io.tables.base import GZIP_DAMAGE, MAX_LENGTH, at, open_bytes
@@ -59,6 +60,31 @@ def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, N
         raise UserError(at(path, number, f"holds bytes that are not {encoding} text; {_HINT}")) from None
     except GZIP_DAMAGE as error:
         raise UserError(at(path, number, f"the compressed data is damaged from here on: {error}")) from error
+
+
+def numbered_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes, str | None]]:
+    """The lines of a file as bytes, ended by LF, without a UTF-8 byte order mark before the first.
+
+    A line of more than ``longest`` bytes comes with its problem in its place; so does the point where compressed data is damaged, which
+    ends the file.
+    """
+    number = 0
+    with open_bytes(path) as stream:
+        try:
+            while line := stream.readline(longest + 1):
+                number += 1
+                if len(line) > longest:
+                    _skip_line(stream, line)
+                    yield number, b"", f"longer than {longest >> 20} MiB"
+                else:
+                    yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, None
+        except GZIP_DAMAGE as error:
+            yield number + 1, b"", f"the compressed data is damaged from here on: {error}"
+
+
+def _skip_line(stream: BinaryIO, line: bytes) -> None:
+    while line and not line.endswith(b"\n"):
+        line = stream.readline(1 << 20)
 
 
 def undecoded(text: str, encoding: str) -> str | None:
