@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.agents.task import AgentResult
@@ -15,7 +15,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.usage import Usage
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, MemoryJournal
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
 from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.tools.protocol import ToolResult
 
@@ -78,7 +78,6 @@ async def perform(
     return await hold(model, tools(), context=context, backend=FakeBackend(folder), max_turns=5, **how)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     answers=st.lists(completions(), max_size=6),
     step=st.integers(1, 12),

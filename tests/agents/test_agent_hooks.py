@@ -11,7 +11,7 @@ from manyhands.core.errors import Divergence, ToolError
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, When
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
 from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.registry import tool

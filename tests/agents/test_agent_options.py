@@ -7,11 +7,13 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from manyhands.agents.options import LIMITS, AgentOptions, read_text, resume_spec
-from manyhands.agents.run_settings import check_prices, keep_files, kept_file, warn_of_unpriced
+from manyhands.agents.options import AgentOptions
+from manyhands.agents.run_settings import check_prices, warn_of_unpriced
 from manyhands.agents.toolset_tools import ToolOffer
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import OptionalPath, optional_whole, setting
+from manyhands.runs.making import keep_files, kept_file
+from manyhands.runs.options import LIMITS, read_text, resume_spec
 from manyhands.tools.toolsets import Toolset
 
 

@@ -13,7 +13,7 @@ from manyhands.agents.task import AgentSettings, AgentTask
 from manyhands.core.clock import SystemClock
 from manyhands.engine.contract import Item
 from manyhands.testing.agent_doubles import CHAT, FakeTool, no_sandbox
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import Reply, ScriptedModel, assistant, tool_call
 from manyhands.tools.protocol import ParentRun, ToolEnvironment, ToolResult
 

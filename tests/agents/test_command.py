@@ -15,8 +15,9 @@ import pytest
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED, Redactor
-from manyhands.processes.commands import LONGEST_ARGUMENT, CommandEnd, CommandLine, CommandRunner
+from manyhands.processes.commands import CommandEnd, CommandRunner
 from manyhands.processes.strays import MARK, process_mark, process_table
+from manyhands.processes.templates import MAX_ARGUMENT, CommandTemplate
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -43,18 +44,18 @@ async def run(runner: CommandRunner, *words: str, folder: Path, timeout: float =
     ],
 )
 def test_a_command_line_is_split_as_a_shell_does(text: str, words: Sequence[str]) -> None:
-    assert CommandLine.parse(text).words == tuple(words)
+    assert CommandTemplate.split(text).words == tuple(words)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "a 'b", "''", "a\0b"])
 def test_what_is_no_command_line_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UserError, match=r"^--worker_command: .*") as caught:
-        CommandLine.parse(text, name="--worker_command")
+        CommandTemplate.split(text, name="--worker_command")
     assert "\n" not in str(caught.value)
 
 
 def test_values_stand_in_their_words_as_they_are() -> None:
-    line = CommandLine.parse(
+    line = CommandTemplate.split(
         "run --p={prompt} {item_id}{item_id} {other} {{prompt}} '{prompt} and {item_id}' ${prompt}"
     )
     hostile = "'; rm -rf / #\n{item_id} $(id)"
@@ -72,19 +73,19 @@ def test_values_stand_in_their_words_as_they_are() -> None:
     assert not line.uses("prompt_file")
 
 
-@pytest.mark.parametrize(("value", "message"), [("x" * (LONGEST_ARGUMENT + 1), "too long"), ("a\0b", "NUL")])
+@pytest.mark.parametrize(("value", "message"), [("x" * (MAX_ARGUMENT + 1), "too long"), ("a\0b", "NUL")])
 def test_what_can_be_no_argument_fails_the_item_and_names_the_way_out(value: str, message: str) -> None:
     with pytest.raises(ItemError, match=rf"{message}.*standard input, or from \{{prompt_file\}}") as caught:
-        CommandLine.parse("run {prompt}").filled({"prompt": value})
+        CommandTemplate.split("run {prompt}").filled({"prompt": value})
     assert caught.value.cause is Cause.INVALID_INPUT
 
 
 async def test_the_longest_argument_can_be_given(runner: CommandRunner, tmp_path: Path) -> None:
-    words = CommandLine.parse("printf %s {prompt}").filled({"prompt": "é" * (LONGEST_ARGUMENT // 2)})
+    words = CommandTemplate.split("printf %s {prompt}").filled({"prompt": "é" * (MAX_ARGUMENT // 2)})
     end = await run(runner, *words, folder=tmp_path)
-    assert (end.exit_code, len(end.output)) == (0, LONGEST_ARGUMENT - 1)
+    assert (end.exit_code, len(end.output)) == (0, MAX_ARGUMENT - 1)
     with pytest.raises(ItemError) as caught:
-        await run(runner, "true", *["x" * LONGEST_ARGUMENT] * 100, folder=tmp_path)
+        await run(runner, "true", *["x" * MAX_ARGUMENT] * 100, folder=tmp_path)
     assert caught.value.cause is Cause.INVALID_INPUT
 
 
@@ -92,12 +93,12 @@ def test_a_program_is_looked_for_once_and_early(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\n")
     for text in ("no-such-program-anywhere x", "./tool", "./none"):
         with pytest.raises(UserError, match=f"^--worker_command: {text.split()[0]} is no program"):
-            CommandLine.parse(text).check(tmp_path, PATH, name="--worker_command")
+            CommandTemplate.split(text).check(tmp_path, PATH, name="--worker_command")
     (tmp_path / "tool").chmod(0o755)
     for text in ("./tool", "sh -c true", str(tmp_path / "tool")):
-        CommandLine.parse(text).check(tmp_path, PATH)
+        CommandTemplate.split(text).check(tmp_path, PATH)
     with pytest.raises(UserError, match="no folder"):
-        CommandLine.parse("sh").check(tmp_path / "none", PATH)
+        CommandTemplate.split("sh").check(tmp_path / "none", PATH)
 
 
 # --- A run

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from manyhands.agents.started_runs import own_folders, parent_run, standard_toolsets
-from manyhands.agents.toolset_tools import COLLAB, ToolOffer, with_optional
+from manyhands.agents.toolset_tools import ToolOffer, with_optional
 from manyhands.core.errors import UserError
 from manyhands.engine.contract import Item
-from manyhands.testing.memory_context import MemoryContext
+from manyhands.testing.context import MemoryContext
 from manyhands.tools.distributions import availability_notice, load_distributions_file
 from manyhands.tools.toolsets import KNOWN_TOOLS, STANDARD, Toolset
+from manyhands.workloads.csv_jobs.mcp.collab import COLLAB
 
 JOB_TOOLS = [
     "cancel_agent_job",

@@ -11,7 +11,8 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError
 from manyhands.core.usage import Usage
-from manyhands.engine.limits.shared import Budget, SharedLimits
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.errors import Retries
 from manyhands.models.openai.response import parse_usage

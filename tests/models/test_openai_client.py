@@ -17,7 +17,8 @@ from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import CallReport
-from manyhands.engine.limits.shared import Budget, SharedLimits
+from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import Price, PriceTable

@@ -19,15 +19,15 @@ from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.response import parse_completion
 from manyhands.models.pricing import PriceTable
 from manyhands.models.protocol import ChatSettings
-from manyhands.testing.batches import ServerThread, run_command
+from manyhands.testing.context import MemoryContext, MemoryJournal
 from manyhands.testing.grader_doubles import NamedJudges, graders_of, make_grading
-from manyhands.testing.memory_context import MemoryContext, MemoryJournal
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.evals.targets.keys import AgentTargetOptions
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.settings import MemorySpec
 from manyhands.workloads.trajectories.spec import BatchSpec
+from tests.support.batches import ServerThread, run_command
 
 CALL = {"id": "a", "type": "function", "function": {"name": "t", "arguments": "{}"}}
 

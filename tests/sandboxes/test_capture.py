@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.processes.children import Capture
+from manyhands.processes.output import Capture
 
 PIECES = st.lists(st.binary(max_size=40), max_size=20)
 

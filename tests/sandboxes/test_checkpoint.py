@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.sandboxes.files.checkpoint import Checkpoint
-from manyhands.sandboxes.files.trees import remove_tree
+from manyhands.sandboxes.files.removing import remove_tree
 
 # Steps change the world in a way that depends on the step and the world alone. Links stay within the world, as steps write
 # through them. A step counts as recorded once its number is in the journal.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from manyhands.processes.guard import Guard
+from manyhands.processes.children import Guard
 from manyhands.processes.strays import process_table
 
 OWNER = """
@@ -62,7 +62,7 @@ def test_only_what_carries_the_very_mark_is_killed() -> None:
         subprocess.Popen(["sleep", "83"], env={**os.environ, "MANYHANDS_RUN": f"{run_id}{more}"})
         for more in (".1", "0")
     ]
-    code = "import asyncio, os, sys\nfrom manyhands.processes.guard import Guard\n"
+    code = "import asyncio, os, sys\nfrom manyhands.processes.children import Guard\n"
     code += "async def main():\n    Guard(sys.argv[1])\n    os._exit(0)\nasyncio.run(main())"
     marked = subprocess.Popen(["sleep", "83"], env={**os.environ, "MANYHANDS_RUN": run_id})
     try:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.sandboxes.files.trees import NotPlain, clear_folder, open_folder, open_regular, remove_tree, replace_file
+from manyhands.sandboxes.files.removing import clear_folder, remove_tree
+from manyhands.sandboxes.files.trees import NotPlain, open_folder, open_regular, replace_file
 
 
 def test_remove_tree_takes_any_tree_and_follows_no_link(tmp_path: Path) -> None:

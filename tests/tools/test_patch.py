@@ -63,7 +63,7 @@ def test_small_hunks_find_their_places(before: list[int], changes: dict[int, str
     assert apply_hunks(parsed, "\n".join(old) + "\n") == "".join(line + "\n" for line in new)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=TEXTS, after=TEXTS)
 def test_the_diff_turns_one_text_into_the_other(tmp_path: Path, before: str, after: str) -> None:
     """With patch(1) as the judge, which knows only the diff."""

@@ -1,7 +1,4 @@
-"""An agent's steps for people.
-
-What became of an item and what its agent did, in lines for people who watch.
-"""
+"""What became of an item and what its agent did, in lines for people who watch."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class _Conversation:
 
     async def _turn(self, added: list[Message]) -> tuple[StopReason | None, list[Message]]:
         """One model call and what follows from it: why to stop, or else what to add to the next request."""
-        turn = self._context.place
+        turn = self._context.address
         output = await self._ask(added, self._toolbox)
         if "overflow" in output:
             return StopReason.CONTEXT_OVERFLOW, []

@@ -1,10 +1,9 @@
-"""Command lines of agent programs that are known here: whether such a program says what a launch cost, and of which model.
+"""Agent programs that are known here, Claude Code and Codex: what a command line says of them, and what they say of a launch.
 
-What agent programs say of a launch: what it cost, and whether it failed.
-
-Claude Code (``claude -p --output-format json``, or ``stream-json``) ends with an object of type ``result``: its cost in US dollars, its
-tokens, and in ``is_error`` and ``subtype`` whether it failed, also where the program ends with 0. Codex (``codex exec --json``) prints
-events: how many tokens a thread has used so far comes with the end of each turn, dollars never.
+Of a command line: whether the program will say what a launch cost, and of which model. Of what was printed: what the launch cost, and
+whether it failed. Claude Code (``claude -p --output-format json``, or ``stream-json``) ends with an object of type ``result``: its cost in
+US dollars, its tokens, and in ``is_error`` and ``subtype`` whether it failed, also where the program ends with 0. Codex
+(``codex exec --json``) prints events: how many tokens a thread has used so far comes with the end of each turn, dollars never.
 """
 
 from __future__ import annotations

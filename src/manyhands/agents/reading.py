@@ -17,10 +17,9 @@ The recorded output of a model step is a JSON object:
 - ``as_written``: tool calls as the model wrote them, where mending changed them;
 - ``overflow``: in place of all of the above, the server's words when the conversation no longer fitted.
 
-Reading the tool calls of an answer: mending what can be mended, and saying what is wrong with the rest.
-
-What enters the history is always well formed (a string id that occurs once, a name, arguments that are one JSON
-object), since many servers refuse a request whose history is not.
+Of its tool calls, what can be mended is mended, and it is said what is wrong with the rest. What enters the history is always well
+formed (a string id that occurs once, a name, arguments that are one JSON object), since many servers refuse a request whose history is
+not.
 """
 
 from __future__ import annotations

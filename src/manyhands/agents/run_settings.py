@@ -1,34 +1,32 @@
-"""Before a run of agents is made or continued: its key, prices and sandbox are checked, and what it needs later is kept.
+"""What a run of agents takes from its settings.
 
-How a run's settings say that the model is asked.
-
-What stands where nothing may be called, as everything comes from the journal.
+Before a run is made or continued, its key, prices and sandbox are checked, and what it needs later is kept. ``NeverCalled``
+stands in the model's place where everything comes from the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from manyhands.agents.options import AgentOptions, RunOptions
+from manyhands.agents.options import AgentOptions
 from manyhands.agents.task import AgentSettings
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed
 from manyhands.engine.contract import Context, Execution, Limits
-from manyhands.io.files import written_aside
 from manyhands.models.factory import is_simulated, make_model, reasoning_settings, require_key, resolve_api_key
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, bounded_answer, load_price_table
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
+from manyhands.runs.making import kept_file
+from manyhands.runs.options import RunOptions
+from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 
 API_KEY = "api_key"
 """The name of the endpoint's key among a workload's secrets."""
-KEPT = "settings"
-"""The folder in the run folder that holds copies of files that the settings name."""
-Notice = Callable[[str], None]
 
 
 def usable_key(options: AgentOptions, environ: Mapping[str, str]) -> str | None:
@@ -92,21 +90,6 @@ def execution_of(options: AgentOptions, *, workers: int, concurrency: int, item_
         on_divergence=options.on_divergence,
         seed=options.seed or 0,
     )
-
-
-def keep_files(options: RunOptions, run_folder: Path) -> None:
-    """Copy into the run folder what performing the run needs besides the recorded settings."""
-    if options.prices is None or not Path(options.prices).exists():
-        return
-    target = kept_file(run_folder, options.prices)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with written_aside(target) as handle:
-        handle.write(Path(options.prices).read_text(encoding="utf-8"))
-
-
-def kept_file(run_folder: Path, named: str) -> Path:
-    """Where the copy of a named file is."""
-    return run_folder / KEPT / Path(named).name
 
 
 def model_of(

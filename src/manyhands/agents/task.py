@@ -1,7 +1,4 @@
-"""What an agent is given, and what comes of it.
-
-The time as a step, where what depends on it must be the same on a replay.
-"""
+"""What an agent is given, and what comes of it; and the time as a step, where what depends on it must be the same on a replay."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ToolRunner:
 
     async def _shared_step(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
         ran = False
-        place = self._context.place
+        place = self._context.address
 
         async def effect() -> Effect:
             nonlocal ran

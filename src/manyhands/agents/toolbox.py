@@ -1,7 +1,4 @@
-"""A set of tools made ready for an agent.
-
-Mending the names of tools that a model got slightly wrong.
-"""
+"""A set of tools made ready for an agent, in which names that a model got slightly wrong are found, too."""
 
 from __future__ import annotations
 

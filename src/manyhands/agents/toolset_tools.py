@@ -1,51 +1,43 @@
-"""Toolsets that nobody has unless they are asked for by name: ``all`` does not mean them, and nothing of them is loaded before.
+"""What tools an agent is offered: from names of toolsets to tools that can be called.
 
-What a run records of the MCP servers that it mounts, so that it can be replayed without them.
+Optional toolsets are had by those only who ask for them by name: ``all`` does not mean them, and nothing of them is loaded before.
 
-The record is None without servers, or ``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server:
-[tool]}}``.
-
-What tools an agent is offered: from names of toolsets to tools that can be called.
+A run records the MCP servers that it mounts, so that it can be replayed without them. The record is None without servers, or
+``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server: [tool]}}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import ToolError
+from manyhands.core.imports import import_attribute
 from manyhands.core.jsonio import Json
+from manyhands.runs.registry import TOOLSETS
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.registry import Registry
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import EVERYTHING, STANDARD, Toolset, Toolsets, with_groups
 
-COLLAB = "collab"
-_TOOLSETS = {
-    COLLAB: ("Starting agents on the rows of a table.", "manyhands.workloads.csv_jobs.mcp.collab:collab_tools")
-}
-"""By name: the description, and the function that gives the tools. It lies in a package above this one, hence by name."""
-
 
 def is_optional(name: str) -> bool:
     """Whether a toolset of that name can be asked for."""
-    return name in _TOOLSETS
+    return name in TOOLSETS
 
 
 def with_optional(toolsets: Toolsets) -> Toolsets:
     """The toolsets, with those that can be asked for beside them: without their tools, as names to check against."""
-    return toolsets.extended(Toolset(name, about) for name, (about, _) in _TOOLSETS.items() if name not in toolsets)
+    return toolsets.extended(Toolset(name, about) for name, (about, _) in TOOLSETS.items() if name not in toolsets)
 
 
 def load_optional(name: str) -> tuple[Toolset, Sequence[Tool]]:
     """A toolset and its tools. Raises KeyError if there is none of that name."""
-    about, target = _TOOLSETS[name]
-    module, _, attribute = target.partition(":")
-    make: Callable[[], Sequence[Tool]] = getattr(import_module(module), attribute)
+    about, target = TOOLSETS[name]
+    make: Callable[[], Sequence[Tool]] = import_attribute(target)
     tools = make()
     return Toolset(name, about, tuple(tool.name for tool in tools)), tools
 

@@ -4,7 +4,7 @@ The loop builds its history with the same ``Transcript`` that ``fold`` uses, so 
 stored twice: a model step's request holds only the messages that no earlier step holds (the prompt, and user turns that
 this program wrote), its output the answer, and the steps of the tools their results.
 
-Tool results as the model and the journal get them.
+Tool results are put here into the form in which the model and the journal get them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ Prices are US dollars per million tokens: list prices of the providers' own endp
 priority rates. Source: the providers' price lists as documentation indexes and articles quoted them between July and
 November 2026, not read off the providers' own pages (platform.claude.com, developers.openai.com, ai.google.dev,
 api-docs.deepseek.com); where two quotations differed, the dearer one. Check them before you rely on them. The figure that
-a server sends with an answer always wins over this table; so does a person's own table (``--prices``).
-
-A person's own price table: a YAML or JSON file.
+a server sends with an answer always wins over this table; so does a person's own table, a YAML or JSON file (``--prices``).
 """
 
 from __future__ import annotations
@@ -14,17 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json
 from manyhands.core.usage import Usage
+from manyhands.io.locations import Place
+from manyhands.io.yaml_files import read_yaml
 
 PRICES_AS_OF = "2026-11"
 CACHE_WRITE = 1.25
@@ -170,8 +164,7 @@ def bounded_answer(model: str) -> int:
 
 
 def load_price_table(path: Path | str) -> PriceTable:
-    """A price table from a YAML or JSON file (see ``price_file``), on top of the built-in one. Raises UserError."""
-
+    """A price table from a YAML or JSON file (see ``read_prices``), on top of the built-in one. Raises UserError."""
     return PriceTable(read_prices(Path(path)))
 
 
@@ -186,42 +179,25 @@ def read_prices(path: Path) -> dict[str, Price]:
     The file maps model names to ``input`` and ``output`` and optionally ``cached_input`` and ``cache_write``: US dollars per
     million tokens. Raises UserError naming file, line and field.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: can't read the price table: {error}") from None
-    data = _parse(path, text)
-    if not isinstance(data, CommentedMap):
-        raise UserError(f"{path}:1: a price table maps model names to prices")
-    return {str(name): _entry(path, data, name) for name in data}
+    if not path.exists():
+        raise UserError(f"can't read the price table {path}: No such file or directory")
+    content, place = read_yaml(path)
+    if not isinstance(content, dict):
+        raise place.error("a price table maps model names to prices")
+    return {name: _price(entry, place.at(name)) for name, entry in content.items()}
 
 
-def _parse(path: Path, text: str) -> Json:
-    try:
-        # The round-trip loader keeps line numbers, and loads nothing but plain data.
-        return YAML(typ="rt").load(StringIO(text))
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise UserError(f"{where}: not YAML or JSON: {error.problem}") from None
-    except YAMLError as error:
-        raise UserError(f"{path}: not YAML or JSON: {' '.join(str(error).split())}") from None
-
-
-def _entry(path: Path, data: CommentedMap, name: Any) -> Price:
-    entry = data[name]
-    where = f"{path}:{data.lc.data[name][0] + 1}: {name}"
-    if not isinstance(entry, CommentedMap):
-        raise UserError(f"{where}: expected input and output prices in US dollars per million tokens")
+def _price(entry: Any, place: Place) -> Price:
+    if not isinstance(entry, dict):
+        raise place.error("expected input and output prices in US dollars per million tokens")
     fields = ("input", "output", "cached_input", "cache_write")
-    for field in entry:
-        where = f"{path}:{entry.lc.data[field][0] + 1}: {name}.{field}"
+    for field, value in entry.items():
         if field not in fields:
-            raise UserError(f"{where}: unknown field; known: {', '.join(fields)}")
-        if isinstance(entry[field], bool) or not isinstance(entry[field], int | float) or not entry[field] >= 0:
-            raise UserError(f"{where}: must be a number of US dollars per million tokens, 0 or more")
+            raise place.at(field).error(f"unknown field; known: {', '.join(fields)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise place.at(field).error("must be a number of US dollars per million tokens, 0 or more")
     for field in ("input", "output"):
         if field not in entry:
-            raise UserError(f"{path}:{data.lc.data[name][0] + 1}: {name}.{field}: missing")
+            raise place.at(field).error("missing")
     figures = {field: float(entry[field]) for field in fields if field in entry}
     return Price(figures["input"], figures["output"], figures.get("cached_input"), figures.get("cache_write"))

@@ -1,9 +1,11 @@
-"""Output with a bound: the head and the tail of a stream, and how much it was in all.
+"""Child processes for an event loop: their start, their end, their output, each with a bound.
 
-Child processes for an event loop: their start, their end, their output, each with a bound.
+The loop learns of an end through a pidfd (pidfd_open(2)) where there are such, so neither a thread nor a signal handler is needed, and the
+end is known at once even if a grandchild keeps the output open. Works alike on asyncio's own loop and on uvloop.
 
-The loop learns of an end through a pidfd (pidfd_open(2)), so neither a thread nor a signal handler is needed, and the end is known
-at once even if a grandchild keeps the output open. Works alike on asyncio's own loop and on uvloop.
+``Guard`` is a small process that outlives a killed owner just long enough to end what the owner left running, for commands that do not end
+with the process that started them by themselves. It needs a shell and GNU grep; where they are missing, the next opening of the run ends
+what is left.
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from typing import Any, TypeVar
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.core.redaction import KNOWN
-from manyhands.processes.strays import end_session, process_line
-from manyhands.processes.tags import tagged_words
+from manyhands.processes.output import Capture
+from manyhands.processes.strays import Tags, end_session, process_line, tagged_words
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 """Starts a process as ``subprocess.Popen`` does, with its arguments."""
@@ -41,76 +42,6 @@ class ExecResult:
     seconds: float = 0.0
 
 
-class Capture:
-    """Takes any number of bytes and holds at most ``limit``: the first half of the limit from the start of the stream, the rest from
-    its end."""
-
-    def __init__(self, limit: int) -> None:
-        self._head_size = limit // 2
-        self._tail_size = limit - self._head_size
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.total = 0
-
-    @property
-    def limit(self) -> int:
-        return self._head_size + self._tail_size
-
-    @property
-    def omitted(self) -> int:
-        """Bytes left out between head and tail."""
-        return self.total - len(self._head) - len(self._tail)
-
-    def feed(self, data: bytes) -> None:
-        """Add what came next."""
-        self.total += len(data)
-        room = self._head_size - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        if data:
-            self._tail += data
-            if len(self._tail) > self._tail_size:
-                del self._tail[: len(self._tail) - self._tail_size]
-
-    def joined(self) -> bytes:
-        """Head and tail, joined. Where ``omitted`` is not 0, the gap is after the first ``limit // 2`` bytes."""
-        if not self.omitted:
-            return bytes(self._head + self._tail)
-        return KNOWN.cut(bytes(self._head), end=True) + KNOWN.cut(bytes(self._tail), start=True)
-
-    def read(self, start: int, limit: int) -> bytes:
-        """The stream from byte ``start`` on, at most ``limit`` bytes. Where something is left out, a line in its place says how much."""
-        start = max(0, start)
-        tail_start = self.total - len(self._tail)
-        head = bytes(self._head[start:])
-        tail = bytes(self._tail[max(0, start - tail_start) :])
-        lost = max(0, tail_start - max(start, len(self._head)))
-        if lost:
-            head, tail = KNOWN.cut(head, end=True), KNOWN.cut(tail, start=start < tail_start)
-        if lost == 0 and len(head) + len(tail) <= limit:
-            return head + tail
-        return _shortened(head, tail, lost, limit)
-
-
-def _shortened(head: bytes, tail: bytes, lost: int, limit: int) -> bytes:
-    if lost == 0:
-        joined = head + tail
-        head, tail = joined[: len(joined) // 2], joined[len(joined) // 2 :]
-    widest = len(_gap(lost + len(head) + len(tail)))
-    room = max(0, limit - widest)
-    kept_head = head[: max(room // 2, room - len(tail))]
-    kept_tail = tail[len(tail) - min(len(tail), room - len(kept_head)) :]
-    if len(kept_head) < len(head) or len(kept_tail) < len(tail):
-        kept_head, kept_tail = KNOWN.cut(kept_head, end=True), KNOWN.cut(kept_tail, start=True)
-    left_out = lost + len(head) + len(tail) - len(kept_head) - len(kept_tail)
-    return (kept_head + _gap(left_out) + kept_tail)[:limit] if left_out else kept_head + kept_tail
-
-
-def _gap(count: int) -> bytes:
-    return b"\n[%d bytes left out]\n" % count
-
-
 _CHUNK = 1 << 16
 _LAST_OUTPUT = 0.3
 """Seconds to wait for the rest of the output once the process itself has ended."""
@@ -122,7 +53,7 @@ class Process:
     """A child in a session of its own.
 
     ``output`` takes its errors too unless there is a descriptor for ``errors``; ``directory``: where it starts. ``alone``: whatever
-    is left of its process group is killed when it ends. ``spawn``: what starts it; ``tag``: see ``processes.tags``. Must be made in the
+    is left of its process group is killed when it ends. ``spawn``: what starts it; ``tag``: see ``processes.strays``. Must be made in the
     event loop's thread.
     Raises ItemError(SANDBOX_LOST) if the system refuses to start it.
     """
@@ -414,3 +345,70 @@ async def _feed(writer: PipeWriter, data: bytes | None) -> None:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+# Ends at a line on its input. At the end of its input without one, its owner is gone: it kills every process whose
+# environment holds $1, or whose tag begins with $2, as often as it finds one (at most ten times).
+_SCRIPT = """\
+trap '' HUP INT QUIT TERM
+read -r word && exit 0
+round=0
+while [ "$round" -lt 10 ]; do
+  round=$((round + 1))
+  found=$(grep -lsazxF -e "$1" /proc/[0-9]*/environ 2>/dev/null
+    [ -z "$2" ] || grep -ls -e " $2[0-9][0-9]* " /proc/[0-9]*/limits 2>/dev/null)
+  [ -n "$found" ] || exit 0
+  for file in $found; do
+    process=${file#/proc/}
+    kill -KILL "${process%/*}" 2>/dev/null
+  done
+done
+"""
+
+# Waits as the script above does, then kills the process groups that are its arguments.
+_GROUPS_SCRIPT = """\
+trap '' HUP INT QUIT TERM
+read -r word && exit 0
+for group; do kill -KILL "-$group" 2>/dev/null; done
+"""
+
+
+class Guard:
+    """Kills every process that carries ``mark`` (``NAME=value`` in its environment), or one of ``tags``, when this process ends without
+    ``dismiss``; or, with ``groups``, all of these process groups.
+
+    Must be made in the event loop's thread. Raises ItemError(SANDBOX_LOST).
+    """
+
+    def __init__(self, mark: str = "", tags: Tags | None = None, *, groups: Sequence[int] | None = None) -> None:
+        ((watched, self._lifeline),) = fresh_pipes(1)
+        nowhere = -1
+        try:
+            nowhere = _open_nowhere()
+            marked = [_SCRIPT, "sh", mark, "" if tags is None else tags.text]
+            words = marked if groups is None else [_GROUPS_SCRIPT, "sh", *map(str, groups)]
+            command = ["/bin/sh", "-c", *words]
+            self._process = Process(command, {"PATH": os.defpath}, stdin=watched, output=nowhere)
+        except BaseException:
+            close_all(self._lifeline)
+            raise
+        finally:
+            close_all(watched, nowhere)
+
+    async def dismiss(self) -> None:
+        """End it: everything has been ended. Idempotent."""
+        if self._lifeline < 0:
+            return
+        lifeline, self._lifeline = self._lifeline, -1
+        with suppress(OSError):  # somebody may have killed it
+            os.write(lifeline, b"\n")
+        close_all(lifeline)
+        if await self._process.wait_for(2.0) is None:
+            self._process.kill()
+
+
+def _open_nowhere() -> int:
+    try:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't open {os.devnull}: {error.strerror}") from error

@@ -1,16 +1,12 @@
-"""Python functions of a person's own, found by what they are called: ``module:function``, or ``path/file.py:function``.
+"""Python functions of a person's own: found by what they are called, and called so that they hold up nobody, whatever they do.
 
-Modules are looked for in a folder first, as they would be if a file there were run. Folders stay on the path for as long as the program
-runs, since a function may import when it is called, but behind everything else, so that a file of somebody's called ``email.py`` is not
-taken for the standard library's.
+A name is ``module:function``, or ``path/file.py:function``. Modules are looked for in a folder first, as they would be if a file there
+were run. Folders stay on the path for as long as the program runs, since a function may import when it is called, but behind everything
+else, so that a file of somebody's called ``email.py`` is not taken for the standard library's.
 
-Threads for calls that may never come back.
-
-asyncio's own threads are waited for when the program ends, and there is a fixed number of them: a few calls that hang would hold up
-everybody. Of these there are as many as there are slow calls at a time, and nobody waits for them. Quick calls follow each other in
-one thread, because waking another one costs more than such a call itself.
-
-Calling a person's own Python functions so that they hold up nobody, whatever they do.
+A call may never come back, and asyncio's own threads won't do for it: they are waited for when the program ends, and there is a fixed
+number of them, so that a few calls that hang would hold up everybody. Here there are as many threads as there are slow calls at a time,
+and nobody waits for them. Quick calls follow each other in one thread, because waking another one costs more than such a call itself.
 """
 
 from __future__ import annotations
@@ -35,7 +31,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from manyhands.core.errors import UserError, describe
+from manyhands.core.errors import UserError
+from manyhands.core.redaction import describe
 
 Function = Callable[..., Any]
 
@@ -274,13 +271,29 @@ STUCK = 1.0
 """Seconds after which a loop that does not answer is given up."""
 
 
-async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns, awaited if need be, or raises (RuntimeError in place of SystemExit and the like).
+class Overdue(TimeoutError):
+    """A call took longer than it may; no TimeoutError of the function's own."""
+
+
+async def call(function: Callable[..., Any], *arguments: Any, seconds: float | None = None) -> Any:
+    """What a function returns, awaited if need be, or raises (RuntimeError in place of SystemExit and the like). ``seconds``: how long it
+    may take. Raises Overdue if it takes longer.
 
     One that is not async runs in a thread (``threads``), an async one on an event loop that all of them share, in a thread of its own:
     so one that waits without ``await`` does not stop the program. Who stops waiting leaves it behind: it can't be ended, and does not
     keep this program from ending.
     """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await _called(function, *arguments)
+    except TimeoutError as error:
+        if limit.expired():
+            raise Overdue from error
+        raise
+
+
+async def _called(function: Callable[..., Any], *arguments: Any) -> Any:
     if _is_async(function):
         return await _awaited(lambda: function(*arguments))
     value = await _free_threads().call(function, *arguments)

@@ -1,33 +1,63 @@
-"""Processes that a crashed run may have left behind: every process of a run carries a mark, by which it can be found and killed.
+"""Processes that somebody left behind: how they are found, and how they are ended.
 
-A mark is ``RUN_ID.STARTED.NUMBERING.BOOT.PROCESS``: the run, and the process on whose behalf it was started (its owner). A copy of a run
-folder has the original's run id, and process ids are given again, so a marked process is a stray only if its owner is known to be
-dead: the machine was started anew since, or there is no such process any more that was started at that time.
+**By a run's mark**, in the environment of every process that a run starts. A mark is ``RUN_ID.STARTED.NUMBERING.BOOT.PROCESS``: the
+run, and the process on whose behalf it was started (its owner). A copy of a run folder has the original's run id, and process ids are
+given again, so a marked process is a stray only if its owner is known to be dead: the machine was started anew since, or there is no such
+process any more that was started at that time. What a sandbox starts carries the sandbox's own mark besides.
 
-Finding and ending processes by what the kernel says about them (``/proc``, see proc(5)).
+**By a tag**, whatever a process did to its environment, its session and its parents. A tag is a value of a resource limit that means
+nothing to ordinary programs (``RLIMIT_RTTIME``, which bounds real-time scheduled ones; the values are thousands of years). Every process
+inherits it from the one that started it, and nobody without special rights can raise it again: only a process that lowers this very limit
+on purpose gets rid of it. It takes util-linux.
 
-Every process that a sandbox starts carries two marks in its environment: the run's, by which the engine finds what a crash
-left behind (``manyhands.processes.strays``), and the sandbox's own.
+**By its session**, with all that descends from it.
+
+On another system than Linux no process is found by any of these.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import secrets
+import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from manyhands.io.files import asides
+from manyhands.processes.portable import ProcessLine
+
+try:
+    from manyhands.processes import linux as system
+except (ImportError, AttributeError):  # another system, or a Python that was built without what this takes
+    from manyhands.processes import portable as system  # type: ignore[no-redef]
+
 MARK = "MANYHANDS_RUN"
 """The environment variable that marks a run's processes."""
-ROUNDS = 20
-_MOST_DIGITS = 20
+SANDBOX_VARIABLE = "MANYHANDS_SANDBOX"
+"""The environment variable that marks the processes of one sandbox, or of one command."""
+_ROUNDS = 20
+"""How often what was found is looked for again: a process may fork while it is looked for."""
 _PAUSE = 0.01
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MAX_DIGITS = 20
+_CLOCKS_DIFFER = 5.0
+"""Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
+_HIGHEST_TAG = 9 * 10**18
+_FAMILY = 1_000_000_000
+"""How many tags there are in a family."""
+
+children = system.children
+process_line = system.process_line
+ticks_now = system.ticks_now
+lock_holders = system.lock_holders
+mounts = system.mounts
+die_with_parent = system.die_with_parent
+processors = system.processors
 
 
 def process_mark(run_id: str) -> str:
@@ -35,154 +65,152 @@ def process_mark(run_id: str) -> str:
     return f"{run_id}.{_owner(os.getpid())}"
 
 
+@cache
+def _owner(pid: int) -> str:
+    return f"{_started(pid) or 0}.{system.numbering()}.{system.boot()}.{pid}"
+
+
 def kill_strays(run_id: str, owner: int | None = None) -> int:
     """Kill every process that is marked as one of this run (and this owner, by its id), and whose owner is dead; never this process.
-    Returns how many.
-
-    It looks again until it finds none, because a process may fork while it is looked for, and be the owner of further ones. Linux only
-    (it reads ``/proc``); elsewhere it finds nothing.
-    """
+    Returns how many."""
     wanted = f"{MARK}={run_id}".encode()
     killed: set[int] = set()
-    for _ in range(ROUNDS):
-        marks = {process: _mark_of(process, wanted) for process in _processes() - killed}
-        found = {process for process, found in marks.items() if found and _is_dead(found, killed, owner)}
-        if not found:
-            break
-        for process in found:
-            _kill(process)
-        killed |= found
-        time.sleep(_PAUSE)
-    return len(killed)
+
+    def strays() -> set[int]:
+        marks = {pid: _mark_of(pid, wanted) for pid in _others()}
+        found = {pid for pid, mark in marks.items() if mark and _is_dead(mark, killed, owner)}
+        killed.update(found)  # they may be the owners of further ones
+        return found
+
+    return kill_found(strays)
 
 
-@cache
-def _owner(process: int) -> str:
-    return f"{_started(process) or 0}.{_numbering()}.{_boot()}.{process}"
-
-
-@cache
-def _boot() -> str:
-    """Which start of the machine this is."""
-    with suppress(OSError):
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    return "unknown"
-
-
-def _numbering() -> int:
-    """Which numbering of processes this process is in: the machine's, or some container's."""
-    with suppress(OSError):
-        return os.stat("/proc/self/ns/pid").st_ino
-    return 0
-
-
-def _is_dead(mark: str, killed: set[int], wanted: int | None) -> bool:
-    """Whether the owner that a mark names is the one that is wanted, and known to be dead. Marks of earlier versions name only a
-    process."""
-    *fields, process = mark.split(".")[1:] or [""]
-    if not _is_number(process) or wanted not in (None, int(process)):
-        return False
-    started = _started(int(process))
-    if not fields:
-        return started is None or int(process) in killed
-    if len(fields) != 3 or not _is_number(fields[0]):
-        return False
-    if fields[2] != _boot():
-        return True
-    return fields[1] == str(_numbering()) and (started != int(fields[0]) or int(process) in killed)
-
-
-def _is_number(text: str) -> bool:
-    """Whether ``int`` reads it: a mark may be forged."""
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
-
-
-def _started(process: int) -> int | None:
-    """When a process began, in ticks since the machine started; None if it has ended (see proc(5) for ``stat``)."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def _processes() -> set[int]:
-    return {int(entry.name) for entry in Path("/proc").glob("[0-9]*")} - {os.getpid()}
-
-
-def _mark_of(process: int, wanted: bytes) -> str | None:
+def _mark_of(pid: int, wanted: bytes) -> str | None:
     """A process's mark, if it is of those that are wanted."""
-    try:
-        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    for variable in variables:
+    for variable in system.environment_of(pid):
         if variable == wanted or variable.startswith(wanted + b"."):
             return variable.decode(errors="replace").partition("=")[2]
     return None
 
 
-def _kill(process: int) -> None:
-    with suppress(OSError):
-        os.kill(process, signal.SIGKILL)
+def _is_dead(mark: str, killed: set[int], wanted: int | None) -> bool:
+    """Whether the owner that a mark names is the one that is wanted, and known to be dead. Marks of earlier versions name only a
+    process."""
+    *fields, pid = mark.split(".")[1:] or [""]
+    if not _is_number(pid) or wanted not in (None, int(pid)):
+        return False
+    started = _started(int(pid))
+    if not fields:
+        return started is None or int(pid) in killed
+    if len(fields) != 3 or not _is_number(fields[0]):
+        return False
+    if fields[2] != system.boot():
+        return True
+    return fields[1] == str(system.numbering()) and (started != int(fields[0]) or int(pid) in killed)
 
 
-SANDBOX_VARIABLE = "MANYHANDS_SANDBOX"
-_ROUNDS = 20
-_CHUNK = 1 << 16
+def _is_number(text: str) -> bool:
+    """Whether ``int`` reads it: a mark may be forged."""
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLine:
-    """One line of the process table. ``started`` counts clock ticks since the machine started."""
-
-    pid: int
-    state: str
-    parent: int
-    session: int
-    started: int
+def kill_marked(variable: str, value: str) -> int:
+    """Kill every process on this machine whose environment holds ``variable=value``, but for this one, until none is left.
+    Returns how many there were. Reads the whole process table: not for the event loop's thread."""
+    return kill_found(lambda: marked_processes(variable, value))
 
 
-def read_all(path: str) -> bytes:
-    """A file of the kernel's, in a third of the time that file objects take. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = found = os.read(descriptor, _CHUNK)
-        while found:
-            data += (found := os.read(descriptor, _CHUNK))
-        return data
-    finally:
-        os.close(descriptor)
+def marked_processes(variable: str, value: str) -> set[int]:
+    """The living processes on this machine whose environment holds ``variable=value``, but for this one. Reads the whole process table."""
+    mark = f"{variable}={value}".encode()
+    return {pid for pid in _others() if mark in system.environment_of(pid) and _started(pid) is not None}
 
 
-def process_line(pid: int) -> ProcessLine | None:
-    """What ``/proc/<pid>/stat`` says; None if there is no such process."""
-    try:
-        text = read_all(f"/proc/{pid}/stat")
-    except OSError:
+class Tags:
+    """A family of tags: the same first digits, and a number for each."""
+
+    def __init__(self) -> None:
+        self._next = _FAMILY
+        self._prefix = _prefix()
+
+    @property
+    def text(self) -> str:
+        """The digits that all tags of the family begin with; empty where there are none."""
+        return "" if self._prefix is None else str(self._prefix)
+
+    def new(self) -> int | None:
+        """A further tag; None where there are none."""
+        if self._prefix is None or self._next == 0:
+            return None
+        self._next -= 1
+        return self._prefix * _FAMILY + self._next
+
+    def kill_all(self) -> int:
+        """Kill every process with a tag of the family, until none is left. Returns how many there were. Looks at all processes: not
+        for the event loop's thread."""
+        if self._prefix is None:
+            return 0
+        first = self._prefix * _FAMILY
+        return kill_found(lambda: _tagged(first, first + _FAMILY))
+
+
+def _prefix() -> int | None:
+    """First digits that nobody else uses. Where we are tagged ourselves they must be lower, as nobody can raise the limit."""
+    if system.tag_setter() is None:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    return ProcessLine(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    ours = system.tag_of(os.getpid())
+    highest = (_HIGHEST_TAG if ours < 0 or ours > _HIGHEST_TAG else ours) // _FAMILY
+    lowest = highest // 2
+    return None if lowest < 10**6 else lowest + secrets.randbelow(highest - lowest)
 
 
-def process_table() -> dict[int, ProcessLine]:
-    """Every process that can be seen, by id. Costs about 15 microseconds a process: not for the event loop's thread."""
-    lines = (process_line(pid) for pid in _pids())
-    return {line.pid: line for line in lines if line is not None}
+def tagged_words(
+    words: Sequence[str], tag: int | None, environment: Mapping[str, str], directory: str | Path
+) -> list[str]:
+    """The command that runs ``words`` with a tag, so that not even the first of its processes is without. Raises the OSError that starting
+    them would raise if there is no such program. ``directory``: where it starts."""
+    if tag is None:
+        return list(words)
+    program = words[0]
+    found = program if "/" in program else shutil.which(program, path=environment.get("PATH", os.defpath))
+    path = os.path.join(directory, found or program)
+    if found is None or not os.path.exists(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    if os.path.isdir(path) or not os.access(path, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), program)
+    return [system.tag_setter() or "", f"--rttime={tag}:{tag}", "--", *words]
 
 
-def ticks_now() -> int:
-    """The present as ``ProcessLine.started`` counts it."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+def kill_tagged(tag: int | None) -> int:
+    """Kill every process of this machine with this tag, until none is left. Returns how many there were. Looks at all processes: not for
+    the event loop's thread."""
+    return 0 if tag is None else kill_found(lambda: tagged(tag))
 
 
-def children(pid: int) -> list[int]:
-    """The ids of a process's children, whichever of its threads started them."""
-    try:
-        lists = [read_all(f"/proc/{pid}/task/{thread}/children") for thread in os.listdir(f"/proc/{pid}/task")]
-        return [int(word) for found in lists for word in found.split()]
-    except OSError:
-        return [line.pid for line in process_table().values() if line.parent == pid]
+def tagged(tag: int | None) -> set[int]:
+    """The ids of the living processes with this tag."""
+    return set() if tag is None else _tagged(tag, tag + 1)
+
+
+def _tagged(first: int, end: int) -> set[int]:
+    return {pid for pid in _others() if first <= system.tag_of(pid) < end and _started(pid) is not None}
+
+
+async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
+    """SIGTERM to the members of a session that started at ``since`` or later, then SIGKILL to those that remain after ``grace``
+    seconds, until none is left (processes that can't be killed are given up after a second)."""
+    members = await asyncio.to_thread(session_members, session, since)
+    send(members, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while members and time.monotonic() < deadline:
+        await asyncio.sleep(_PAUSE)
+        members = {pid for pid in members if _started(pid) is not None}
+    for _ in range(_ROUNDS):
+        members = await asyncio.to_thread(session_members, session, since)
+        if not members:
+            return
+        send(members, signal.SIGKILL)
+        await asyncio.sleep(_PAUSE)
 
 
 def session_members(session: int, since: int) -> set[int]:
@@ -195,27 +223,22 @@ def session_members(session: int, since: int) -> set[int]:
     return {pid for pid in wanted if table[pid].started >= since and table[pid].state not in "ZX"}
 
 
-async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
-    """SIGTERM to the members of a session that started at ``since`` or later, then SIGKILL to those that remain after ``grace``
-    seconds, until none is left (processes that can't be killed are given up after a second)."""
-    members = await asyncio.to_thread(session_members, session, since)
-    send(members, signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while members and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-        members = {pid for pid in members if _alive(pid)}
-    for _ in range(_ROUNDS):
-        members = await asyncio.to_thread(session_members, session, since)
-        if not members:
-            return
-        send(members, signal.SIGKILL)
-        await asyncio.sleep(0.01)
+def process_table() -> dict[int, ProcessLine]:
+    """Every process that can be seen, by id. Costs about 15 microseconds a process: not for the event loop's thread."""
+    lines = (process_line(pid) for pid in system.process_ids())
+    return {line.pid: line for line in lines if line is not None}
 
 
-def kill_marked(variable: str, value: str) -> int:
-    """Kill every process on this machine whose environment holds ``variable=value``, but for this one, until none is left.
-    Returns how many there were. Reads the whole process table: not for the event loop's thread."""
-    return kill_found(lambda: marked_processes(variable, value))
+def _has_ancestor(pid: int, wanted: set[int], table: dict[int, ProcessLine]) -> bool:
+    return bool(wanted) and any(ancestor in wanted for ancestor in _ancestors(pid, table))
+
+
+def _ancestors(pid: int, table: dict[int, ProcessLine]) -> Iterator[int]:
+    seen = {pid}
+    while (line := table.get(pid)) is not None and line.parent not in seen:
+        pid = line.parent
+        seen.add(pid)
+        yield pid
 
 
 def kill_found(find: Callable[[], set[int]]) -> int:
@@ -227,43 +250,8 @@ def kill_found(find: Callable[[], set[int]]) -> int:
             break
         send(found, signal.SIGKILL)
         killed |= found
-        time.sleep(0.01)
+        time.sleep(_PAUSE)
     return len(killed)
-
-
-def marked_processes(variable: str, value: str) -> set[int]:
-    """The living processes on this machine whose environment holds ``variable=value``, but for this one. Reads the whole process table."""
-    mark = f"{variable}={value}".encode()
-    return {pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid) and _alive(pid)}
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return read_all(f"/proc/{pid}/environ").split(b"\0")
-    except OSError:
-        return []
-
-
-def _pids() -> Iterator[int]:
-    with suppress(OSError):
-        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _ancestors(pid: int, table: dict[int, ProcessLine]) -> Iterator[int]:
-    seen = {pid}
-    while (line := table.get(pid)) is not None and line.parent not in seen:
-        pid = line.parent
-        seen.add(pid)
-        yield pid
-
-
-def _has_ancestor(pid: int, wanted: set[int], table: dict[int, ProcessLine]) -> bool:
-    return bool(wanted) and any(ancestor in wanted for ancestor in _ancestors(pid, table))
-
-
-def _alive(pid: int) -> bool:
-    line = process_line(pid)
-    return line is not None and line.state not in "ZX"
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
@@ -271,3 +259,33 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def remove_asides(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that are gone were writing aside in a folder (in place of a file of that name) when they were killed."""
+    for path, writer in asides(folder, name):
+        if not _may_be_writing(path, writer):
+            path.unlink(missing_ok=True)
+
+
+def _may_be_writing(path: Path, pid: int) -> bool:
+    """Whether a process lives, and may have begun the file: its number may have been another one's before."""
+    started = _started(pid)
+    if started is None:
+        return False
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        return False
+    age = (ticks_now() - started) / os.sysconf("SC_CLK_TCK") if started else 0.0
+    return not started or time.time() - age <= written + _CLOCKS_DIFFER
+
+
+def _others() -> set[int]:
+    return set(system.process_ids()) - {os.getpid()}
+
+
+def _started(pid: int) -> int | None:
+    """When a living process began (``ProcessLine.started``); None if it has ended."""
+    line = process_line(pid)
+    return None if line is None or line.state in "ZX" else line.started

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import posixpath
-import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -18,15 +16,14 @@ from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.io.files import is_full
 from manyhands.processes.children import ExecResult, Process, run_process, to_the_end
-from manyhands.processes.guard import Guard
-from manyhands.processes.strays import process_line, send
-from manyhands.sandboxes.commands.freezing import stop_all
+from manyhands.processes.strays import process_line
+from manyhands.sandboxes.commands.freezing import Frozen
 from manyhands.sandboxes.commands.launch import Launcher, marks
-from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted, ShellState
+from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted, StateFile
 from manyhands.sandboxes.files.access import RunInside
 from manyhands.sandboxes.files.checkpoint import Checkpoint
 from manyhands.sandboxes.files.disk_watch import DiskWatch, with_room
-from manyhands.sandboxes.files.trees import clear_folder, drop_set_ids
+from manyhands.sandboxes.files.removing import clear_folder, drop_set_ids
 from manyhands.sandboxes.protocol import BackgroundProcess, SandboxLimits
 
 _LONGEST_ARGUMENT = 100_000
@@ -91,18 +88,14 @@ class CommandSandbox:
         self._background: dict[str, Background] = {}
         self._shell: Shell | None = None
         self._retired: list[Shell] = []
-        self._shell_state: ShellState | None = None
+        self._state = StateFile(folder / "state" / "shell", launcher.start_directory)
         self._shell_busy = False
         self._shell_lost = False
-        self._saved_state: ShellState | None = None
-        """What the file of the shell's state holds."""
-        self._unsaved = False
-        """Whether the shell's last state could not be written because the disk was full."""
         self._restarts = 0
         self._jobs = False
         self._live = False
         self._closing: asyncio.Task[None] | None = None
-        self._frozen: _Frozen | None = None
+        self._frozen: Frozen | None = None
         self._trees = [folder / tree for tree in trees]
         self._disk = DiskWatch(
             folder,
@@ -147,9 +140,9 @@ class CommandSandbox:
         with self._disk.command():
             result = await self._shell_for(command, timeout, max_output)
         result = await self._disk.judged(result)
-        if self._unsaved:
+        if self._state.unsaved:
             await self._disk.room()
-            self._save_state(self._last_state(), again=True)
+            self._state.save(again=True)
         return result
 
     async def _run(
@@ -214,26 +207,17 @@ class CommandSandbox:
 
     async def freeze(self) -> None:
         self._check_open()
-        # Programs that bring commands into a sandbox stop when their command stops. Were we killed then, they would stay.
         entries = [process.pid for process in self._processes if process.exit_code is None]
         if self._frozen is not None:
             return
-        self._frozen = frozen = _Frozen(entries, Guard(groups=entries))
-        send(entries, signal.SIGSTOP)
-        stopped = await to_the_end(asyncio.to_thread(stop_all, self._launcher.processes))
-        if stopped is None:
+        self._frozen = Frozen(entries)
+        if not await self._frozen.stop(self._launcher.processes):
             await self._launcher.kill()
-        frozen.stopped = stopped or set()
 
     async def thaw(self) -> None:
         frozen, self._frozen = self._frozen, None
         if frozen is not None:
-            await to_the_end(self._thaw(frozen))
-
-    async def _thaw(self, frozen: _Frozen) -> None:
-        send(frozen.stopped, signal.SIGCONT)
-        send(frozen.entries, signal.SIGCONT)  # after their commands, or else they find these stopped and stop again
-        await frozen.guard.dismiss()
+            await to_the_end(frozen.thaw())
 
     async def close(self) -> None:
         if self._closing is None:
@@ -369,18 +353,16 @@ class CommandSandbox:
 
         return Shell(
             start,
-            self._last_state(),
+            self._state.last,
             fallback=directory,
             marks=marks(self._launcher.environment),
             fronted=self._fronted,
         )
 
     def _after_command(self, shell: Shell) -> None:
-        if shell.state is not self._shell_state:
-            self._shell_state = shell.state
+        if shell.state is not self._state.last:
             self._jobs = shell.state.jobs
-            if self._saved_state is None or not self._saved_state.same_but_for_line(shell.state):
-                self._save_state(shell.state)
+            self._state.take(shell.state)
         if not shell.alive:
             self._shell = None
             self._retire(shell)
@@ -392,31 +374,10 @@ class CommandSandbox:
             old.release()
             self._retired.remove(old)
 
-    def _last_state(self) -> ShellState:
-        if self._shell_state is None:
-            try:
-                self._shell_state = ShellState.from_bytes((self._folder / "state" / "shell").read_bytes())
-            except OSError:
-                self._shell_state = ShellState(self._launcher.start_directory)
-        return self._shell_state
-
-    def _save_state(self, state: ShellState, *, again: bool = False) -> None:
-        file = self._folder / "state" / "shell"
-        aside = self._folder / "shell.tmp"
-        self._saved_state = None
-        try:
-            _write_allocated(aside, state.to_bytes())
-            aside.replace(file)
-            self._saved_state, self._unsaved = state, False
-        except OSError as error:
-            if again or not is_full(error):
-                raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
-            self._unsaved = True
-
     # The background
 
     def _background_words(self, command: str, cwd: str | None) -> list[str]:
-        state = self._last_state()
+        state = self._state.last
         directory = self._inside(cwd) if cwd is not None else state.directory
         script = state.script if len(os.fsencode(state.script)) <= _LONGEST_ARGUMENT else ""
         marked = marks(self._launcher.environment)
@@ -462,29 +423,8 @@ class CommandSandbox:
             self._live = live
 
 
-@dataclass(slots=True)
-class _Frozen:
-    """What stands still. ``entries``: our own children; ``stopped``: what runs inside."""
-
-    entries: list[int]
-    guard: Guard
-    stopped: set[int] = field(default_factory=set)
-
-
 async def _outcome(task: asyncio.Task[None]) -> None:
     await task
-
-
-def _write_allocated(file: Path, data: bytes) -> None:
-    """Write a file whose room on the disk is taken first: one that took another one's name without would be written out at once by ext4
-    (ext4(5), ``auto_da_alloc``), which takes longer than most commands."""
-    with file.open("wb", buffering=0) as opened:
-        try:
-            os.posix_fallocate(opened.fileno(), 0, len(data))
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-        opened.write(data)
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -6,10 +6,8 @@ from two tables: calls that fail always, and calls that fail for some value of a
 ``setns`` stays allowed, as commands enter their sandbox by it, with the filter already in force. It gives nothing to a process without
 rights on some user namespace, and no process inside can get any: namespaces can't be made.
 
-Threads from which processes are started: what such a thread has given up, its children lack from their first instruction on.
-
-A filter of system calls and a session keyring belong to a thread, and a child inherits those of the thread that starts it. So
-confining a command costs nothing but a hand-over to a thread that was confined once.
+A filter and a session keyring belong to a thread, and a child inherits those of the thread that starts it, from its first instruction on.
+So confining a command costs nothing but a hand-over to a thread that was confined once.
 """
 
 from __future__ import annotations

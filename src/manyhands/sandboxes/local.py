@@ -17,10 +17,8 @@ from pathlib import Path
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
-from manyhands.processes.children import Spawn
-from manyhands.processes.guard import Guard
-from manyhands.processes.strays import SANDBOX_VARIABLE, kill_marked, marked_processes
-from manyhands.processes.tags import Tags, tagged
+from manyhands.processes.children import Guard, Spawn
+from manyhands.processes.strays import SANDBOX_VARIABLE, Tags, kill_marked, marked_processes, tagged
 from manyhands.sandboxes.base import CommandSandbox
 from manyhands.sandboxes.commands import launch
 from manyhands.sandboxes.commands.cgroups import Group, make_group

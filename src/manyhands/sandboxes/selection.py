@@ -1,19 +1,28 @@
-"""Which backend a run uses.
+"""Which backend a run uses, and at what pace it makes sandboxes.
 
-A pace for making sandboxes.
+Backends of installed packages (entry point group ``manyhands.sandboxes``) are chosen by the name of their entry point. It names a class, or
+a function without arguments, that gives a ``SandboxBackend``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 
 from manyhands.core.errors import UserError
-from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
-from manyhands.sandboxes.local import LocalBackend
+from manyhands.core.redaction import describe
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 
+PLUGINS = "manyhands.sandboxes"
 NAMES = ("auto", "bubblewrap", "local")
+_BUBBLEWRAP = ("manyhands.sandboxes.bubblewrap.backend", "BubblewrapBackend")
+_BACKENDS = {"auto": _BUBBLEWRAP, "bubblewrap": _BUBBLEWRAP, "local": ("manyhands.sandboxes.local", "LocalBackend")}
+"""Module and class, imported when it is chosen: what the one takes of a machine, the other may do without."""
 _NOT_YET = ("docker", "podman", "apptainer", "singularity", "modal", "daytona")
+_ON_HOST = "; or give --sandbox local to run commands on this machine itself"
 
 
 def choose_backend(name: str, *, asks_for_image: bool) -> SandboxBackend:
@@ -21,21 +30,42 @@ def choose_backend(name: str, *, asks_for_image: bool) -> SandboxBackend:
 
     ``auto`` is bubblewrap where this machine can use it. Raises UserError, in one line that names the choices.
     """
-    if name in _NOT_YET:
-        raise UserError(f"--sandbox {name}: not available yet in this version (choose one of: {', '.join(NAMES)})")
-    if name not in NAMES:
-        raise UserError(f"--sandbox {name}: unknown (choose one of: {', '.join(NAMES)})")
     if name == "auto" and asks_for_image:
         raise UserError(
             "the dataset asks for container images, and container sandboxes are not available in this version: "
             "give --sandbox bubblewrap or --sandbox local to ignore the images"
         )
-    backend: SandboxBackend = LocalBackend() if name == "local" else BubblewrapBackend()
+    backend = _ours(name) if name in _BACKENDS else _plugged(name)
     problem = backend.unavailable()
     if problem is not None:
-        other = "" if name == "local" else "; or give --sandbox local to run commands on this machine itself"
-        raise UserError(f"--sandbox {name}: {problem}{other}")
+        raise UserError(f"--sandbox {name}: {problem}{'' if name == 'local' else _ON_HOST}")
     return backend
+
+
+def _ours(name: str) -> SandboxBackend:
+    module, attribute = _BACKENDS[name]
+    try:
+        backend: SandboxBackend = getattr(import_module(module), attribute)()
+    except ImportError as error:
+        raise UserError(f"--sandbox {name}: not available on this system ({error}){_ON_HOST}") from error
+    return backend
+
+
+def _plugged(name: str) -> SandboxBackend:
+    entry = _plugins().get(name)
+    if entry is None:
+        said = "not available yet in this version" if name in _NOT_YET else "unknown"
+        raise UserError(f"--sandbox {name}: {said} (choose one of: {', '.join((*NAMES, *sorted(_plugins())))})")
+    try:
+        backend: SandboxBackend = entry.load()()
+    except Exception as error:  # the boundary to a plug-in's own code, which may raise anything
+        raise UserError(f"--sandbox {name}: the plug-in {entry.value} can't be used: {describe(error)}") from error
+    return backend
+
+
+@cache
+def _plugins() -> Mapping[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=PLUGINS)}
 
 
 class PacedBackend:

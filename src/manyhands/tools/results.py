@@ -1,11 +1,8 @@
-"""What tools return, made into what models are told: JSON, clean, and within bounds.
+"""What tools return, made into what models are told: JSON, clean, and within bounds; and which calls succeeded, for ``tool_stats``.
 
-Which tool calls succeeded, for ``tool_stats``.
-
-The original judged by a result's text alone (spec of trajectories, section 6): so "Tool 'x' does not exist" counted as
-a success and ``"error": ""`` as a failure. Here the tool layer says whether a call failed (``ToolResult.failed``, kept
-in the tool message as ``_failed``), and that mark decides. Only a message without the mark, as those adopted from the
-original's files, is judged by its text, with those two mistakes mended.
+The tool layer says whether a call failed (``ToolResult.failed``, kept in the tool message as ``_failed``), and that mark decides. A
+message without the mark, as those adopted from the original batch runner's files, is judged by its text. The original itself judged by
+text alone, so that "Tool 'x' does not exist" counted as a success and ``"error": ""`` as a failure; these two mistakes are mended here.
 """
 
 from __future__ import annotations

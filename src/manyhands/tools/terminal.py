@@ -1,7 +1,4 @@
-"""Commands: a persistent shell, and processes left running in the background.
-
-Python code, run in the sandbox in a process of its own.
-"""
+"""Commands and Python code in the sandbox: a persistent shell, background processes, programs in a process of their own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Toolsets: named sets of tools, which may include each other.
 
-Tools by name, whether or not this version has them: the stable universe that statistics are kept over.
+``KNOWN_TOOLS`` names every tool, whether or not this version has it: the stable universe that statistics are kept over.
 """
 
 from __future__ import annotations

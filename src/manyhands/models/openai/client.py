@@ -1,8 +1,7 @@
-"""The body of an HTTP answer, up to a bound.
+"""Any OpenAI-compatible endpoint, over aiohttp.
 
-Any OpenAI-compatible endpoint, over aiohttp.
-
-aiohttp is used directly because this is the hot path: a tenth of the CPU per call of the vendors' clients (measured).
+aiohttp is used directly because this is the hot path: a tenth of the CPU per call of the vendors' clients (measured). The body of an answer
+is read up to a bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What an endpoint's errors mean: the cause, whether trying again can help, and how long to wait.
-
-How calls of a model that fail are tried again.
-"""
+"""What an endpoint's errors mean (the cause, whether trying again can help, and how long to wait), and how failed calls are tried again."""
 
 from __future__ import annotations
 

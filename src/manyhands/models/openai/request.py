@@ -1,11 +1,10 @@
 """Requests as OpenAI chat completions, with what single endpoints want differently.
 
-How many tokens a request may be counted as, at most.
-
-A token is at least one byte of text for every tokenizer that works on bytes or falls back to them (byte-level BPE, SentencePiece with byte
-fallback), so that the bytes of the request, with all names and marks of its JSON, are more than the tokens of its texts. What a provider
-adds of its own (marks around messages, its instructions for tools) has stated allowances; in practice text has three to four bytes to a
-token, which is room for much more. Pictures, recordings and files are counted apart, because their bytes are no text.
+Beside it is the bound for budgets: the most tokens that a request may be counted as. A token is at least one byte of text for every
+tokenizer that works on bytes or falls back to them (byte-level BPE, SentencePiece with byte fallback), so that the bytes of the request,
+with all names and marks of its JSON, are more than the tokens of its texts. What a provider adds of its own (marks around messages, its
+instructions for tools) has stated allowances; in practice text has three to four bytes to a token, which is room for much more. Pictures,
+recordings and files are counted apart, because their bytes are no text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Values that fit a JSON Schema (2020-12 and the drafts before it, as far as tools use them).
+"""The tool calls that the simulated model thinks of.
 
-The tool calls that the simulated model thinks of.
+Their arguments are values that fit the tools' schemas (JSON Schema 2020-12 and the drafts before it, as far as tools use them).
 """
 
 from __future__ import annotations

@@ -115,29 +115,12 @@ async def start_anchor(
     given: list[int] = []
     (input_read, lifeline), (output_read, output_write), (info_read, info_write) = fresh_pipes(3)
     try:
-        words = ["--as-pid-1"]
-        for path, text in files.items():
-            given.append(_in_memory(text.encode()))
-            words += ["--file", str(given[-1]), path]
-        for path in copies:
-            with suppress(FileNotFoundError):  # removed just now
-                given.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-                words += ["--file", str(given[-1]), path]
-        given.append(_in_memory(b"".join(os.fsencode(word) + b"\0" for word in [*words, *arguments])))
+        options = _options(arguments, files, copies, given)
         init = _init(os.getpid(), user)
         become = [] if user is None else user.command()
+        number_one = ["env", "--ignore-signal=CHLD", f"/proc/self/fd/{init}"]
         process = Process(
-            [
-                *become,
-                bwrap,
-                "--args",
-                str(given[-1]),
-                "--info-fd",
-                str(info_write),
-                "env",
-                "--ignore-signal=CHLD",
-                f"/proc/self/fd/{init}",
-            ],
+            [*become, bwrap, "--args", str(options), "--info-fd", str(info_write), *number_one],
             environment,
             stdin=input_read,
             output=output_write,
@@ -150,9 +133,32 @@ async def start_anchor(
     finally:
         close_all(*given, info_write, input_read, output_write)
     try:
+        return await _entered(process, lifeline, output_read, info_read, user)
+    finally:
+        close_all(info_read)
+
+
+def _options(arguments: Sequence[str], files: Mapping[str, str], copies: Sequence[str], given: list[int]) -> int:
+    """A descriptor of bubblewrap's arguments, as ``--args`` takes them. ``given``: gets all descriptors that are made for it."""
+    words = ["--as-pid-1"]
+    for path, text in files.items():
+        given.append(_in_memory(text.encode()))
+        words += ["--file", str(given[-1]), path]
+    for path in copies:
+        with suppress(FileNotFoundError):  # removed just now
+            given.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            words += ["--file", str(given[-1]), path]
+    given.append(_in_memory(b"".join(os.fsencode(word) + b"\0" for word in [*words, *arguments])))
+    return given[-1]
+
+
+async def _entered(process: Process, lifeline: int, output: int, info: int, user: User | None) -> Anchor:
+    """Wait until number 1 is there. ``output``: what it prints, ``info``: where bubblewrap says which process it is. Raises
+    ItemError(SANDBOX_LOST)."""
+    try:
         os.write(lifeline, _READY)  # comes back when number 1 is there
-        await _until_ready(process, output_read)
-        inner = json.loads(os.read(info_read, 4096))["child-pid"]
+        await _until_ready(process, output)
+        inner = json.loads(os.read(info, 4096))["child-pid"]
         return Anchor(process, lifeline, inner, user)
     except BaseException as error:
         process.kill_group()
@@ -160,8 +166,6 @@ async def start_anchor(
         if isinstance(error, (OSError, ValueError, KeyError)):
             raise ItemError(Cause.SANDBOX_LOST, f"bubblewrap started but can't be entered: {error}") from error
         raise
-    finally:
-        close_all(info_read)
 
 
 @cache

@@ -6,6 +6,7 @@ from ``/proc`` on the host, where nobody inside can lie about it.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from manyhands.processes.children import Guard, to_the_end
 from manyhands.processes.strays import process_line, send
 
 _SECONDS = 2.0
@@ -45,6 +47,29 @@ def stop_all(running: Callable[[], set[int]]) -> set[int] | None:
         if left:
             time.sleep(_PAUSE)
     return None
+
+
+class Frozen:
+    """What stands still. ``entries``: our own children, which bring commands into a sandbox. They stop when their command stops; were we
+    killed then, they would stay, so that a guard ends them."""
+
+    def __init__(self, entries: list[int]) -> None:
+        self._entries = entries
+        self._guard = Guard(groups=entries)
+        self._stopped: set[int] = set()
+
+    async def stop(self, running: Callable[[], set[int]]) -> bool:
+        """Stop them and what ``running`` finds; whether all of it stands still."""
+        send(self._entries, signal.SIGSTOP)
+        stopped = await to_the_end(asyncio.to_thread(stop_all, running))
+        self._stopped = stopped or set()
+        return stopped is not None
+
+    async def thaw(self) -> None:
+        """Let it go on."""
+        send(self._stopped, signal.SIGCONT)
+        send(self._entries, signal.SIGCONT)  # after their commands, or else they find these stopped and stop again
+        await self._guard.dismiss()
 
 
 def namespace_of(pid: int) -> int:

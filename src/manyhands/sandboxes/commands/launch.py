@@ -81,7 +81,7 @@ class Launcher(Protocol):
 
     @property
     def tag(self) -> int | None:
-        """What commands' processes are tagged with, see ``processes.tags``; None where they all end with the sandbox anyway."""
+        """What commands' processes are tagged with, see ``processes.strays``; None where they all end with the sandbox anyway."""
         ...
 
     async def kill(self) -> None:

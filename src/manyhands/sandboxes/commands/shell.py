@@ -6,12 +6,13 @@ shell's whole state (options, functions, variables, aliases) as text that a new 
 stopped, killed or left by ``exit`` is replaced by one that goes on from the last known state, also in another process.
 Only builtins are used: a report costs no fork.
 
-Commands left running in a sandbox.
+Beside it: commands that are left running in the background, and the file that keeps a shell's last state.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import shlex
@@ -20,10 +21,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from manyhands.core.errors import ToolError
+from manyhands.core.errors import ItemError, ToolError
+from manyhands.core.failures import Cause
+from manyhands.io.files import is_full
 from manyhands.processes.children import (
-    Capture,
     ExecResult,
     PipeReader,
     PipeWriter,
@@ -33,6 +36,7 @@ from manyhands.processes.children import (
     started_with_pipes,
     to_the_end,
 )
+from manyhands.processes.output import Capture
 from manyhands.processes.strays import children, ticks_now
 
 _LONGEST_REPORT = 8 << 20
@@ -353,3 +357,58 @@ class Background:
         self._reader.drain()
         self._reader.close()
         self._writer.close()
+
+
+class StateFile:
+    """The file in which a shell's last state is kept, for the next shell, also that of a later session. ``directory``: where a first shell
+    starts."""
+
+    def __init__(self, file: Path, directory: str) -> None:
+        self._file = file
+        self._directory = directory
+        self._last: ShellState | None = None
+        self._saved: ShellState | None = None
+        """What the file holds."""
+        self.unsaved = False
+        """Whether the last state could not be written because the disk was full."""
+
+    @property
+    def last(self) -> ShellState:
+        """The state in which the last command left its shell."""
+        if self._last is None:
+            try:
+                self._last = ShellState.from_bytes(self._file.read_bytes())
+            except OSError:
+                self._last = ShellState(self._directory)
+        return self._last
+
+    def take(self, state: ShellState) -> None:
+        """Remember a state, and write it if it differs from what the file holds. Raises ItemError(SANDBOX_LOST)."""
+        self._last = state
+        if self._saved is None or not self._saved.same_but_for_line(state):
+            self.save()
+
+    def save(self, *, again: bool = False) -> None:
+        """Write the last state. ``again``: there was no room before, and must be now. Raises ItemError(SANDBOX_LOST)."""
+        state, aside = self.last, self._file.parent.with_name("shell.tmp")
+        self._saved = None
+        try:
+            _write_allocated(aside, state.to_bytes())
+            aside.replace(self._file)
+            self._saved, self.unsaved = state, False
+        except OSError as error:
+            if again or not is_full(error):
+                raise ItemError(Cause.SANDBOX_LOST, f"can't keep the shell's state: {error.strerror}") from error
+            self.unsaved = True
+
+
+def _write_allocated(file: Path, data: bytes) -> None:
+    """Write a file whose room on the disk is taken first: one that took another one's name without would be written out at once by ext4
+    (ext4(5), ``auto_da_alloc``), which takes longer than most commands."""
+    with file.open("wb", buffering=0) as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, len(data))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        opened.write(data)

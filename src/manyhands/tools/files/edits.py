@@ -1,14 +1,12 @@
-"""Unified diffs in bounded time.
-
-Lines that both texts have once are matched first, in their longest common order ("patience" diff, by B. Cohen). Only what lies between
-them is compared by difflib, whose time grows with the square of its input and worse, and only as far as a bound allows: beyond it, all
-lines between two matched ones count as changed.
-
-Finding a piece of text in a file the way a model remembers it, and putting another in its place.
+"""Finding a piece of text in a file the way a model remembers it, putting another in its place, and showing what changed.
 
 A piece is looked for three times, each time more forgivingly: exactly; ignoring white space at line ends; ignoring
 indentation. The first way that finds it decides. It must be found once only, as a change in the wrong place is worse
 than none.
+
+Changes are shown as a unified diff, made in bounded time. Lines that both texts have once are matched first, in their longest common order
+("patience" diff, by B. Cohen). Only what lies between them is compared by difflib, whose time grows with the square of its input and worse,
+and only as far as a bound allows: beyond it, all lines between two matched ones count as changed.
 """
 
 from __future__ import annotations

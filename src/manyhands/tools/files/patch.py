@@ -1,6 +1,6 @@
-"""The V4A patch format, which names files and gives changes with context instead of line numbers.
+"""Tools that change files: one replacement, or a patch over several files at once.
 
-::
+A patch is in the V4A format, which names files and gives changes with context instead of line numbers::
 
     *** Begin Patch
     *** Update File: src/a.py
@@ -15,8 +15,6 @@
     *** End Patch
 
 Format: OpenAI's ``apply_patch`` tool, as described in the guide to prompting GPT-4.1 (2025).
-
-Changing files: one replacement, or a patch over several files at once.
 """
 
 from __future__ import annotations

@@ -148,9 +148,9 @@ def _settings(server: McpServer) -> list[tuple[str, str, str]]:
 
 
 def _yaml(path: Path) -> Any:
-    from manyhands.tools.distributions import read_yaml  # YAML takes long to import
+    from manyhands.io.yaml_files import read_yaml  # YAML takes long to import
 
-    return read_yaml(path)
+    return read_yaml(path)[0]
 
 
 def _json(path: Path) -> Any:

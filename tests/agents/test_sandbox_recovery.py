@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from manyhands.core.messages import Message
+from manyhands.engine.attempt import NewAttemptNeeded
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, MemoryJournal, NewAttempt
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
 from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 
 
@@ -127,6 +128,6 @@ async def test_a_world_that_is_gone_needs_a_new_attempt(folder: Folder, reason: 
     with pytest.raises(Crash):
         await hold(ScriptedModel(script()), tools(), context=context, backend=FakeBackend(Folder()))
     backend = FakeBackend(folder)
-    with pytest.raises(NewAttempt, match=reason):
+    with pytest.raises(NewAttemptNeeded, match=reason):
         await hold(ScriptedModel(["Done."]), tools(), context=MemoryContext(journal), backend=backend)
     assert [sandbox.closed for sandbox in backend.made] == [1]

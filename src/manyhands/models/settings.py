@@ -1,0 +1,131 @@
+"""The settings of a model: which it is, how it is reached, and how it is asked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator
+
+from manyhands.core.settings import (
+    Flag,
+    OptionalList,
+    OptionalSecret,
+    OptionalText,
+    Settings,
+    Text,
+    number,
+    optional_number,
+    optional_whole,
+    setting,
+)
+from manyhands.runs.options import LIMITS, MODEL
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
+"""Reasoning efforts, from least to most."""
+
+
+def _effort(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        return None
+    if not isinstance(value, str) or value.strip().lower() not in EFFORTS:
+        raise ValueError(f"must be one of {', '.join(EFFORTS)}")
+    return value.strip().lower()
+
+
+def _base_url(value: Any) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("must be an address that starts with http:// or https://")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a name and password, which would be recorded; give a key with --api_key")
+    return text
+
+
+class ModelSettings(Settings):
+    """A model, its endpoint, and what every call asks for."""
+
+    model: Text = setting(
+        "anthropic/claude-sonnet-4.6",
+        'The model, as the endpoint names it; "simulated" is a built-in stand-in that costs nothing.',
+        group=MODEL,
+        identity=True,
+        value="NAME",
+    )
+    api_key: OptionalSecret = setting(
+        None,
+        "Key for the endpoint; without it the environment is asked (OPENROUTER_API_KEY, …). Never recorded.",
+        group=MODEL,
+        recorded=False,
+        secret=True,
+        value="KEY",
+    )
+    base_url: Annotated[str, BeforeValidator(_base_url)] = setting(
+        "https://openrouter.ai/api/v1",
+        "Any endpoint that speaks OpenAI chat completions.",
+        group=MODEL,
+        value="URL",
+    )
+    providers_allowed: OptionalList = setting(None, "OpenRouter: use only these providers.", group=MODEL, identity=True)
+    providers_ignored: OptionalList = setting(
+        None, "OpenRouter: never use these providers.", group=MODEL, identity=True
+    )
+    providers_order: OptionalList = setting(
+        None, "OpenRouter: try providers in this order.", group=MODEL, identity=True
+    )
+    provider_sort: OptionalText = setting(
+        None,
+        "OpenRouter: sort providers by price, throughput or latency.",
+        group=MODEL,
+        identity=True,
+        value="price|throughput|latency",
+    )
+    max_tokens: Annotated[int | None, optional_whole(1)] = setting(
+        None,
+        "Tokens per model response at most; without it the server decides, but under a budget 8,192.",
+        group=MODEL,
+        identity=True,
+    )
+    reasoning_effort: Annotated[str | None, BeforeValidator(_effort)] = setting(
+        None,
+        "How much the model reasons. Without it, medium where the endpoint takes it.",
+        group=MODEL,
+        identity=True,
+        value="|".join(EFFORTS),
+    )
+    reasoning_disabled: Flag = setting(
+        False,
+        "No reasoning; the same as --reasoning_effort=none, and stronger than any other.",
+        group=MODEL,
+        identity=True,
+    )
+    implied_think: Flag = setting(
+        False,
+        "A lone </think> in an answer ends reasoning that began with it: for servers whose chat template opens the block in the prompt.",
+        group=MODEL,
+        identity=True,
+    )
+    seed: Annotated[int | None, optional_whole(0)] = setting(
+        None,
+        "Makes draws repeatable, and is sent to endpoints as a seed per conversation. Without it draws use 0 and nothing is sent.",
+        group=MODEL,
+        identity=True,
+    )
+    temperature: Annotated[float | None, optional_number(0, 2)] = setting(
+        None, "Sampling temperature; without it the server decides.", group=MODEL, identity=True
+    )
+    top_p: Annotated[float | None, optional_number(0, 1)] = setting(
+        None, "Nucleus sampling; without it the server decides.", group=MODEL, identity=True
+    )
+    call_timeout: Annotated[float, number(above=0)] = setting(600.0, "Seconds for one model call.", group=LIMITS)
+    simulated_latency: Annotated[float, number(0)] = setting(
+        0.0, "Seconds that the built-in simulated model takes for an answer.", group=MODEL
+    )
+    reasoning_config: dict[str, Any] | None = setting(
+        None, "The request's reasoning object, passed through.", typed=False, identity=True
+    )
