@@ -14,9 +14,9 @@ from tempfile import TemporaryFile
 import pytest
 
 from manyhands.cli.main import COMMANDS
-from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread
-from manyhands.testing.forked import ForkedProcess
 from manyhands.testing.scripted_server import ScriptedResponse, chat_response
+from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread
+from tests.support.forked import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> BatchFolder:
 
 
 @pytest.mark.parametrize("command", [SCRIPT, MODULE])
-def test_the_seeds_basic_run_resume_and_list(folder: BatchFolder, command: tuple[str, ...]) -> None:
+def test_a_basic_run_its_resume_and_the_list(folder: BatchFolder, command: tuple[str, ...]) -> None:
     with ServerThread() as server:
         words = (*USUAL, "--base_url", server.base_url)
         ran = run(command, folder.path, *words)
@@ -209,7 +209,7 @@ def test_every_command_has_help(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_of_the_batch_names_every_option_of_the_seed_with_its_default(tmp_path: Path) -> None:
+def test_help_of_the_batch_names_every_option_with_its_default(tmp_path: Path) -> None:
     text = " ".join(run(SCRIPT, tmp_path, "--help").out.split())
     for said in (
         "--dataset_file FILE",
@@ -218,7 +218,7 @@ def test_help_of_the_batch_names_every_option_of_the_seed_with_its_default(tmp_p
         "(default: anthropic/claude-sonnet-4.6)",
         "(default: https://openrouter.ai/api/v1)",
         "--max_turns N Model calls per conversation at most. (default: 10)",
-        "--num_workers N Worker processes. (default: 4)",
+        "--num_workers N Number of worker processes. (default: 4)",
         "(default: default)",
         "--log_prefix_chars N",
         "(default: 100)",

@@ -14,7 +14,7 @@ import pytest
 from manyhands.cli.main import main
 from manyhands.cli.progress import details
 from manyhands.core.usage import ZERO
-from manyhands.runs.execution import Progress
+from manyhands.runs.progress import Progress
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BAR = """

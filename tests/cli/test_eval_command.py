@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from manyhands.testing.batches import Ran, read_lines, run_command
-from manyhands.testing.commands import Command
+from tests.support.batches import Ran, read_lines, run_command
+from tests.support.commands import Command
 
 TESTS = """\
 tags: [suite]

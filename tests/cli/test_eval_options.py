@@ -12,8 +12,8 @@ from manyhands.agents.options import AgentOptions
 from manyhands.cli.evals.run import present_names
 from manyhands.cli.options import UsageError, help_text, options_of
 from manyhands.io.yaml_files import read_source
-from manyhands.testing.batches import Ran, read_lines, run_command
 from manyhands.workloads.evals.settings import EvalSpec
+from tests.support.batches import Ran, read_lines, run_command
 
 SUITE = """\
 targets:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.batches import run_command
-from manyhands.testing.commands import Command
+from tests.support.batches import run_command
+from tests.support.commands import Command
 
 SUITE = """\
 targets: {t: {provider: mock, response: "yes"}}

@@ -17,9 +17,9 @@ import pytest
 
 from manyhands.cli.jobs import COMMANDS
 from manyhands.cli.main import main
-from manyhands.testing.batches import run_command
-from manyhands.testing.commands import Command, alive, environment, one_line, run
-from manyhands.testing.job_folders import FUNCTION, JobFolder
+from tests.support.batches import run_command
+from tests.support.commands import Command, alive, environment, one_line, run
+from tests.support.job_folders import FUNCTION, JobFolder
 
 LOCAL = (FUNCTION, "--executor=local")
 """Rows are performed in the runner itself where worker processes, which take time to begin, make no difference."""

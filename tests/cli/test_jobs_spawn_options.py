@@ -22,9 +22,9 @@ import pytest
 from manyhands.cli.jobs.spawn import SpawnOptions
 from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
-from manyhands.testing.batches import Ran, ServerThread, run_command
-from manyhands.testing.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import Ran, ServerThread, run_command
+from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 
 Check = Callable[[JobFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -783,7 +783,7 @@ def _prices(folder: JobFolder) -> None:
     bodies = asked(folder, "--prices=prices.yaml", "--model=own/model")
     assert folder.status()["usage"]["cost"] == len(bodies) * (10 + 2 * 5)
     (folder.path / "prices.yaml").write_text("own/model:\n  input: much\n  output: 2\n")
-    assert "prices.yaml:2" in refused(folder, "--base_url=http://127.0.0.1:9/v1", "--prices=prices.yaml")
+    assert "prices.yaml, line 2" in refused(folder, "--base_url=http://127.0.0.1:9/v1", "--prices=prices.yaml")
 
 
 # --- Resume

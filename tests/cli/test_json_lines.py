@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from manyhands.io.tables.writers import write_jsonl
-from manyhands.testing.batches import BatchFolder, run_command
-from manyhands.testing.job_folders import FUNCTION, JobFolder
 from manyhands.workloads.evals.batch.output_lines import unwind
 from manyhands.workloads.memory.conversation.events import Event, EventType, format_event, parse_event
 from manyhands.workloads.trajectories.exports import combine
+from tests.support.batches import BatchFolder, run_command
+from tests.support.job_folders import FUNCTION, JobFolder
 
 BREAKS = "a\u2028b\u2029c\x85d\x1ce\x1df\x1eg\x0bh\x0ci\rj\nk"
 """Every character at which ``str.splitlines`` ends a line."""

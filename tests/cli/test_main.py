@@ -13,7 +13,7 @@ import pytest
 
 from manyhands.cli.main import COMMANDS, guarded, main
 from manyhands.core.errors import RunError, StorageError, UserError
-from manyhands.testing.commands import PROGRAM, run
+from tests.support.commands import PROGRAM, run
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 ENVIRONMENT.pop("MANYHANDS_DEBUG", None)

@@ -329,7 +329,7 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
             assert getattr(first, name) != getattr(batch(), name)
 
 
-def test_the_seeds_own_command_lines() -> None:
+def test_command_lines_of_the_original_program() -> None:
     spec = batch(
         "--model=anthropic/claude-opus-4.6", "--num_workers=8", "--max_turns=15", "--reasoning_effort=high",
         "--providers_allowed=anthropic,google", "--resume", "--reasoning_disabled", "--max_tokens=32000",

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread, prompt_of, run_command
-from manyhands.testing.commands import run
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread, prompt_of, run_command
+from tests.support.commands import run
 
 LATE = "the credit is used up"
 

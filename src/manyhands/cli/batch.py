@@ -9,26 +9,30 @@ from typing import Any
 
 from rich.table import Table
 
-from manyhands.cli.console import err, notice, out, resume_command
-from manyhands.cli.execution import perform, print_ending, print_ledger, print_usage
+from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command
+from manyhands.cli.execution import execute, print_ending
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.plain import one_line, shown_path
 from manyhands.cli.progress import ItemLog
+from manyhands.cli.resume import PROGRAM as RESUME
+from manyhands.cli.resume import print_help, resumed_settings
 from manyhands.core.jsonio import loads
 from manyhands.core.text import counted
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.execution import RunResult
+from manyhands.runs.making import Opened
 from manyhands.tools.distributions import format_distributions
 from manyhands.tools.mcp.config import load_mcp_config
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import STANDARD, with_groups
 from manyhands.workloads.trajectories.exports import FAILURES, NOT_BEST, STATISTICS, TRAJECTORIES
 from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
-from manyhands.workloads.trajectories.opening import Session, open_batch
+from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.prepared import tables
 from manyhands.workloads.trajectories.quality import TAGS_IN_VALUES
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.statistics import ORIGINAL
+from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
 PROGRAM = "manyhands batch"
 DESCRIPTION = (
@@ -54,21 +58,23 @@ def perform_batch(options: BatchSpec) -> int:
     return perform_session(session)
 
 
-def perform_session(session: Session) -> int:
+def resume(folder: Path, words: list[str]) -> int:
+    """Continue a run; the exit code."""
+    line = parse(BatchSpec, words, RESUME)
+    if line.help:
+        print_help(BatchSpec)
+        return 0
+    options = resumed_settings(BatchSpec, folder, line.values, ("dataset_file", "batch_size"))
+    return perform_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
+
+
+def perform_session(session: Opened[TrajectoryWorkload]) -> int:
     """Perform an opened run in the foreground; the exit code."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
     log = ItemLog(session.folder, options.log_prefix_chars) if options.verbose else None
-    result = perform(
-        session.folder,
-        session.workload,
-        quiet=options.quiet,
-        spec_changed=session.spec_changed,
-        rewrite_outputs=session.rewrite_outputs,
-        judge_again=session.judge_again,
-        on_outcome=log.show if log else None,
-    )
+    result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None)
     _print_results(result)
     return result.exit_code
 
@@ -84,7 +90,7 @@ def _list_distributions(distributions_file: str | bool | None, mcp_config: str |
     return 0
 
 
-def _print_head(session: Session) -> None:
+def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     options = session.workload.prepared.options
     execution = session.workload.execution
     simulated = " (simulated: its answers are made up)" if options.model.startswith("simulated") else ""

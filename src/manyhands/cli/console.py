@@ -5,16 +5,19 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from manyhands.cli.plain import shown_path
+from manyhands.cli.plain import shown_path, usage_text
 from manyhands.core.redaction import KNOWN, without_user_info
 from manyhands.core.text import printable
-from manyhands.processes.streams import raw_stream
+from manyhands.processes.output import raw_stream
+from manyhands.runs.ledger import ORDER
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
@@ -68,3 +71,33 @@ def _console(stream: TextIO) -> Console:
 def notice(text: str) -> None:
     """One line that the person should see, though nothing is wrong."""
     err().print(f"note: {without_user_info(text)}", markup=False)
+
+
+_MEANING = {
+    "completed": "ended with a result",
+    "discarded": "ended, and left out of the results",
+    "failed": "ended without a result",
+    "cancelled": "not to be performed any more",
+    "pending": "not ended: resume to go on",
+}
+
+
+def print_ledger(console: Console, summary: Mapping[str, Any]) -> None:
+    """The ledger as a table: N in = the sum of the states."""
+    ledger = summary["ledger"]
+    table = Table(title="Ledger", title_justify="left", box=None, pad_edge=False)
+    table.add_column("state")
+    table.add_column("items", justify="right")
+    table.add_column("")
+    for state in ORDER:
+        causes = ledger["by_cause"].get(state, {})
+        why = ", ".join(f"{name} {count}" for name, count in causes.items()) or _MEANING[state]
+        table.add_row(str(state), str(ledger[state]), why)
+    table.add_row("in all", str(ledger["items"]), "= the sum of the states")
+    console.print(table)
+
+
+def print_usage(console: Console, summary: Mapping[str, Any]) -> None:
+    """What the whole run has used, all sessions together."""
+    text = usage_text(summary["usage"], summary["working_seconds"])
+    console.print(text, markup=False, soft_wrap=True)

@@ -85,7 +85,7 @@ def _dispatch(words: list[str]) -> int:
         raise unknown_command(command, COMMANDS, PROGRAM)
     run: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
     from manyhands.core.redaction import protect, protect_environment
-    from manyhands.processes.streams import safe_streams
+    from manyhands.processes.output import safe_streams
 
     protect_environment(os.environ)
     protect(_typed_keys(rest))
@@ -138,15 +138,14 @@ def _version() -> str:
 
 def unknown_command(command: str, known: Iterable[str], program: str) -> Exception:
     """What to raise for a word that is no command of ``program``."""
-    from difflib import get_close_matches
-
     from manyhands.core.errors import UserError
+    from manyhands.core.text import closest
 
     if not command:
         return UserError(f"no command given; choose from {', '.join(known)} (see {program} --help)")
     if command.startswith("-"):
         return UserError(f"unknown option {command} before a command (see {program} --help)")
-    near = get_close_matches(command, list(known), n=1)
+    near = closest(command, known)
     hint = f"; did you mean {near[0]}?" if near else ""
     return UserError(f"unknown command {command!r}{hint} (see {program} --help)")
 

@@ -38,7 +38,7 @@ from manyhands.workloads.csv_jobs.mcp.tools import (
     JobTools,
     ToolSettings,
 )
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import INTERRUPTED, JobStatus
 from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.workers.reports import SECRET
@@ -150,7 +150,7 @@ def _of_worker(environ: Mapping[str, str]) -> dict[str, str]:
 
 async def _serve(settings: McpSettings, for_jobs: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     server = _sdk("mcp.server")
-    desk = JobDesk(FilePath(settings.data_dir).absolute(), environ=environ)
+    desk = JobService(FilePath(settings.data_dir).absolute(), environ=environ)
     tools = JobTools(desk, _tool_settings(settings, for_jobs, environ))
     caller = _caller(environ, tools)
     if settings.http is not None:
@@ -223,7 +223,7 @@ def _caller(environ: Mapping[str, str], tools: JobTools) -> Caller:
     return Caller(secret, tools.depth_in(environ.get(JOB_VARIABLE, ""))) if secret else Caller()
 
 
-async def _go_on(desk: JobDesk, tools: JobTools) -> None:
+async def _go_on(desk: JobService, tools: JobTools) -> None:
     """Go on with jobs that nobody performs though nobody ended them."""
     try:
         jobs = await asyncio.to_thread(desk.list)

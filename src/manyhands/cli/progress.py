@@ -22,7 +22,7 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import one_line, printable
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.execution import Progress
+from manyhands.runs.progress import Progress
 
 LINE_SECONDS = 15.0
 """Seconds between lines where there is no terminal."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from manyhands.cli.arguments import parser
 from manyhands.cli.console import out
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import json_text
-from manyhands.engine.journal.store import is_owned
+from manyhands.engine.journal.lock import is_owned
 from manyhands.runs.folders import find_runs, open_reader
 from manyhands.runs.ledger import summarise
 
@@ -78,7 +79,7 @@ def _describe(folder: Path) -> dict[str, Any]:
     }
 
 
-def run_state(folder: Path, summary: dict[str, Any]) -> str:
+def run_state(folder: Path, summary: Mapping[str, Any]) -> str:
     """One word or two: running, finished, finished with failures, interrupted, not started."""
     if is_owned(folder):
         return "running"

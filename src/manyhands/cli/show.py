@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.cli.arguments import add_run, parser, positive
-from manyhands.cli.console import out
-from manyhands.cli.execution import print_ledger, print_usage
+from manyhands.cli.console import out, print_ledger, print_usage
 from manyhands.cli.plain import printable
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
@@ -128,10 +127,11 @@ def failure_lines(reader: JournalReader, row: ItemRow) -> Iterator[str]:
     """What went wrong with an item, now and before."""
     if row.message:
         yield f"  {row.reason or row.cause}: {printable(row.message)}"
-    for attempt, ended, reason in reader.all("attempts_of_item", row.number):
-        yield f"  attempt {attempt} given up {timestamp(ended)}: {printable(reason)}"
-    for attempt, at, cause, message in reader.all("failures_of_item", row.number):
-        yield f"  failure in attempt {attempt}, {timestamp(at)}: {cause}: {printable(message)}"
+    for given_up in reader.attempts(row.number):
+        yield f"  attempt {given_up.attempt} given up {timestamp(given_up.ended_at)}: {printable(given_up.reason)}"
+    for failure in reader.failures(row.number):
+        when = f"attempt {failure.attempt}, {timestamp(failure.at)}"
+        yield f"  failure in {when}: {failure.cause}: {printable(failure.message)}"
 
 
 def print_steps(console: Console, workload: Workload, steps: Sequence[RecordedStep], limit: int | None) -> None:

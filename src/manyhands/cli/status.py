@@ -7,8 +7,7 @@ import time
 from typing import Any
 
 from manyhands.cli.arguments import add_run, parser
-from manyhands.cli.console import out
-from manyhands.cli.execution import print_ledger, print_usage
+from manyhands.cli.console import out, print_ledger, print_usage
 from manyhands.cli.runs import run_state
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import json_text

@@ -3,65 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, StorageError
 from manyhands.core.jsonio import pretty
-from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.redaction import protect, protect_environment
+from manyhands.core.outcomes import Outcome
 from manyhands.core.usage import Usage
-from manyhands.engine.attempt import WORKSPACES, Surroundings
+from manyhands.engine.attempt import AttemptSettings
 from manyhands.engine.contract import Execution, Item, Limits, Workload
-from manyhands.engine.discards import Remedies, nothing_kept
+from manyhands.engine.discards import nothing_kept
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.local import Executor, LocalExecutor
+from manyhands.engine.executors.local import LocalExecutor
 from manyhands.engine.executors.processes import ProcessExecutor
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
-from manyhands.engine.journal.store import LOCK, REWRITE, Store
+from manyhands.engine.journal.store import REWRITE, Store
 from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.limits.spending_mark import SpendingMark
-from manyhands.engine.limits.waits import Wait, WaitLines
+from manyhands.engine.limits.waits import WaitLines
 from manyhands.engine.outputs import OutputFiles, repair
-from manyhands.engine.scheduler import Ending, Engine, sweep_workspaces
-from manyhands.io.files import keep_private, remove_asides, written_aside
-from manyhands.processes.strays import kill_strays
-from manyhands.runs.folders import is_made
-from manyhands.runs.ledger import ledger, summarise
-from manyhands.runs.notes import Notes
+from manyhands.engine.scheduler import Ending, Executor, Scheduler
+from manyhands.engine.workspaces import WORKSPACES, Workspaces
+from manyhands.io.files import keep_private, written_aside
+from manyhands.processes.strays import kill_strays, remove_asides
+from manyhands.runs.ledger import Ledger, Summary, ledger, summarise
+from manyhands.runs.making import Opened, plan, protect_secrets
+from manyhands.runs.progress import Notes, Notice, Progress
+from manyhands.runs.registry import workload_target
 
 HEARTBEAT_SECONDS = 5.0
 SUMMARY = "summary.json"
-Notice = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands. ``counts``: items by (state, reason or cause); ``seconds`` of the present session."""
-
-    counts: dict[tuple[str, str], int]
-    usage: Usage
-    in_flight: int
-    seconds: float
-    finished_before: int
-    """Items that had ended when the session began, for an honest rate."""
-    waits: tuple[Wait, ...] = ()
-    """What keeps it from going on, of all that takes more than some seconds."""
-
-    @property
-    def items(self) -> int:
-        return sum(self.counts.values())
-
-    @property
-    def finished(self) -> int:
-        return sum(n for (state, _), n in self.counts.items() if ItemState(state).final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +48,7 @@ class RunResult:
     """
 
     folder: Path
-    summary: dict[str, Any]
+    summary: Summary
     stopped: str | None
     interrupted: bool
     error: Exception | None
@@ -81,10 +56,9 @@ class RunResult:
     nothing_kept: str | None = None
 
     @property
-    def ledger(self) -> dict[str, Any]:
+    def ledger(self) -> Ledger:
         """``items``, the count of each state, ``by_cause``."""
-        value: dict[str, Any] = self.summary["ledger"]
-        return value
+        return self.summary["ledger"]
 
     @property
     def done(self) -> bool:
@@ -108,11 +82,11 @@ class Controls:
     """A hold on a run in progress, for signal handlers, callbacks and tests."""
 
     def __init__(self) -> None:
-        self._engine: Engine | None = None
+        self._engine: Scheduler | None = None
         self._stopped: str | None = None
         self._progress: Callable[[], Progress] | None = None
 
-    def attach(self, engine: Engine, progress: Callable[[], Progress]) -> None:
+    def attach(self, engine: Scheduler, progress: Callable[[], Progress]) -> None:
         self._engine, self._progress = engine, progress
         if self._stopped is not None:
             engine.stop(self._stopped, interrupted=True)
@@ -136,75 +110,9 @@ class Controls:
                 self._engine.abort()
 
 
-def create_run(
-    folder: Path, name: str, workload: Workload, *, version: str, notice: Notice, run_id: str | None = None
-) -> None:
-    """Make a run folder and plan all items. A crash in the middle leaves a run that the next opening plans again.
-
-    ``run_id``: its identity where that is known already.
-
-    Raises RunError if the folder holds a run already, UserError for unusable input, StorageError.
-    """
-    if is_made(folder):
-        raise RunError(f"{folder}: there is a run here already")
-    clock = SystemClock()
-    _protect(workload)
-    _make_folder(folder)
-    store = Store(folder, clock, notice)
-    if store.reader.meta("run_id") is not None:  # made by another process since we looked
-        store.close()
-        raise RunError(f"{folder}: there is a run here already")
-    try:
-        store.set_meta(
-            run_id=run_id or uuid.uuid4().hex,
-            workload=name,
-            spec=workload.spec,
-            seed=workload.execution.seed,
-            created_at=clock.now(),
-            version=version,
-        )
-        plan(store, workload, notice)
-    except BaseException:  # nothing has been performed yet, so that nothing is lost by leaving no half-made run
-        store.close()
-        for leftover in (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK):
-            (folder / leftover).unlink(missing_ok=True)
-        _remove_if_empty(folder)
-        raise
-    store.close()
-
-
-def _protect(workload: Workload) -> None:
-    """Whatever is recorded or written from now on has none of the secrets that are known."""
-    protect_environment(os.environ)
-    protect(workload.secrets().values())
-
-
-def plan(store: Store, workload: Workload, notice: Notice) -> None:
-    """Enter the items of the input, if it changed since it was last planned, or if that planning was cut short."""
-    identity = workload.input_identity()
-    planned = store.reader.meta("planned")
-    latest = store.reader.meta("generation", planned["generation"] if planned else 0)
-    if planned is not None and identity is None:
-        notice("the input is not there any more; going on with the items that were planned from it")
-        return
-    if planned is not None and planned == {"identity": identity, "generation": latest}:
-        return
-    store.set_meta(generation=latest + 1)
-    store.plan(workload.plan(), latest + 1)
-    removed = store.removed(latest + 1)
-    if not getattr(workload, "plans_in_parts", False):
-        _name_removed(removed, notice)
-    store.set_meta(planned={"identity": identity, "generation": latest + 1})
-
-
-async def perform_run(
-    folder: Path,
-    workload: Workload,
+async def execute_run(
+    opened: Opened[Workload],
     *,
-    spec_changed: bool = False,
-    rewrite_outputs: bool = False,
-    retry_failed: bool = True,
-    judge_again: Sequence[str] = (),
     notice: Notice = lambda text: None,
     controls: Controls | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -213,30 +121,28 @@ async def perform_run(
     clock: Clock | None = None,
     store: Store | None = None,
 ) -> RunResult:
-    """Perform what is left of a run, then write its exports and its summary.
+    """Execute what is left of a run, then write its exports and its summary.
 
-    ``store``: the run as its owner has opened it already; it is left open. ``spec_changed``: record the workload's spec as the run's
-    from now on. ``rewrite_outputs``: write all output lines again. ``retry_failed``: failed items are performed again. ``judge_again``:
-    items discarded for these reasons are judged again, which replays what is recorded of them. ``on_progress`` is called at most
+    ``store``: the run as its owner has opened it already; it is left open. ``on_progress`` is called at most
     twice a second, ``on_outcome`` at every end of an item; what they raise stops the run. ``notice`` is told what a person should know,
     also while the run goes on; ``on_wait`` is told of long waits, now and then. The result holds what both were told.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
     clock = clock or SystemClock()
-    _protect(workload)
-    if not (folder / JOURNAL).is_file():
-        raise RunError(f"{folder}: not a run folder (it has no {JOURNAL})")
+    protect_secrets(opened.workload)
+    if not (opened.folder / JOURNAL).is_file():
+        raise RunError(f"{opened.folder}: not a run folder (it has no {JOURNAL})")
     notes = Notes(notice)
     with ExitStack() as closing:
         if store is None:
-            store = Store(folder, clock, notes)
+            store = Store(opened.folder, clock, notes)
             closing.callback(store.close)
-        session = _Session(store, workload, clock, notes, on_outcome)
-        for reason in judge_again:
-            store.execute("release_discarded", reason)
-        session.prepare(spec_changed=spec_changed, retry_failed=retry_failed, rewrite=rewrite_outputs)
-        ending = await session.perform(controls or Controls(), on_progress, on_wait)
+        session = _Session(store, opened.workload, clock, notes, on_outcome)
+        for reason in opened.judge_again:
+            store.release_discarded(reason)
+        session.prepare(opened)
+        ending = await session.execute(controls or Controls(), on_progress, on_wait)
         return session.finish(ending)
 
 
@@ -260,8 +166,8 @@ class _Session:
         if self._run_id is None:
             raise RunError(f"{store.folder}: making this run was cut short before anything began; make it again")
 
-    def prepare(self, *, spec_changed: bool, retry_failed: bool, rewrite: bool) -> None:
-        store = self._store
+    def prepare(self, opened: Opened[Workload]) -> None:
+        store, rewrite = self._store, opened.rewrite_outputs
         if store.missing:
             self._notice(
                 f"this copy was made while the run was being performed: {store.missing} commits are not in it, and what "
@@ -269,18 +175,18 @@ class _Session:
             )
         if strays := kill_strays(self._run_id):
             self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
-        if spec_changed:  # in one transaction with what follows from it
+        if opened.spec_changed:  # in one transaction with what follows from it
             store.set_meta(spec=self._workload.spec, **({REWRITE: True} if rewrite else {}))
         if (workspaces := store.folder / WORKSPACES).is_dir():
             keep_private(workspaces)  # an older version may have made it for everybody
         plan(store, self._workload, self._notice)
-        store.release_items(failed=retry_failed)
+        store.release_items(failed=opened.retry_failed)
         remove_asides(store.folder)
         if written := repair(store, self._workload, self._notice, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")
-        sweep_workspaces(store, self._workload.execution)
+        Workspaces(store, self._workload.execution).sweep()
 
-    async def perform(
+    async def execute(
         self, controls: Controls, on_progress: Callable[[Progress], None] | None, on_wait: Notice
     ) -> Ending:
         store, execution = self._store, self._workload.execution
@@ -289,20 +195,13 @@ class _Session:
         mark = SpendingMark(store)
         limits = self._limits(execution, mark)
         store.begin()
+        self._workload.begin(store.reader)
         outputs = OutputFiles(store, self._clock, self._notice)
         ending = Ending(stopped="crashed")
         try:
             async with _executor(self._executor(execution, limits)) as executor:
-                engine = Engine(
-                    store,
-                    executor,
-                    outputs,
-                    self._clock,
-                    execution,
-                    limits,
-                    self._on_outcome,
-                    notice=self._notice,
-                    remedies=_remedies(self._workload),
+                engine = Scheduler(
+                    store, executor, outputs, self._clock, self._workload, limits, self._on_outcome, notice=self._notice
                 )
                 progress = self._progress(engine)
                 controls.attach(engine, progress)
@@ -331,9 +230,9 @@ class _Session:
         if error is not None and not isinstance(error, ManyhandsError):
             raise error
         try:
-            self._store.execute("release_running")  # what was stopped is performed by nobody any more
+            self._store.release_running()  # what was stopped is performed by nobody any more
             self._workload.export(self._store.reader)
-            sweep_workspaces(self._store, self._workload.execution)
+            Workspaces(self._store, self._workload.execution).sweep()
             summary = summarise(self._store.reader)
             with written_aside(self._store.folder / SUMMARY) as handle:
                 handle.write(pretty(summary) + "\n")
@@ -347,7 +246,7 @@ class _Session:
             ending.interrupted,
             error,
             self._notice.lines,
-            nothing_kept(summary["ledger"], _remedies(self._workload)),
+            nothing_kept(summary["ledger"], self._workload.remedies),
         )
 
     def _limits(self, execution: Execution, mark: SpendingMark) -> SharedLimits:
@@ -374,13 +273,13 @@ class _Session:
 
     def _executor(self, execution: Execution, limits: Limits) -> Executor:
         if execution.executor == "local":
-            surroundings = Surroundings(self._store, limits, self._clock, execution.seed, self._store.folder)
+            settings = AttemptSettings(self._store, limits, self._clock, execution.seed, self._store.folder)
             capacity = execution.workers * execution.concurrency
-            return LocalExecutor(self._workload, surroundings, capacity, execution.item_timeout)
+            return LocalExecutor(self._workload, settings, capacity, execution.item_timeout)
         begin = wire.Begin(
-            self._store.reader.meta("workload"),
+            workload_target(self._store.reader.meta("workload")),
             self._workload.spec,
-            self._workload.secrets(),
+            dict(self._workload.secrets()),
             str(self._store.folder.resolve()),
             execution.seed,
             execution.item_timeout,
@@ -390,7 +289,7 @@ class _Session:
             begin, self._run_id, self._store, limits, workers=workers, concurrency=execution.concurrency
         )
 
-    def _progress(self, engine: Engine) -> Callable[[], Progress]:
+    def _progress(self, engine: Scheduler) -> Callable[[], Progress]:
         reader, began = self._store.reader, self._clock.monotonic()
         before = Progress(reader.counts(), Usage(), 0, 0.0, 0).finished
 
@@ -402,7 +301,7 @@ class _Session:
 
     async def _watch(
         self,
-        engine: Engine,
+        engine: Scheduler,
         progress: Callable[[], Progress],
         on_progress: Callable[[Progress], None] | None,
         on_wait: Notice,
@@ -435,37 +334,6 @@ async def _executor(executor: Executor) -> AsyncIterator[Executor]:
         await asyncio.shield(executor.close())
 
 
-def _remedies(workload: Workload) -> Remedies:
-    """What a workload says can be done about what it discards, if it says so."""
-    remedies: Remedies = getattr(workload, "remedies", {})
-    return remedies
-
-
 def _left_to_do(reader: JournalReader) -> int:
     pending: int = ledger(reader.counts())["pending"]
     return pending
-
-
-def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
-    if not removed:
-        return
-    numbers = ", ".join(str(number) for number, _, _ in removed[:10]) + (" …" if len(removed) > 10 else "")
-    finished = sum(state == ItemState.COMPLETED for _, _, state in removed)
-    notice(
-        f"{len(removed)} items are no longer in the input (items {numbers}): "
-        f"{finished} had finished and stay in the journal, the others are cancelled"
-    )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{folder}: the folder can't be made ({error.strerror})") from error
-
-
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        return

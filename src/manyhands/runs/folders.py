@@ -11,9 +11,11 @@ from pathlib import Path
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, StorageError
-from manyhands.engine.contract import Workload, load_workload
+from manyhands.engine.contract import Workload
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, has_journal
 from manyhands.engine.journal.store import Store
+from manyhands.engine.old_contract import current
+from manyhands.runs.registry import load_workload
 
 
 def places_of_runs(data_dir: Path) -> tuple[Path, ...]:
@@ -99,7 +101,7 @@ def load_recorded(reader: JournalReader) -> Workload:
     """The workload of a run, from the spec recorded with it."""
     workload = load_workload(reader.meta("workload"))
     try:
-        return workload(reader.meta("spec"), reader.folder)
+        return current(workload(reader.meta("spec"), reader.folder))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{reader.folder / JOURNAL}: the settings recorded there can't be used ({error!r})") from error
 

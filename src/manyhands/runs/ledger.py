@@ -3,17 +3,66 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypedDict, cast
 
 from manyhands.core.outcomes import ItemState
+from manyhands.core.usage import UsageFigures
 from manyhands.engine.journal.reader import JournalReader
 
 ORDER = (ItemState.COMPLETED, ItemState.DISCARDED, ItemState.FAILED, ItemState.CANCELLED, ItemState.PENDING)
 """The states of the ledger. An item that runs at the moment counts as pending, because it has not ended."""
 
 
-def ledger(counts: dict[tuple[str, str], int]) -> dict[str, Any]:
-    """``items`` = the sum of the states, and the details of each: ``{"items", "completed", …, "by_cause": {state: {detail: n}}}``."""
+class Ledger(TypedDict):
+    """Where the items of a run stand. Each is in exactly one of the five states."""
+
+    items: int
+    """The sum of the states."""
+    completed: int
+    discarded: int
+    failed: int
+    cancelled: int
+    pending: int
+    """Those that are being executed included."""
+    by_cause: dict[str, dict[str, int]]
+    """By state, and then by the cause of a failure or the reason of a discard."""
+
+
+class RunUsage(UsageFigures):
+    """What the calls of a run used and cost, those of abandoned attempts included."""
+
+    total_tokens: int
+    """Input and output."""
+
+
+class LastSession(TypedDict):
+    """How the run was last executed."""
+
+    ending: str | None
+    """How that ended; null while it goes on, or after a crash."""
+    ended_at: str | None
+
+
+class Summary(TypedDict):
+    """What ``summary.json`` holds: a run of any workload in figures. Times are RFC 3339, UTC."""
+
+    run_id: str
+    workload: str
+    created_at: str | None
+    seed: int
+    version: str
+    """Of the program that made the run."""
+    ledger: Ledger
+    usage: RunUsage
+    simulated: bool
+    """Whether a simulated model answered."""
+    working_seconds: float
+    """Seconds in which the run was executed, all sessions together."""
+    last_session: LastSession | None
+
+
+def ledger(counts: dict[tuple[str, str], int]) -> Ledger:
+    """The ledger of what ``JournalReader.counts`` gives."""
     states = dict.fromkeys(ORDER, 0)
     details: dict[str, dict[str, int]] = {}
     for (name, detail), items in sorted(counts.items()):
@@ -21,13 +70,14 @@ def ledger(counts: dict[tuple[str, str], int]) -> dict[str, Any]:
         states[state] += items
         if detail and state.final:
             details.setdefault(state.value, {})[detail] = items
-    return {"items": sum(states.values()), **{state.value: n for state, n in states.items()}, "by_cause": details}
+    values = {"items": sum(states.values()), **{state.value: n for state, n in states.items()}, "by_cause": details}
+    return cast(Ledger, values)
 
 
-def summarise(reader: JournalReader) -> dict[str, Any]:
-    """A run in figures, as a JSON object. Times are RFC 3339 UTC; cost is in US dollars."""
+def summarise(reader: JournalReader) -> Summary:
+    """A run in figures."""
     usage = reader.usage()
-    session = reader.one("last_session")
+    session = reader.last_session()
     return {
         "run_id": reader.meta("run_id"),
         "workload": reader.meta("workload"),
@@ -35,10 +85,12 @@ def summarise(reader: JournalReader) -> dict[str, Any]:
         "seed": reader.meta("seed"),
         "version": reader.meta("version"),
         "ledger": ledger(reader.counts()),
-        "usage": {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)},
+        "usage": cast(RunUsage, {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)}),
         "simulated": usage.simulated_calls > 0,
         "working_seconds": round(reader.working_seconds(), 3),
-        "last_session": None if session is None else {"ending": session[6], "ended_at": timestamp(session[5])},
+        "last_session": None
+        if session is None
+        else {"ending": session.ending, "ended_at": timestamp(session.ended_at)},
     }
 
 

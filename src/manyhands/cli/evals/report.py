@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from manyhands.cli.console import err, out, resume_command
-from manyhands.cli.execution import print_usage
+from manyhands.cli.console import err, out, print_usage, resume_command
 from manyhands.cli.plain import one_line, printable, shown_path
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
@@ -21,10 +20,10 @@ from manyhands.core.text import are, counted, have
 from manyhands.runs.execution import RunResult
 from manyhands.workloads.evals.batch.reports import said
 from manyhands.workloads.evals.items import FAILED, GRADER_ERROR, INVALID, PASSED, SKIPPED, UNGRADED
-from manyhands.workloads.evals.results.records import NO_ID, WITHOUT_SCORE, Record, simulated_scores
+from manyhands.workloads.evals.results.records import NO_ID, WITHOUT_SCORE, TestResult
 from manyhands.workloads.evals.results.summary import statuses
 from manyhands.workloads.evals.results.workspaces import hook_problems
-from manyhands.workloads.evals.results.writing import RESULTS, SUMMARY, named_outputs, records_in
+from manyhands.workloads.evals.results.writing import RESULTS, SUMMARY, named_outputs, results_in
 from manyhands.workloads.evals.settings import EvalSpec
 
 LISTED = 20
@@ -94,16 +93,16 @@ def print_unwritten(result: RunResult) -> None:
 def _print_tests(console: Console, errors: Console, folder: Path, figures: Figures) -> None:
     tests, naming = figures["tests"], _Naming(len(figures["eval_files"]) > 1, len(figures["targets"]) > 1)
     if tests["in"] - tests["pending"] <= LISTED:
-        for record in records_in(folder / RESULTS):
-            console.print(_test_line(record, naming), markup=False, soft_wrap=True)
-            for notice in record.get("notices") or ():
-                errors.print(one_line(f"  {record['test_id']}: {notice}"), markup=False, soft_wrap=True)
+        for result in results_in(folder / RESULTS):
+            console.print(_test_line(result, naming), markup=False, soft_wrap=True)
+            for notice in result.notices or ():
+                errors.print(one_line(f"  {result.test_id}: {notice}"), markup=False, soft_wrap=True)
         return
     for statuses_, name in (((FAILED,), "failed"), (WITHOUT_SCORE, "errors"), ((SKIPPED,), "skipped")):
         count = tests["errors"] + tests["grader_errors"] if name == "errors" else tests[name]
-        wanted = (record for record in records_in(folder / RESULTS) if record["status"] in statuses_)
-        for record in islice(wanted, LISTED if count else 0):
-            errors.print(_test_line(record, naming), markup=False, soft_wrap=True)
+        wanted = (result for result in results_in(folder / RESULTS) if result.status in statuses_)
+        for result in islice(wanted, LISTED if count else 0):
+            errors.print(_test_line(result, naming), markup=False, soft_wrap=True)
         if count > LISTED:
             errors.print(f"… and {count - LISTED:,} more ({name}), all of them in {RESULTS}", markup=False)
 
@@ -115,24 +114,23 @@ class _Naming:
     datasets: bool
     targets: bool
 
-    def name(self, record: Record) -> str:
-        test_id = record["test_id"] or NO_ID
-        test_id = one_line(test_id, LONGEST_ID)
-        name = f"{record['dataset']}/{test_id}" if self.datasets else test_id
-        return f"{name} @ {record['target']}" if self.targets and record["target"] else name
+    def name(self, result: TestResult) -> str:
+        test_id = one_line(result.test_id or NO_ID, LONGEST_ID)
+        name = f"{result.dataset}/{test_id}" if self.datasets else test_id
+        return f"{name} @ {result.target}" if self.targets and result.target else name
 
 
-def _test_line(record: Record, naming: _Naming) -> str:
-    status, score = record["status"], record["score"]
+def _test_line(result: TestResult, naming: _Naming) -> str:
+    status, score = result.status, result.score
     mark = {PASSED: "✓", FAILED: "✗", SKIPPED: "-", UNGRADED: "-", INVALID: "-"}.get(status, "!")
-    label = " (simulated)" if record.get("simulated") else " (simulated judge)" if simulated_scores(record) else ""
+    label = " (simulated)" if result.simulated else " (simulated judge)" if result.simulated_scores else ""
     if score is not None:
-        said = [f"{score:.3f}", *(record["misses"][:1] if status == FAILED else [])]
+        said = [f"{score:.3f}", *(result.misses[:1] if status == FAILED else [])]
     elif status == GRADER_ERROR:
-        said = [f"grader error: {record.get('error')}"]
+        said = [f"grader error: {result.error}"]
     else:
-        said = [status if record.get("error") is None else f"{status}: {record['error']}"]
-    return one_line(f"{mark} {naming.name(record)}{label}  {'  '.join(said)}")
+        said = [status if result.error is None else f"{status}: {result.error}"]
+    return one_line(f"{mark} {naming.name(result)}{label}  {'  '.join(said)}")
 
 
 # --- Tables

@@ -16,20 +16,24 @@ from typing import Any
 from manyhands.agents.options import AgentOptions
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.evals.report import exit_code, print_report, print_unwritten
-from manyhands.cli.execution import perform
+from manyhands.cli.execution import execute
 from manyhands.cli.main import imported
 from manyhands.cli.options import CommandLine, UsageError, help_text, make, parse
 from manyhands.cli.plain import one_line, shown_path
+from manyhands.cli.resume import PROGRAM as RESUME
+from manyhands.cli.resume import print_help, resumed_settings
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import counted, json_text
 from manyhands.engine.contract import Item
 from manyhands.io.search_paths import Surroundings
 from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.making import Opened
 from manyhands.workloads.evals.evalfile.finding import find_evals
-from manyhands.workloads.evals.making import Session, open_eval
+from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.results.writing import SUMMARY
 from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.workload import EvalsWorkload
 
 PROGRAM = "manyhands eval"
 USAGE = f"{PROGRAM} FILE…"
@@ -77,7 +81,17 @@ def perform_eval(options: EvalSpec) -> int:
     return perform_session(_opened(options))
 
 
-def _opened(options: EvalSpec) -> Session:
+def resume(folder: Path, words: list[str]) -> int:
+    """Continue a run; the exit code."""
+    line = parse(EvalSpec, present_names(words, RESUME), RESUME, repeated=REPEATED)
+    if line.help:
+        print_help(EvalSpec)
+        return 0
+    options = resumed_settings(EvalSpec, folder, given_values(line), ("eval_files",))
+    return perform_session(run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ)))
+
+
+def _opened(options: EvalSpec) -> Opened[EvalsWorkload]:
     return run_on_loop(open_eval(options, resume=options.resume, notice=notice, environ=os.environ))
 
 
@@ -106,20 +120,16 @@ def _watch(options: EvalSpec) -> int:
         return code
 
 
-def perform_session(session: Session) -> int:
+def perform_session(session: Opened[EvalsWorkload]) -> int:
     """Perform an opened run in the foreground; the exit code."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
     session.workload.tell = _tell
     before = stamps([session.folder / SUMMARY])
-    result = perform(
-        session.folder,
-        session.workload,
+    result = execute(
+        session,
         quiet=options.quiet,
-        spec_changed=session.spec_changed,
-        retry_failed=session.retry_errors,
-        judge_again=session.judge_again,
         on_outcome=_print_outcome if options.verbose else None,
         failed="errors",
         graded=lambda: session.workload.settling,
@@ -143,7 +153,7 @@ def _print_schema(argv: list[str]) -> int:
     return 0
 
 
-def _print_head(session: Session) -> None:
+def _print_head(session: Opened[EvalsWorkload]) -> None:
     prepared = session.workload.prepared
     for file in prepared.files:
         targets = ", ".join(f"{target.name} ({target.kind})" for target in file.targets)
@@ -174,7 +184,7 @@ def _print_outcome(item: Item, outcome: Outcome) -> None:
 
 
 ALIASES = {"-o": "--output", "--eval-id": "--test_id", "--eval_id": "--test_id"}
-"""Names of options in the harness that eval files come from."""
+"""Names of options in AgentV."""
 _OTEL = ("otel_file", "export_otel", "otel_backend", "otel_capture_content", "otel_group_turns")
 _OF_NOBODY = ("executor", "log_prefix_chars", "reasoning_config", "prefill_messages")
 

@@ -11,14 +11,14 @@ from manyhands.cli.console import err
 from manyhands.cli.jobs.status import print_status
 from manyhands.core.text import json_text
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.runner import CANCEL_SECONDS
 
 
 def run(argv: list[str]) -> int:
     """Cancel, and print how the job stands then."""
     options = _parser().parse_args(argv)
-    desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
+    desk = JobService(Path(options.data_dir), environ=os.environ, folders=True)
     status = run_on_loop(desk.cancel(options.job, firm=options.firm))
     if options.json:
         print(json_text(status.to_json(), indent=2))

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import get_args
 
 from manyhands.cli.arguments import add_job, parser
 from manyhands.cli.plain import counted_rows, shown_path
 from manyhands.core.text import json_text
-from manyhands.io.tables.base import TableFormat
-from manyhands.io.tables.formats import NAMES, format_in_name
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.io.tables.formats import format_in_name, format_named, formats
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 
 
 def run(argv: list[str]) -> int:
     """Write the file and say where it is."""
     options = _parser().parse_args(argv)
-    desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
+    desk = JobService(Path(options.data_dir), environ=os.environ, folders=True)
     target = None if options.output_csv_path is None else Path(options.output_csv_path)
     exported = desk.export(
         options.job, target, format=options.format, flatten=options.flatten, excel_safe=options.excel_safe
@@ -29,7 +27,8 @@ def run(argv: list[str]) -> int:
     else:
         path = Path(exported.path)
         # What the name says need not be said again.
-        held = "" if format_in_name(path) == exported.format else f" ({NAMES[exported.format]})"
+        format = format_named(exported.format)
+        held = "" if format_in_name(path) is format else f" ({format.title})"
         print(f"{counted_rows(exported.rows)}: {shown_path(path)}{held}")
     return 0
 
@@ -44,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--output_csv_path", "--output-csv-path", "--path", metavar="FILE", help="where (default: the job's output)"
     )
-    result.add_argument("--format", choices=get_args(TableFormat), help="what (default: what the file's name says)")
+    result.add_argument("--format", choices=tuple(formats()), help="what (default: what the file's name says)")
     switch(result, "flatten", "a column for each property of the results")
     switch(result, "excel_safe", "an apostrophe before cells that a spreadsheet would take for formulas")
     result.add_argument("--json", action="store_true", help="print JSON")

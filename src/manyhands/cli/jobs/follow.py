@@ -23,14 +23,14 @@ from manyhands.cli.progress import LINE_SECONDS, LogTail, ProgressView
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import json_text
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import FAILED, JobStatus
 
 INTERRUPTED = 130
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-async def follow(desk: JobDesk, job: str, *, quiet: bool = False, log: LogTail | None = None) -> int:
+async def follow(desk: JobService, job: str, *, quiet: bool = False, log: LogTail | None = None) -> int:
     """Show a job until it ends or nobody performs it any more, then how it ended; the exit code. ``log``: what the runner says is
     shown, too.
 
@@ -80,7 +80,7 @@ class Told:
 class _Stopping:
     """Passes on what a person at the terminal wants."""
 
-    def __init__(self, desk: JobDesk, job: str) -> None:
+    def __init__(self, desk: JobService, job: str) -> None:
         self._desk = desk
         self._job = job
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,7 +146,7 @@ def job_command(command: str, status: JobStatus) -> str:
 def run(argv: list[str]) -> int:
     """0 when every row was completed; 1 when not, or when the time was up before."""
     options = _parser().parse_args(argv)
-    desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
+    desk = JobService(Path(options.data_dir), environ=os.environ, folders=True)
     seconds = None if options.timeout_ms is None else options.timeout_ms / 1000
     told = Told(lambda line: err().print(line, markup=False, soft_wrap=True))
 

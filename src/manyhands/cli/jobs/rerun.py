@@ -12,7 +12,7 @@ from manyhands.cli.options import UsageError, help_text, make, parse, spell
 from manyhands.cli.progress import LogTail
 from manyhands.core.settings import Flag, Text, setting
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.launching import LOG
 from manyhands.workloads.csv_jobs.spec import JobSpec
 
@@ -48,13 +48,19 @@ def run(argv: list[str]) -> int:
     return run_on_loop(_run(line.values))
 
 
+def resume(folder: Path, words: list[str]) -> int:
+    """Continue a job with its failed rows put back, as ``manyhands resume`` does for every kind of run; the exit code."""
+    options = [word for word in words if word not in ("-h", "--help")]
+    return run([str(folder), "--retry_failed", *options] if options == words else ["--help"])
+
+
 async def _run(values: Mapping[str, str | bool]) -> int:
     if fixed := [spell(name) for name in FIXED if name in values]:
         raise UsageError(f"{', '.join(fixed)} can't be changed after a job was made (see {PROGRAM} --help)")
     # The table stands in for what a job has already, and is needed only to check the rest.
     options = make(RunOptions, {"csv_path": "table", **values}, PROGRAM)
     changes = {name: value for name, value in values.items() if name not in _HERE}
-    desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
+    desk = JobService(Path(options.data_dir), environ=os.environ, folders=True)
     status = desk.status(options.job)
     log = LogTail.from_now(status.folder / LOG) if options.verbose else None
     started = await desk.run(options.job, changes=changes, retry_failed=options.retry_failed)

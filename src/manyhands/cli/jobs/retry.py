@@ -16,7 +16,7 @@ from manyhands.core.errors import UserError
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import open_reader
 from manyhands.workloads.csv_jobs.folders import find_job
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 
 
 def run(argv: list[str]) -> int:
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _retry(options: argparse.Namespace) -> int:
-    desk = JobDesk(Path(options.data_dir), environ=os.environ, folders=True)
+    desk = JobService(Path(options.data_dir), environ=os.environ, folders=True)
     rows, started = await desk.retry(options.job, _item_ids(options))
     how = (
         "a runner was started" if started else "the job's runner has them" if rows else "there is nothing to try again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,12 @@ def _as_json(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow) ->
         "row": _cells(workload, row),
         "prompt": workload.assignment(item.item, run_id_of(reader.folder)).prompt if usable else None,
         **{name: found[name] for name in ("attempt", "performances", "reason", "cause", "message", "record")},
-        "attempts": _rows(reader, "attempts_of_item", item, ("attempt", "given_up_at", "reason")),
-        "failures": _rows(reader, "failures_of_item", item, ("attempt", "at", "cause", "message")),
+        "attempts": [
+            {"attempt": each.attempt, "given_up_at": each.ended_at, "reason": each.reason}
+            for each in reader.attempts(item.number)
+        ],
+        "failures": [asdict(failure) for failure in reader.failures(item.number)],
         "steps": [
             step_json(step) for attempt in range(1, item.attempt + 1) for step in reader.steps(item.number, attempt)
         ],
     }
-
-
-def _rows(reader: JournalReader, query: str, item: ItemRow, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [dict(zip(names, row, strict=True)) for row in reader.all(query, item.number)]

@@ -17,7 +17,7 @@ from manyhands.core.errors import RunError
 from manyhands.core.settings import Flag, OptionalList, optional_whole, setting
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk, Spawned
+from manyhands.workloads.csv_jobs.service.jobs import JobService, Spawned
 from manyhands.workloads.csv_jobs.service.launching import LOG
 from manyhands.workloads.csv_jobs.spec import JobSpec
 
@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
     spec = make(JobSpec, {name: value for name, value in line.values.items() if name in JobSpec.model_fields}, PROGRAM)
     if options.dry_run is not None:
         return run_on_loop(_print_plan(spec, options.dry_run))
-    desk, job_id = JobDesk(Path(spec.data_dir), environ=os.environ, folders=True), str(uuid.uuid4())
+    desk, job_id = JobService(Path(spec.data_dir), environ=os.environ, folders=True), str(uuid.uuid4())
     try:
         return run_on_loop(_spawn(desk, spec, job_id, detach=options.detach))
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def run(argv: list[str]) -> int:
         raise
 
 
-async def _spawn(desk: JobDesk, spec: JobSpec, job_id: str, *, detach: bool) -> int:
+async def _spawn(desk: JobService, spec: JobSpec, job_id: str, *, detach: bool) -> int:
     spawned = await desk.spawn(spec, notice=notice, job_id=job_id)
     if detach or not spec.quiet:
         _print_head(spec, spawned, desk, detached=detach)
@@ -77,14 +77,14 @@ async def _spawn(desk: JobDesk, spec: JobSpec, job_id: str, *, detach: bool) -> 
     return await follow(desk, spawned.job_id, quiet=spec.quiet, log=log)
 
 
-def _say_if_made(desk: JobDesk, job_id: str) -> None:
+def _say_if_made(desk: JobService, job_id: str) -> None:
     """An interruption while the job is made leaves nothing; one while its runner starts comes too late."""
     with suppress(RunError):
         status = desk.status(job_id)
         notice(f"the job is made already, and goes on by itself; to end it:  {job_command('cancel', status)}")
 
 
-def _print_head(spec: JobSpec, spawned: Spawned, desk: JobDesk, *, detached: bool) -> None:
+def _print_head(spec: JobSpec, spawned: Spawned, desk: JobService, *, detached: bool) -> None:
     status = desk.status(spawned.job_id)
     lines = [
         f"Job {spawned.job_id}: {spawned.total_items:,} rows of {shown_path(Path(spec.csv_path).absolute())}",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from manyhands.cli.arguments import add_job, parser
 from manyhands.cli.plain import duration, one_line, shown_path, table, usage_text
 from manyhands.core.text import json_text
-from manyhands.engine.journal.reader import JournalReader, item_row
-from manyhands.processes.streams import raw_stream
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.processes.output import raw_stream
 from manyhands.runs.ledger import ledger
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status
@@ -61,7 +61,7 @@ def print_failed(status: JobStatus) -> None:
         return
     reader = JournalReader(status.folder)
     try:
-        rows = [item_row(row) for row in reader.all("first_failed_items", _SHOWN_FAILED)]
+        rows = reader.failed_items(_SHOWN_FAILED)
     finally:
         reader.close()
     for row in rows:
@@ -147,10 +147,10 @@ def _watch(data_dir: str, job: str, lines: _Lines) -> int:
     import os
 
     from manyhands.processes.event_loop import run_on_loop
-    from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+    from manyhands.workloads.csv_jobs.service.jobs import JobService
 
     async def watch() -> None:
-        desk = JobDesk(Path(data_dir), environ=os.environ, folders=True)
+        desk = JobService(Path(data_dir), environ=os.environ, folders=True)
         status, _ = await desk.wait(job, None, lines.show)
         await lines.show(status)
 

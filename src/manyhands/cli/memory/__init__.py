@@ -15,10 +15,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "manyhands.cli.memory.describe",
         "say what a configuration's tests are, and how they would be interleaved",
     ),
-    "replay": ("manyhands.cli.memory_replay", "check a folder of results against the scheduler, event for event"),
     "rescore": ("manyhands.cli.memory.rescore", "score a folder of results again"),
     "report": ("manyhands.cli.memory.report", "write a page about one run or several"),
-    "import": ("manyhands.cli.memory.import_folder", "make a run that can be continued of a folder of the original's"),
 }
 """Subcommands by name: the module whose ``run(argv) -> int`` performs it, and what it does."""
 

@@ -22,24 +22,27 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.cli.console import err, notice, out
-from manyhands.cli.execution import print_ending, print_usage
+from manyhands.cli.console import err, notice, out, print_usage
+from manyhands.cli.execution import print_ending
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.plain import one_line, printable, shown_path
 from manyhands.cli.progress import LINE_SECONDS
+from manyhands.cli.resume import refuse_options
 from manyhands.core.errors import UserError
 from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import Controls, RunResult, perform_run
+from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.folders import open_reader
+from manyhands.runs.making import Opened
 from manyhands.workloads.memory.agents.choice import choose_agent
-from manyhands.workloads.memory.conversation.driver import NO_JUDGE, Standing, WaitingTest, standing
+from manyhands.workloads.memory.conversation.driver import NO_JUDGE, ConversationStatus, WaitingTest, status_of
 from manyhands.workloads.memory.datasets.configuration import read_configuration
-from manyhands.workloads.memory.folders import ResultPlaces
-from manyhands.workloads.memory.opening import Opened, open_memory
+from manyhands.workloads.memory.folders import ResultPaths
+from manyhands.workloads.memory.opening import open_memory, reopen_memory
 from manyhands.workloads.memory.results.records import true_record
 from manyhands.workloads.memory.settings import MemorySpec
+from manyhands.workloads.memory.workload import MemoryWorkload
 
 SECONDS = 0.5
 """Seconds between two looks."""
@@ -49,7 +52,7 @@ _WAITING_SHOWN = 3
 class MemoryView:
     """Looks at the sessions now and then. ``look``: where they stand."""
 
-    def __init__(self, look: Callable[[], Iterable[Standing]], *, quiet: bool) -> None:
+    def __init__(self, look: Callable[[], Iterable[ConversationStatus]], *, quiet: bool) -> None:
         self._look = look
         self._quiet = quiet
         self._console = err()
@@ -81,7 +84,7 @@ class MemoryView:
                     self._console.print(line_of(each), markup=False, soft_wrap=True)
 
 
-def view_of(standings: Iterable[Standing]) -> Table:
+def view_of(standings: Iterable[ConversationStatus]) -> Table:
     """The sessions as a table."""
     table = Table(box=None, pad_edge=False)
     for name in ("agent", "tests", "score", "tokens", "virtual time", "speaking", "waiting"):
@@ -100,7 +103,7 @@ def view_of(standings: Iterable[Standing]) -> Table:
     return table
 
 
-def line_of(each: Standing) -> str:
+def line_of(each: ConversationStatus) -> str:
     """A session as a line."""
     parts = [
         f"{each.ended} of {each.tests} tests ended",
@@ -113,12 +116,12 @@ def line_of(each: Standing) -> str:
     return f"{printable(each.agent)}: {', '.join(parts)}"
 
 
-def _real_wait(each: Standing) -> str:
+def _real_wait(each: ConversationStatus) -> str:
     """Until when real time has to pass, if it has."""
     return "" if each.real_until is None else f"waiting until {_moment(each.real_until)}: time passes really"
 
 
-def _score(each: Standing) -> str:
+def _score(each: ConversationStatus) -> str:
     return "-" if each.score is None else f"{each.score:.2f}"
 
 
@@ -187,7 +190,13 @@ def _refuse_same_names(configurations: Sequence[str]) -> None:
         raise UserError(f"--configuration: two of them have the same run_name, {twice!r}")
 
 
-def perform_all(opened: Sequence[Opened]) -> int:
+def resume(folder: Path, words: list[str]) -> int:
+    """Continue all sessions of a run; the exit code. With other settings, ``manyhands memory run`` continues it."""
+    refuse_options(words, f"{folder}: continue it with other settings by manyhands memory run")
+    return perform_all([reopen_memory(folder, environ=os.environ)])
+
+
+def perform_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
     """Perform opened runs at once, in the foreground; the exit code."""
     quiet = all(each.workload.options.quiet for each in opened)
     if not quiet:
@@ -201,7 +210,7 @@ def perform_all(opened: Sequence[Opened]) -> int:
     return INTERRUPTED if INTERRUPTED in codes else max(codes)
 
 
-async def _performed(opened: Sequence[Opened], *, quiet: bool) -> list[RunResult]:
+async def _performed(opened: Sequence[Opened[MemoryWorkload]], *, quiet: bool) -> list[RunResult]:
     controls = [Controls() for _ in opened]
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -210,12 +219,10 @@ async def _performed(opened: Sequence[Opened], *, quiet: bool) -> list[RunResult
     view = MemoryView(lambda: _standings(opened), quiet=quiet)
     showing = asyncio.ensure_future(view.show())
 
-    async def performed(each: Opened, own: Controls) -> RunResult:
+    async def performed(each: Opened[MemoryWorkload], own: Controls) -> RunResult:
         try:
-            return await perform_run(
-                each.folder,
-                each.workload,
-                spec_changed=each.spec_changed,
+            return await execute_run(
+                each,
                 notice=notice,
                 controls=own,
                 on_wait=view.tell,
@@ -246,9 +253,9 @@ def _stop(controls: Sequence[Controls]) -> None:
         each.stop()
 
 
-def _standings(opened: Sequence[Opened]) -> Iterator[Standing]:
+def _standings(opened: Sequence[Opened[MemoryWorkload]]) -> Iterator[ConversationStatus]:
     for each in opened:
-        yield from map(standing, list(each.workload.watching))
+        yield from map(status_of, list(each.workload.watching))
 
 
 def _ask(question: str, default: bool) -> bool:
@@ -288,7 +295,7 @@ def _parted(word: str) -> list[str]:
     return [*words, word]
 
 
-def _print_head(opened: Opened) -> None:
+def _print_head(opened: Opened[MemoryWorkload]) -> None:
     benchmark = opened.workload.benchmark
     sessions = ", ".join(each["name"] for each in opened.workload.spec["sessions"] if each.get("performed", True))
     span = f"memory span {benchmark.configuration.memory_span:,} tokens"
@@ -299,15 +306,15 @@ def _print_head(opened: Opened) -> None:
     )
 
 
-def _record(opened: Opened, row: ItemRow) -> dict[str, Any]:
+def _record(opened: Opened[MemoryWorkload], row: ItemRow) -> dict[str, Any]:
     workload = opened.workload
     if not row.record:
         return {}
-    has_judge = workload.options.judge_model is not None or "past" in row.payload
+    has_judge = workload.options.judge_model is not None
     return true_record(row.record, workload.benchmark.datasets, has_judge=has_judge)
 
 
-def _print_unscored(opened: Opened, records: Sequence[dict[str, Any]]) -> None:
+def _print_unscored(opened: Opened[MemoryWorkload], records: Sequence[dict[str, Any]]) -> None:
     """Which datasets are in no score, and what can be done about it."""
     reasons: dict[str, str] = {}
     for record in records:
@@ -326,7 +333,7 @@ def _print_unscored(opened: Opened, records: Sequence[dict[str, Any]]) -> None:
             out().print(printable(f"No score: {name} ({reason})"), markup=False, soft_wrap=True)
 
 
-def _print_result(opened: Opened, result: RunResult) -> None:
+def _print_result(opened: Opened[MemoryWorkload], result: RunResult) -> None:
     console = out()
     table = Table(title=Text(printable(opened.folder.name)), title_justify="left", box=None, pad_edge=False)
     for name in ("agent", "state", "score", "tests", "tokens", "cost"):
@@ -355,7 +362,7 @@ def _print_result(opened: Opened, result: RunResult) -> None:
     for row in rows:
         if row.record:
             console.print(
-                f"Results:  {shown_path(ResultPlaces.of(opened.folder, row.payload['name']).folder)}",
+                f"Results:  {shown_path(ResultPaths.of(opened.folder, row.payload['name']).folder)}",
                 markup=False,
                 soft_wrap=True,
             )

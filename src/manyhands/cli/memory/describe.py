@@ -17,9 +17,9 @@ from manyhands.core.text import counted, json_text
 from manyhands.core.usage import Usage
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.description import (
+    ConversationSettings,
     DatasetDescription,
-    Outlook,
-    SessionSettings,
+    Description,
     describe_configuration,
     describe_run,
     expected_cost,
@@ -65,25 +65,25 @@ def _run_folder(name: str, data_dir: Path) -> Path:
     raise UserError(f"no run {name!r} with tests{suggestion(name, runs)} ({there})")
 
 
-def _settings(options: argparse.Namespace, folder: Path | None) -> SessionSettings:
+def _settings(options: argparse.Namespace, folder: Path | None) -> ConversationSettings:
     """As typed, else as the run has recorded it."""
     recorded: dict[str, Any] = {} if folder is None else recorded_settings(folder)
     names = ("tokenizer", "filler", "wording", "max_message_size")
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
     apart = options.isolated or (folder is not None and folder.absolute().name.endswith(ISOLATED))
-    return SessionSettings(
+    return ConversationSettings(
         **{**recorded, **typed, "isolated": apart or recorded.get("isolated", False), "limit": options.max_prompt_size}
     )
 
 
-def _cost(options: argparse.Namespace, outlook: Outlook, settings: SessionSettings) -> Usage | None:
+def _cost(options: argparse.Namespace, outlook: Description, settings: ConversationSettings) -> Usage | None:
     if options.agent_name is None or outlook.session is None:
         return None
     price = price_of(choose_agent(options.agent_name), None if options.prices is None else Path(options.prices))
     return None if price is None else expected_cost(outlook, settings, price)
 
 
-def _as_json(outlook: Outlook, usage: Usage | None) -> dict[str, Any]:
+def _as_json(outlook: Description, usage: Usage | None) -> dict[str, Any]:
     timeline, session = outlook.timeline, outlook.session
     return {
         "run_name": outlook.run_name,
@@ -110,7 +110,7 @@ def _as_json(outlook: Outlook, usage: Usage | None) -> dict[str, Any]:
     }
 
 
-def _print(outlook: Outlook, options: argparse.Namespace, usage: Usage | None) -> None:
+def _print(outlook: Description, options: argparse.Namespace, usage: Usage | None) -> None:
     lines = [
         f"{outlook.run_name}: {counted(outlook.tests, 'test')} of {counted(len(outlook.datasets), 'dataset')}, memory span "
         f"{outlook.memory_span:,} tokens, {outlook.scoring} scoring rules",
@@ -176,7 +176,7 @@ def _kind(each: DatasetDescription) -> str:
     return ", ".join(parts)
 
 
-def _schedule(outlook: Outlook) -> list[str]:
+def _schedule(outlook: Description) -> list[str]:
     timeline, session = outlook.timeline, outlook.session
     assert timeline is not None
     assert session is not None

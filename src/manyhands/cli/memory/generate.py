@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from manyhands.cli.console import err, notice, out
-from manyhands.cli.execution import perform, print_ending, print_usage
+from manyhands.cli.console import err, notice, out, print_usage
+from manyhands.cli.execution import execute, print_ending
 from manyhands.cli.memory.benchmark import spelled
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.plain import shown_path
+from manyhands.runs.making import Opened
 from manyhands.workloads.memory.datasets.definition_files import read_definitions
 from manyhands.workloads.memory.folders import CONFIGURATION
 from manyhands.workloads.memory.generation import Generated, generated_tests
@@ -55,7 +56,7 @@ def run(argv: list[str]) -> int:
 def _performed(found: Generated, options: MemorySpec) -> int:
     """Have a model write the tests."""
     assert found.workload is not None
-    result = perform(found.folder, found.workload, quiet=options.quiet)
+    result = execute(Opened(found.folder, found.workload), quiet=options.quiet)
     if (found.folder / CONFIGURATION).is_file():
         made = len(read_definitions(found.folder))
         out().print(f"{made} tests are in {shown_path(found.folder)}", markup=False, soft_wrap=True)

@@ -10,14 +10,22 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from manyhands.cli.console import err, notice, out
-from manyhands.cli.execution import perform, print_ending, print_usage
+from manyhands.cli.console import err, notice, out, print_usage
+from manyhands.cli.execution import execute, print_ending
 from manyhands.cli.options import make, options_of
 from manyhands.cli.plain import printable, shown_path
+from manyhands.cli.resume import refuse_options
 from manyhands.core.text import json_text
 from manyhands.runs.folders import open_reader
+from manyhands.runs.making import Opened
 from manyhands.workloads.memory.datasets.base import Rules
-from manyhands.workloads.memory.published.rejudging import Scores, open_scores, records_of, totals
+from manyhands.workloads.memory.published.rejudging import (
+    ScoresWorkload,
+    open_scores,
+    records_of,
+    reopen_scores,
+    totals,
+)
 from manyhands.workloads.memory.published.rescoring import recorded_scoring, run_of
 from manyhands.workloads.memory.settings import MemorySpec
 
@@ -77,10 +85,16 @@ def judge(folder: Path, values: dict[str, Any], options: argparse.Namespace) -> 
     return perform_scores(opened, as_json=options.json, every=options.all)
 
 
-def perform_scores(opened: Scores, *, as_json: bool = False, every: bool = False) -> int:
+def resume(folder: Path, words: list[str]) -> int:
+    """Continue a run of scores as it was; the exit code. With other settings, ``manyhands memory rescore`` continues it."""
+    refuse_options(words, f"{folder}: continue it with other settings by manyhands memory rescore")
+    return perform_scores(reopen_scores(folder, environ=os.environ))
+
+
+def perform_scores(opened: Opened[ScoresWorkload], *, as_json: bool = False, every: bool = False) -> int:
     """Perform a run of scores in the foreground, and print what it came to; the exit code."""
     quiet = as_json or opened.workload.options.quiet
-    result = perform(opened.folder, opened.workload, quiet=quiet, spec_changed=opened.spec_changed)
+    result = execute(opened, quiet=quiet)
     reader = open_reader(opened.folder)
     try:
         found = records_of(reader)

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from manyhands.agents.options import EFFORTS
 from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of
-from manyhands.testing.commands import PROGRAM, environment
+from manyhands.models.settings import EFFORTS
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from manyhands.workloads.trajectories.spec import BatchSpec
+from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of
+from tests.support.commands import PROGRAM, environment
 
 Check = Callable[[BatchFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -641,7 +641,7 @@ def _prices(folder: BatchFolder) -> None:
     assert folder.json("statistics.json")["cost"] == 3 * (10 + 2 * 5)
     assert folder.lines()[0]["metadata"]["cost"] == 20.0
     (folder.path / "prices.yaml").write_text("own/model:\n  input: much\n  output: 2\n")
-    assert "prices.yaml:2" in refused(folder, "--prices=prices.yaml")
+    assert "prices.yaml, line 2" in refused(folder, "--prices=prices.yaml")
     assert "no such file" in refused(folder, "--prices=elsewhere.yaml")
 
 

@@ -1,0 +1,95 @@
+"""The workloads that there are: those of this package in a table, those of others by entry points.
+
+Everything stands here as ``module:attribute`` and is imported when it is needed: to list runs must not load what executes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from manyhands.core.errors import RunError
+from manyhands.core.imports import import_attribute
+from manyhands.engine.contract import WorkloadFactory
+
+WORKLOADS_GROUP = "manyhands.workloads"
+"""The entry point group of workloads: the name recorded with their runs, and the class."""
+RESUMING_GROUP = "manyhands.resuming"
+"""The entry point group of what continues a run of a workload with options, see ``WorkloadEntry.resume``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEntry:
+    """A workload of this package."""
+
+    factory: str
+    """The class."""
+    resume: str | None = None
+    """What continues a run in the foreground, given its folder and the words of the command line; the exit code. None: there are no
+    options to continue it with."""
+    toolsets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Toolsets that it brings for agents who ask for them by name: the description, and the function that gives the tools."""
+
+
+WORKLOADS: Mapping[str, WorkloadEntry] = {
+    "trajectories": WorkloadEntry(
+        "manyhands.workloads.trajectories.workload:TrajectoryWorkload", "manyhands.cli.batch:resume"
+    ),
+    "csv_jobs": WorkloadEntry(
+        "manyhands.workloads.csv_jobs.workload:CsvJobsWorkload",
+        "manyhands.cli.jobs.rerun:resume",
+        {
+            "collab": (
+                "Starting agents on the rows of a table.",
+                "manyhands.workloads.csv_jobs.mcp.collab:collab_tools",
+            )
+        },
+    ),
+    "evals": WorkloadEntry("manyhands.workloads.evals.workload:EvalsWorkload", "manyhands.cli.evals.run:resume"),
+    "memory": WorkloadEntry(
+        "manyhands.workloads.memory.workload:MemoryWorkload", "manyhands.cli.memory.benchmark:resume"
+    ),
+    "memory_definitions": WorkloadEntry("manyhands.workloads.memory.generation:GenerationWorkload"),
+    "memory_scores": WorkloadEntry(
+        "manyhands.workloads.memory.published.rejudging:ScoresWorkload", "manyhands.cli.memory.judge:resume"
+    ),
+    "steps": WorkloadEntry("manyhands.testing.steps_workload:StepsWorkload"),
+}
+"""The workloads of this package, by the names that are recorded with their runs."""
+
+TOOLSETS: Mapping[str, tuple[str, str]] = {
+    name: about for entry in WORKLOADS.values() for name, about in entry.toolsets.items()
+}
+"""The toolsets that workloads bring, by name."""
+
+
+def workload_target(name: str) -> str:
+    """Where the class of a workload is, as ``module:attribute``. Raises RunError if there is none of that name."""
+    entry = WORKLOADS.get(name)
+    target = _plugged(WORKLOADS_GROUP, name) if entry is None else entry.factory
+    if target is None:
+        raise RunError(f"no workload is called {name!r}; known: {', '.join(sorted(WORKLOADS))}")
+    return target
+
+
+def load_workload(name: str) -> WorkloadFactory:
+    """The class of a workload by name. Raises RunError if there is none of that name."""
+    factory: WorkloadFactory = import_attribute(workload_target(name))
+    return factory
+
+
+def resume_command(name: str) -> Callable[[Path, list[str]], int] | None:
+    """What continues a run of that workload in the foreground, if it has options to do so."""
+    entry = WORKLOADS.get(name)
+    target = _plugged(RESUMING_GROUP, name) if entry is None else entry.resume
+    if target is None:
+        return None
+    command: Callable[[Path, list[str]], int] = import_attribute(target)
+    return command
+
+
+def _plugged(group: str, name: str) -> str | None:
+    from importlib.metadata import entry_points  # here, because it takes long and is needed so rarely
+
+    return next((entry.value for entry in entry_points(group=group, name=name)), None)
