@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from manyhands.workloads.evals.batch.output import OutputFile, Progress
 from manyhands.workloads.evals.batch.output_lines import MAX_RECORD, ArrayElements
 from manyhands.workloads.evals.batch.records import (
-    MOST_NAMED,
+    MAX_NAMED,
     BadLine,
     Event,
     Found,
@@ -290,7 +290,6 @@ def test_a_list_before_lines_is_a_line_of_its_own(followed: Followed, first: str
         assert [name for name in found if not name.startswith("!1")] == ["a", "b"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(JSON, max_size=6), st.sampled_from([None, 1]), st.integers(1, 40))
 def test_an_array_s_elements_are_all_found(values: list[Any], indent: int | None, size: int) -> None:
     class Slow(io.BytesIO):
@@ -411,15 +410,15 @@ def test_notices_have_a_bound_and_say_how_many_more() -> None:
     lines = [record(f"x{number}") for number in range(500)] + [b"{"] * 300
     index = indexed("ab", record("a"), *lines)
     said = notices(index, "ab")
-    assert len(said) == 2 * MOST_NAMED + 2
-    assert f"… and {500 - MOST_NAMED} more records with an unknown id" in said
-    assert f"… and {300 - MOST_NAMED} more lines without a record" in said
+    assert len(said) == 2 * MAX_NAMED + 2
+    assert f"… and {500 - MAX_NAMED} more records with an unknown id" in said
+    assert f"… and {300 - MAX_NAMED} more lines without a record" in said
 
 
 def test_what_was_given_and_then_changed_is_taken_back() -> None:
     index = indexed("abc", record("a"), record("b"), record("c"))
     for place in range(3):
-        index.give(place)
+        index.use(place)
     index.forget()
     for event in scanned(record("a") + b"\n" + record("b", x=1)):
         index.add(event)

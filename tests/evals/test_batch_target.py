@@ -23,12 +23,12 @@ from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED, Redactor
 from manyhands.io.locations import Place
 from manyhands.processes.commands import CommandRunner
-from manyhands.processes.output_file import KeptStream
+from manyhands.processes.output import KeptStream
 from manyhands.processes.strays import process_mark, process_table
-from manyhands.workloads.evals.batch.command import BatchCommand
+from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.reports import BatchReport, Fault, FaultKind
 from manyhands.workloads.evals.targets.answers import Answer
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, CommandTemplate
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, parse_command
 
 # What runners find in Python: ``say(id, …)`` writes a record, at once.
 PRELUDE = """
@@ -55,7 +55,7 @@ class Suite:
 
     def settings(self, script: str, *, seconds: float | None = 20.0, **more: Any) -> CommandSettings:
         (self.folder / "runner.py").write_text(PRELUDE + textwrap.dedent(script))
-        template = CommandTemplate.parse([sys.executable, "runner.py"], Place("targets.yaml"))
+        template = parse_command([sys.executable, "runner.py"], Place("targets.yaml"))
         return CommandSettings(template, self.folder, seconds=seconds, **more)
 
     @asynccontextmanager
@@ -64,9 +64,8 @@ class Suite:
     ) -> AsyncIterator[BatchCommand]:
         settings = script if isinstance(script, CommandSettings) else self.settings(script)
         async with CommandRunner.opened(process_mark(secrets.token_hex(8)), self.environ) as runner:
-            batch = await BatchCommand.opened(
-                self.kept, settings, ids, **{"runner": runner, "environ": self.environ, **more}
-            )
+            given = {"runner": runner, "environ": self.environ, **more}
+            batch = await BatchCommand.opened(BatchJob(folder=self.kept, settings=settings, ids=ids, **given))
             try:
                 if start:
                     await batch.start()
@@ -180,7 +179,7 @@ async def test_what_the_command_is_told(suite: Suite, tmp_path: Path) -> None:
         say("a", {"told": told, "tests": tests, "stdin": sys.stdin.read(), "argv": sys.argv[1:]})
     """
     settings = suite.settings(script, eval_file=tmp_path / "my suite" / "eval.yaml", files_format="-f {path}")
-    template = CommandTemplate.parse(
+    template = parse_command(
         f"{sys.executable} runner.py --eval {{EVAL_FILE}} --out {{OUTPUT_FILE}} {{FILES}} {{EVAL_ID}} {{ATTEMPT}} {{PROMPT}}",
         Place("t"),
     )
@@ -293,7 +292,7 @@ async def test_closing_kills_it_and_opening_again_goes_on_with_what_is_missing(s
 
 
 async def test_a_folder_or_program_that_is_missing_is_named(suite: Suite) -> None:
-    template = CommandTemplate.parse(["./no-such-program"], Place("t"))
+    template = parse_command(["./no-such-program"], Place("t"))
     settings = CommandSettings(template, suite.folder)
     async with suite.opened(settings) as batch:
         assert (await answers(batch, "a"))[0].startswith(
@@ -305,7 +304,7 @@ async def test_a_folder_or_program_that_is_missing_is_named(suite: Suite) -> Non
 
 
 async def test_a_command_line_of_the_shell_that_is_wrong_is_quoted(suite: Suite) -> None:
-    template = CommandTemplate.parse("no-such-program-anywhere {OUTPUT_FILE}", Place("t"))
+    template = parse_command("no-such-program-anywhere {OUTPUT_FILE}", Place("t"))
     report = await suite.report(CommandSettings(template, suite.folder))
     assert "exit code 127" in (report.failure or "")
     assert "no-such-program-anywhere" in (report.failure or "")
@@ -482,14 +481,14 @@ from pathlib import Path
 from manyhands.processes.commands import CommandRunner
 from manyhands.io.locations import Place
 from manyhands.processes.strays import process_mark
-from manyhands.workloads.evals.batch.command import BatchCommand
-from manyhands.workloads.evals.targets.command_lines import CommandSettings
-from manyhands.workloads.evals.targets.command_lines import CommandTemplate
+from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, parse_command
 async def main():
     folder = Path(sys.argv[1])
-    settings = CommandSettings(CommandTemplate.parse(sys.executable + " runner.py", Place("t")), folder)
+    settings = CommandSettings(parse_command(sys.executable + " runner.py", Place("t")), folder)
     async with CommandRunner.opened(process_mark("crash"), {"PATH": sys.argv[2]}) as runner:
-        batch = await BatchCommand.opened(folder / "run" / "batch", settings, ["a", "b", "c"], runner=runner)
+        job = BatchJob(folder=folder / "run" / "batch", settings=settings, ids=["a", "b", "c"], runner=runner)
+        batch = await BatchCommand.opened(job)
         await batch.start()
         for name in sys.argv[3]:
             await batch.answer(name)
@@ -543,7 +542,7 @@ async def test_many_records_are_streamed_in_flat_memory(suite: Suite) -> None:
     script = f"""
         lines = bytearray()
         for number in range({count}):
-            lines += b'{{"id": "test-%d", "text": "%s"}}\\n' % (number, b"x" * 500)
+            lines += b'{{"id": "test-%d", "text": "%s"}}\\n' % (number, b"x" * 2000)
             if len(lines) > 1 << 20:
                 out.write(lines)
                 lines.clear()
@@ -557,21 +556,21 @@ async def test_many_records_are_streamed_in_flat_memory(suite: Suite) -> None:
         for test_id in ids[:: count // 1000]:
             found = await batch.answer(test_id)
             assert isinstance(found, Answer)
-            assert len(found.text) == 500
+            assert len(found.text) == 2000
         report = await batch.wait()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert (report.records, report.missing, report.failure) == (count, (), None)
         assert report.output is not None
-        assert report.output.stat().st_size > 10_000_000
-        assert peak < 8_000_000
+        assert report.output.stat().st_size > 40_000_000
+        assert peak < 12_000_000
 
 
 # --- Replay
 
 
 async def replayed(file: Path, folder: Path, ids: str = "abc") -> tuple[list[str], BatchReport]:
-    batch = await BatchCommand.replayed(file, folder, list(ids))
+    batch = await BatchCommand.replayed(file, BatchJob(folder=folder, ids=list(ids)))
     try:
         assert not await batch.start()
         return await answers(batch, ids), await batch.wait()
@@ -592,7 +591,7 @@ async def test_an_output_that_exists_is_read_and_nothing_is_started(tmp_path: Pa
 
 async def test_what_can_not_be_replayed_is_refused_or_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such output file"):
-        await BatchCommand.replayed(tmp_path / "none", tmp_path / "aside", ["a"])
+        await BatchCommand.replayed(tmp_path / "none", BatchJob(folder=tmp_path / "aside", ids=["a"]))
     (tmp_path / "empty").touch()
     found, report = await replayed(tmp_path / "empty", tmp_path / "aside", "a")
     assert found == ["no_output: no record for test a: the output file is empty"]

@@ -20,11 +20,12 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED
 from manyhands.io.locations import Place
-from manyhands.processes.commands import LONGEST_ARGUMENT, MAX_OUTPUT, CommandRunner
+from manyhands.processes.commands import MAX_OUTPUT, CommandRunner
 from manyhands.processes.strays import process_mark, process_table
+from manyhands.processes.templates import MAX_ARGUMENT
 from manyhands.workloads.evals.targets.answers import answer_from_json
-from manyhands.workloads.evals.targets.command import MAX_ANSWER, Asked, CommandTarget, Question, read_answer
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, CommandTemplate
+from manyhands.workloads.evals.targets.command import MAX_ANSWER, Asked, CommandInvoker, Question, read_answer
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, parse_command
 
 KEY = "sk-0123456789abcdef"
 
@@ -38,9 +39,9 @@ class Target:
         self.runner = runner
 
     async def ask(self, command: str | list[str], question: Question | None = None, **more: Any) -> Asked:
-        template = CommandTemplate.parse(command, Place("targets.yaml"))
+        template = parse_command(command, Place("targets.yaml"))
         settings = CommandSettings(template, **{"folder": self.folder, "seconds": 20.0, **more})
-        return await CommandTarget(settings, self.runner, environ={"MY_API_KEY": KEY}).ask(
+        return await CommandInvoker(settings, self.runner, environ={"MY_API_KEY": KEY}).ask(
             question or Question("t", "a prompt"), self.files
         )
 
@@ -78,8 +79,8 @@ async def test_what_it_is_given(target: Target, tmp_path: Path) -> None:
 
 
 async def test_a_long_prompt_fits_its_file_and_not_an_argument(target: Target) -> None:
-    question = Question("t", "x" * (LONGEST_ARGUMENT + 1))
-    assert len((await target.ask("cat {PROMPT_FILE}", question)).answer.text) == LONGEST_ARGUMENT + 1
+    question = Question("t", "x" * (MAX_ARGUMENT + 1))
+    assert len((await target.ask("cat {PROMPT_FILE}", question)).answer.text) == MAX_ARGUMENT + 1
     for command in ("echo {PROMPT}", ["echo", "{PROMPT}"]):
         error = await target.failure(command, question)
         assert error.cause is Cause.INVALID_INPUT

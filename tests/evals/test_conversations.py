@@ -15,10 +15,10 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.engine.check import check_run
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 from manyhands.workloads.evals.grading.conversation import aggregated, transcript, windowed
 from manyhands.workloads.evals.workload import EvalsWorkload
+from tests.support.eval_runs import EvalRun, perform_eval
 
 OWN = """\
 import json, os, signal, time

@@ -17,12 +17,12 @@ from manyhands.core.errors import UserError
 from manyhands.engine.check import check_run
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.locations import Place
-from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.workloads.evals.evalfile.loading import Dependents
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.workload import EvalsWorkload
+from tests.support.eval_runs import EvalRun, perform_eval
 
 OWN = """\
 import asyncio, os, signal

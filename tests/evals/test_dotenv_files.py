@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.io.dotenv_files import environment, parse_dotenv, read_dotenv
 from manyhands.io.search_paths import Surroundings
-from manyhands.testing.eval_runs import perform_eval
+from tests.support.eval_runs import perform_eval
 
 
 @pytest.mark.parametrize(

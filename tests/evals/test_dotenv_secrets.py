@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from manyhands.engine.journal.records import unpack
-from manyhands.testing.batches import Ran, ServerThread, read_lines, run_command
 from manyhands.testing.scripted_server import chat_response
+from tests.support.batches import Ran, ServerThread, read_lines, run_command
 
 BLOBS = {"items": ("payload", "record"), "steps": ("request", "output")}
 OUTPUTS = ("o.xml", "o.html", "o.json", "o.jsonl", "o.yaml")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import Ran, read_lines, run_command
+from tests.support.batches import Ran, read_lines, run_command
 
 HEAD = """\
 targets:

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from manyhands.processes.programs import missing
-from manyhands.testing.batches import Ran, read_lines, run_command
+from manyhands.processes.templates import missing
+from tests.support.batches import Ran, read_lines, run_command
 
 PREFIX = "manyhands: error: "
 TEST = "tests: [{id: a, input: i, expected_output: e}]\n"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.testing.batches import Ran, run_command
 from manyhands.workloads.evals.results.compare import Scored, compare, load_side
+from tests.support.batches import Ran, run_command
 
 
 def scored(

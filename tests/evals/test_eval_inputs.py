@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.batches import Ran, read_lines, run_command
 from manyhands.workloads.evals.evalfile.patterns import compiled_ids
+from tests.support.batches import Ran, read_lines, run_command
 
 MOCK = "targets: {m: {provider: mock, response: hello}}\n"
 GRADED = MOCK + "assert: [{type: contains, value: hello}]\n"

@@ -71,7 +71,7 @@ targets:
     commandTemplate: bun run ./scripts/batch-runner.ts --eval {EVAL_FILE} --output {OUTPUT_FILE}
     provider_batching: true
 """
-"""The founding document's eval file, with its indentation restored and its targets in the same file."""
+"""AgentV's example of a batch command, with its targets in the same file."""
 
 
 class Case:
@@ -114,10 +114,10 @@ def case(tmp_path: Path) -> Case:
 ONE = "tests: [{id: a, criteria: c, input: hi}]\n"
 
 
-# --- The founding document
+# --- AgentV's example
 
 
-def test_the_founding_documents_file_loads_as_it_is(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_loads_as_it_is(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.write("bin/bun", "").chmod(0o755)
     monkeypatch.setenv("PATH", str(case.folder / "bin"))
     file = case.load(SEED)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
@@ -183,7 +183,6 @@ def test_keys_of_ones_own_begin_with_x() -> None:
 # --- Data is never altered
 
 
-@settings(max_examples=60, deadline=None)
 @given(OBJECTS, JSON, OBJECTS, OBJECTS, st.booleans())
 def test_data_stays_as_it_is(content: Any, expected: Any, metadata: Any, arguments: Any, lines: bool) -> None:
     wanted = {"content": content, "expected": expected}
@@ -209,7 +208,6 @@ def test_data_stays_as_it_is(content: Any, expected: Any, metadata: Any, argumen
         assert each.graders[0]["expected"][0]["args"] == arguments
 
 
-@settings(max_examples=40, deadline=None)
 @given(OBJECTS, OBJECTS)
 def test_variables_are_put_in_as_they_are(value: Any, other: Any) -> None:
     test = {"id": "a", "criteria": "c", "vars": {"v": value}, "input": {"here": "{{ v }}", "beside": other}}

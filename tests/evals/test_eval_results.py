@@ -22,9 +22,9 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import wilson
 from manyhands.engine.contract import BEHIND_INPUT, ItemRow
 from manyhands.workloads.evals.results.formats import write_as
-from manyhands.workloads.evals.results.records import Record, results
+from manyhands.workloads.evals.results.records import TestResult, results
 from manyhands.workloads.evals.results.summary import EvalFigures
-from manyhands.workloads.evals.results.writing import records_in
+from manyhands.workloads.evals.results.writing import records_in, results_in
 from manyhands.workloads.evals.settings import ENDINGS
 
 _numbers = count(1)
@@ -64,13 +64,13 @@ def failed(test_id: str = "a", **more: Any) -> ItemRow:
     return row(test_id, state=ItemState.FAILED, cause="target_error", message="no answer", status="error", **more)
 
 
-def found(*rows: ItemRow, threshold: float = LIMIT) -> list[Record]:
+def found(*rows: ItemRow, threshold: float = LIMIT) -> list[TestResult]:
     return list(results(rows, threshold))
 
 
-def figures(*records: Record, level: float | None = 0.95) -> dict[str, Any]:
+def figures(*given: TestResult, level: float | None = 0.95) -> dict[str, Any]:
     result = EvalFigures(level, 0)
-    for each in records:
+    for each in given:
         result.add(each)
     return {"run_name": "r", **result.to_json(LIMIT)}
 
@@ -103,8 +103,8 @@ def test_a_graded_test() -> None:
             },
         )
     )
-    assert list(record)[:5] == ["timestamp", "test_id", "dataset", "conversation_id", "score"]
-    assert record == {
+    assert list(record.to_json())[:5] == ["timestamp", "test_id", "dataset", "conversation_id", "score"]
+    assert record.to_json() == {
         "timestamp": "2023-11-14T22:13:20.250Z",
         "test_id": "a",
         "dataset": "d",
@@ -155,8 +155,8 @@ def test_a_graded_test() -> None:
 )
 def test_statuses(item: ItemRow, status: str, error: str | None) -> None:
     (record,) = found(item)
-    assert (record["status"], record.get("error")) == (status, error)
-    assert (record["score"] is not None) == (status in ("passed", "failed"))
+    assert (record.status, record.error) == (status, error)
+    assert (record.score is not None) == (status in ("passed", "failed"))
 
 
 def test_an_invalid_test_and_one_that_left_the_input() -> None:
@@ -165,20 +165,20 @@ def test_an_invalid_test_and_one_that_left_the_input() -> None:
         None, "f, line 2: criteria is required", {"status": "invalid"}, None, None, 1,
     )  # fmt: skip
     (record,) = found(invalid, row(left=True))
-    assert record["status"] == "invalid"
-    assert record["error"] == "f, line 2: criteria is required"
-    assert record["input"] == []
+    assert record.status == "invalid"
+    assert record.error == "f, line 2: criteria is required"
+    assert record.input == []
 
 
 def test_the_limit_is_todays() -> None:
-    assert found(row(score=0.7, status="failed"), threshold=0.6)[0]["status"] == "passed"
-    assert found(row(score=0.9, status="passed"), threshold=0.95)[0]["status"] == "failed"
+    assert found(row(score=0.7, status="failed"), threshold=0.6)[0].status == "passed"
+    assert found(row(score=0.9, status="passed"), threshold=0.95)[0].status == "failed"
 
 
 # --- Trials
 
 
-def trials(*scores: float | None, strategy: str = "pass_at_k") -> Record:
+def trials(*scores: float | None, strategy: str = "pass_at_k") -> TestResult:
     rows = [
         (
             failed(trial=place, error="e")
@@ -195,33 +195,35 @@ def trials(*scores: float | None, strategy: str = "pass_at_k") -> Record:
 
 def test_the_best_of_several_trials() -> None:
     record = trials(0.2, 0.9, 0.5)
-    assert (record["score"], record["status"], record["answer"]) == (0.9, "passed", "answer 1")
-    assert record["aggregation"] == {"strategy": "pass_at_k", "passed_attempts": 1, "total_attempts": 3}
-    assert [(each["attempt"], each["score"], each["status"]) for each in record["trials"]] == [
+    assert (record.score, record.status, record.answer) == (0.9, "passed", "answer 1")
+    assert record.aggregation == {"strategy": "pass_at_k", "passed_attempts": 1, "total_attempts": 3}
+    assert [(each["attempt"], each["score"], each["status"]) for each in record.trials or ()] == [
         (0, 0.2, "failed"), (1, 0.9, "passed"), (2, 0.5, "failed"),
     ]  # fmt: skip
-    assert record["cost_usd"] == 0.3
-    assert trials(0.2, 0.3)["status"] == "failed"
+    assert record.cost_usd == 0.3
+    assert trials(0.2, 0.3).status == "failed"
 
 
 def test_the_mean_of_several_trials() -> None:
     record = trials(0.2, 0.9, 0.4, strategy="mean")
-    assert record["score"] == pytest.approx(0.5)
-    assert record["status"] == "failed"
-    assert record["aggregation"]["mean"] == pytest.approx(0.5)
-    assert (record["aggregation"]["min"], record["aggregation"]["max"]) == (0.2, 0.9)
+    assert record.score == pytest.approx(0.5)
+    assert record.status == "failed"
+    assert record.aggregation is not None
+    assert record.aggregation["mean"] == pytest.approx(0.5)
+    assert (record.aggregation["min"], record.aggregation["max"]) == (0.2, 0.9)
 
 
 def test_the_lower_end_of_the_interval_of_several_trials() -> None:
     record = trials(0.8, 0.9, 1.0, strategy="confidence_interval")
-    assert record["score"] == pytest.approx(0.9 - 4.302652729749462 * 0.1 / 3**0.5)
-    assert record["aggregation"]["ci95_upper"] == 1.0
-    assert record["aggregation"]["stddev"] == pytest.approx(0.1)
-    assert trials(0.9, 0.9, strategy="confidence_interval")["score"] == 0.9
+    assert record.score == pytest.approx(0.9 - 4.302652729749462 * 0.1 / 3**0.5)
+    assert record.aggregation is not None
+    assert record.aggregation["ci95_upper"] == 1.0
+    assert record.aggregation["stddev"] == pytest.approx(0.1)
+    assert trials(0.9, 0.9, strategy="confidence_interval").score == 0.9
 
 
 def test_decimal_scores_have_a_decimal_mean() -> None:
-    assert trials(0.9, 0.9, 0.6, strategy="mean")["status"] == "passed"
+    assert trials(0.9, 0.9, 0.6, strategy="mean").status == "passed"
 
 
 def needless(reason: str, trial: int) -> ItemRow:
@@ -232,11 +234,11 @@ def test_trials_that_were_not_needed_are_no_part_of_a_result() -> None:
     (record,) = found(
         row(score=0.2, trial=0), row(score=1.0, trial=1), needless("passed_before", 2), needless("passed_before", 3)
     )
-    assert (record["status"], len(record["trials"]), "cost_limited" in record) == ("passed", 2, False)
+    assert (record.status, len(record.trials or ()), record.cost_limited is True) == ("passed", 2, False)
     aggregation = {"strategy": "pass_at_k", "passed_attempts": 1, "total_attempts": 2, "planned_attempts": 4}
-    assert record["aggregation"] == {**aggregation, "stops_early": True}
+    assert record.aggregation == {**aggregation, "stops_early": True}
     (limited,) = found(row(score=0.2, trial=0, cost_usd=1.0), needless("cost_limit", 1))
-    assert (limited["status"], limited["cost_limited"], len(limited["trials"])) == ("failed", True, 1)
+    assert (limited.status, limited.cost_limited, len(limited.trials or ())) == ("failed", True, 1)
     value = figures(record, limited)["trials"]
     # Whether one of four trials passes is known of the first test, and that not all do, as the first one failed.
     assert value["tests"] == {"1": 2, "2": 1, "3": 1, "4": 1}
@@ -260,7 +262,7 @@ def test_whole_figures_are_whole_numbers_and_data_stays_as_it_is() -> None:
     (record,) = found(
         row(score=1.0, scores=[given], duration_ms=20.0, cost_usd=0.5, token_usage={"input": 3.0}, trace={"share": 1.0})
     )
-    text = json.dumps(record)
+    text = json.dumps(record.to_json())
     assert '"score": 1,' in text
     assert '"score": 0, "weight": 2, "details": {"ratio": 1.0}' in text
     assert '"duration_ms": 20' in text
@@ -271,14 +273,14 @@ def test_whole_figures_are_whole_numbers_and_data_stays_as_it_is() -> None:
 @pytest.mark.parametrize("strategy", ["pass_at_k", "mean", "confidence_interval"])
 def test_a_trial_that_broke_leaves_no_score(strategy: str) -> None:
     record = trials(0.2, None, strategy=strategy)
-    assert (record["status"], record["score"], record["error"]) == ("error", None, "e")
+    assert (record.status, record.score, record.error) == ("error", None, "e")
     passed = trials(0.9, None, strategy=strategy)
-    assert passed["status"] == ("passed" if strategy == "pass_at_k" else "error")
+    assert passed.status == ("passed" if strategy == "pass_at_k" else "error")
 
 
 def test_trials_of_several_tests_and_targets_stay_apart() -> None:
     rows = [row(test, score=1, target=target, trial=trial) for test in "ab" for target in "xy" for trial in (0, 1)]
-    assert [(each["test_id"], each["target"], len(each["trials"])) for each in found(*rows)] == [
+    assert [(each.test_id, each.target, len(each.trials or ())) for each in found(*rows)] == [
         ("a", "x", 2), ("a", "y", 2), ("b", "x", 2), ("b", "y", 2),
     ]  # fmt: skip
 
@@ -364,13 +366,13 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]))
 HOSTILE = "</script><b>&amp; ]]> \x00\x01\x7f\x85\u2028\ud800\ufffe 'q' \"q\"\n\t é 漢 🙂 # - : yes"
 
 
-def written(ending: str, records: Sequence[Record]) -> bytes:
+def written(ending: str, records: Sequence[TestResult]) -> bytes:
     handle = io.BytesIO()
     write_as(ending, handle, lambda: iter(records), figures(*records))
     return handle.getvalue()
 
 
-def graded(text: str) -> list[Record]:
+def graded(text: str) -> list[TestResult]:
     scores = [
         {
             "name": text,
@@ -543,7 +545,7 @@ def test_records_of_a_file_are_named_by_line(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text('{"a": 1}\n\nnonsense\n')
 
-    def read() -> Iterator[Record]:
+    def read() -> Iterator[dict[str, Any]]:
         return records_in(path)
 
     with pytest.raises(UserError, match="line 3: not JSON"):
@@ -553,3 +555,13 @@ def test_records_of_a_file_are_named_by_line(tmp_path: Path) -> None:
         list(read())
     with pytest.raises(UserError, match="can't be read"):
         list(records_in(tmp_path / "none.jsonl"))
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    records = [*graded("x"), trials(0.2, 0.9, None)]
+    path.write_text("".join(f"{json.dumps(each.to_json())}\n" for each in records))
+    assert list(results_in(path)) == records
+    path.write_text('{"test_id": "a"}\n')
+    with pytest.raises(UserError, match="line 1: no result of a test"):
+        list(results_in(path))

@@ -16,14 +16,15 @@ import pytest
 
 from manyhands.cli.progress import ProgressView, details
 from manyhands.core.errors import UserError
-from manyhands.runs.execution import Progress, perform_run
-from manyhands.testing.eval_runs import EvalRun, perform_eval
+from manyhands.runs.execution import execute_run
+from manyhands.runs.progress import Progress
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
 from manyhands.workloads.evals.batch.reports import said, target_reports
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.settings import EvalSpec
+from tests.support.eval_runs import EvalRun, perform_eval
 
-SITUATIONS = Path(__file__).parents[3] / "shared" / "data" / "evals" / "batch_situations"
+SITUATIONS = Path(__file__).parents[1] / "data/evals/batch_situations"
 BULK = """\
     import json, os, sys
     with open("calls.log", "a") as log:
@@ -298,13 +299,10 @@ async def test_nothing_runs_if_the_healthcheck_fails(tmp_path: Path, batching: b
 
 
 def situations() -> list[str]:
-    file = SITUATIONS / "intended.json"
-    return [name for name in json.loads(file.read_text()) if name != "_"] if file.is_file() else []
+    return [name for name in json.loads((SITUATIONS / "intended.json").read_text()) if name != "_"]
 
 
 def test_the_recorded_situations_are_here() -> None:
-    if not SITUATIONS.is_dir():
-        pytest.skip("the recorded situations are not here")
     assert len(situations()) == 27
 
 
@@ -607,7 +605,7 @@ async def test_progress_counts_what_is_graded_while_a_batch_command_runs(tmp_pat
         if graded == 4:
             (tmp_path / "end").touch()
 
-    await perform_run(session.folder, session.workload, notice=lambda text: None, on_progress=on_progress)
+    await execute_run(session, notice=lambda text: None, on_progress=on_progress)
     assert "0/4: 2 graded, to end with their command, 2" in seen
     assert "0/4: 4 graded, to end with their command, 0" in seen
     assert session.workload.settling == 0

@@ -27,7 +27,7 @@ from manyhands.workloads.evals.targets.kinds import KINDS
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-FOUNDING = """
+EXAMPLE = """
 description: Batch CLI demo using structured input
 execution:
   target: batch_cli
@@ -84,12 +84,12 @@ def test_they_are_schemas() -> None:
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_the_founding_documents_file_fits(evals: Draft202012Validator) -> None:
-    assert problems(evals, parse_yaml(FOUNDING, "file")[0]) == []
+def test_the_example_fits(evals: Draft202012Validator) -> None:
+    assert problems(evals, parse_yaml(EXAMPLE, "file")[0]) == []
 
 
-def test_the_founding_documents_targets_fit(targets: Draft202012Validator) -> None:
-    assert problems(targets, {"targets": parse_yaml(FOUNDING, "file")[0]["targets"]}) == []
+def test_the_targets_of_the_example_fit(targets: Draft202012Validator) -> None:
+    assert problems(targets, {"targets": parse_yaml(EXAMPLE, "file")[0]["targets"]}) == []
 
 
 def test_all_examples_fit(evals: Draft202012Validator, targets: Draft202012Validator) -> None:

@@ -285,7 +285,6 @@ def test_trials_by_hand() -> None:
 # --- Differences
 
 
-@settings(deadline=None, max_examples=60)
 @given(deltas | st.lists(st.builds(Fraction, st.integers(-12, 12), st.integers(1, 12)), min_size=1, max_size=8))
 def test_sign_flips_by_trying_all(exact: list[float | Fraction]) -> None:
     differences, whole = list(map(float, exact)), [Fraction(each).limit_denominator(1000) for each in exact]
@@ -403,7 +402,6 @@ def test_the_detectable_effect_is_detected_as_often_as_it_says() -> None:
     assert 0.72 <= found / 150 <= 0.88
 
 
-@settings(max_examples=50, deadline=None)
 @given(deltas)
 def test_turning_the_comparison_round_turns_its_signs(differences: list[float]) -> None:
     there, back = paired(differences), paired([-each for each in differences])

@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_the_founding_documents_shape_is_valid(site: Site) -> None:
+def test_the_shape_of_the_example_is_valid(site: Site) -> None:
     report = site.one(
         "my.yaml",
         """

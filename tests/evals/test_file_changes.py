@@ -116,7 +116,7 @@ async def test_a_long_diff_is_cut_and_says_so(tmp_path: Path, environ: dict[str,
     before = fill(tmp_path / "before", {"long": "".join(lines)})
     after = fill(tmp_path / "after", {"long": "".join(lines[::-1])})
     found = await diff(before, after, environ)
-    assert len(found) < module.MOST_CHARACTERS + 100
+    assert len(found) < module.MAX_CHARACTERS + 100
     assert found.splitlines()[-1].startswith("[cut after ")
     assert found.startswith("diff --git a/long b/long\n")
 
@@ -131,7 +131,7 @@ async def test_few_lines_in_a_long_file_are_a_short_diff(tmp_path: Path) -> None
 
 async def test_a_huge_file_is_only_named(tmp_path: Path) -> None:
     before = fill(tmp_path / "before", {"huge": "x"})
-    after = fill(tmp_path / "after", {"huge": "y" * (module.LARGEST + 1), "small": "z\n"})
+    after = fill(tmp_path / "after", {"huge": "y" * (module.MAX_FILE_BYTES + 1), "small": "z\n"})
     found = await diff(before, after)
     assert "diff --git a/huge b/huge\n[too many files, or too large a file" in found
     assert "+z\n" in found

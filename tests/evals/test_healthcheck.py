@@ -16,7 +16,7 @@ from manyhands.io.locations import Place
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.strays import process_mark
 from manyhands.workloads.evals.targets.checks import Health
-from manyhands.workloads.evals.targets.command_lines import CommandTemplate
+from manyhands.workloads.evals.targets.command_lines import parse_command
 from manyhands.workloads.evals.targets.kinds import Healthcheck
 
 
@@ -86,7 +86,7 @@ async def test_what_does_not_answer_is_named(server: tuple[Server, str]) -> None
 
 
 def check(command: str | list[str], folder: Path, *, seconds: float = 20.0) -> Healthcheck:
-    return Healthcheck(seconds, folder, template=CommandTemplate.parse(command, Place("targets.yaml")))
+    return Healthcheck(seconds, folder, template=parse_command(command, Place("targets.yaml")))
 
 
 async def test_a_command_is_well_if_it_ends_with_0(runner: CommandRunner, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_a_target_s_own_command_checks_itself(runner: CommandRunner, tmp_p
         f"{sys.executable} runner.py --out {{OUTPUT_FILE}}",
         [sys.executable, "runner.py", "--out", "{OUTPUT_FILE}"],
     ):
-        template = CommandTemplate.parse(command, Place("t")).with_word("--healthcheck")
+        template = parse_command(command, Place("t")).with_word("--healthcheck")
         assert await Health(Healthcheck(20.0, tmp_path, template=template), runner).problem() is None
     assert (tmp_path / "calls").read_text() == "call\ncall\n"
     assert not list(tmp_path.glob("*.jsonl"))

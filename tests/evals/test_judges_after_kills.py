@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from manyhands.core.jsonio import loads
-from manyhands.testing.commands import Command, SimulatedProcess, run
+from tests.support.commands import Command, SimulatedProcess, run
 
 TESTS = 3
 CALLS = 7

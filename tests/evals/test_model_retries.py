@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.testing.eval_runs import perform_eval
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedResponse, ScriptedServer
+from tests.support.eval_runs import perform_eval
 
 DOWN = ScriptedResponse({"error": {"message": "out of order"}}, status=500)
 

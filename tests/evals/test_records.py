@@ -13,8 +13,8 @@ from manyhands.core.jsonio import dumps, loads
 from manyhands.graders.messages import trace_of
 from manyhands.graders.protocol import ToolUse
 from manyhands.workloads.evals.targets.answers import (
-    LONGEST_MESSAGE,
-    MOST_NOTICES,
+    MAX_MESSAGE,
+    MAX_NOTICES,
     Answer,
     RecordFault,
     answer_from_json,
@@ -108,7 +108,7 @@ def test_a_text_that_stands_in_is_said() -> None:
         (["a", 1], '["a",1]'),
         (True, "the runner reported an error for this test"),
         (7, "7"),
-        ("x" * 5000, "x" * LONGEST_MESSAGE),
+        ("x" * 5000, "x" * MAX_MESSAGE),
     ],
 )
 def test_a_reported_error_wins_over_a_text_beside_it(error: Any, message: str) -> None:
@@ -249,7 +249,7 @@ def test_times_that_are_none_are_left_out_and_said() -> None:
 
 def test_notices_have_a_bound() -> None:
     answer = read_record({"output": [assistant(tool_calls=[{"name": "x"}] * 500)]})
-    assert len(answer.notices) == MOST_NOTICES + 1
+    assert len(answer.notices) == MAX_NOTICES + 1
     assert answer.notices[-1] == "… and 490 more of this record"
 
 

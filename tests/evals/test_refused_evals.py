@@ -12,7 +12,6 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
-from manyhands.testing.eval_runs import perform_eval
 from manyhands.testing.scripted_server import (
     RecordedRequest,
     Reply,
@@ -23,6 +22,7 @@ from manyhands.testing.scripted_server import (
 from manyhands.workloads.evals.prepared import load
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.targets.checks import check_usable
+from tests.support.eval_runs import perform_eval
 
 NOTHING = ScriptedResponse({"error": {"message": "The model `gone` does not exist"}}, 404)
 SCORE = {"score": 1.0, "hits": [], "misses": [], "reasoning": "fine"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.batches import run_command
+from tests.support.batches import run_command
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

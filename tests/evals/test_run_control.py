@@ -16,13 +16,13 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.check import check_run
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.execution import Controls, perform_run
-from manyhands.testing.eval_runs import EvalRun, perform_eval
+from manyhands.runs.execution import Controls, execute_run
 from manyhands.workloads.evals.control import slots, tries
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.workload import EvalsWorkload
+from tests.support.eval_runs import EvalRun, perform_eval
 
 OWN = """\
 import asyncio, json
@@ -373,7 +373,7 @@ async def test_a_stop_ends_trials_that_wait_too(tmp_path: Path, often: int) -> N
     given = {"eval_files": [str(tmp_path / "suite.yaml")], "data_dir": str(tmp_path / "data"), "run_name": "run"}
     session = await open_eval(EvalSpec.make(given), resume=False, notice=print, environ={})
     controls = Controls()
-    performing = asyncio.create_task(perform_run(session.folder, session.workload, controls=controls))
+    performing = asyncio.create_task(execute_run(session, controls=controls))
     await asyncio.sleep(0.05)
     for _ in range(often):
         controls.stop()

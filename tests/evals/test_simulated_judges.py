@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from manyhands.cli.evals.run import run as eval_command
-from manyhands.testing.eval_runs import perform_eval
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
+from tests.support.eval_runs import perform_eval
 
 ASK = """
 import json, os, sys, urllib.request

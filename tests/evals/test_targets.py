@@ -282,7 +282,7 @@ def test_a_tests_own_targets(site: Site) -> None:
 # --- Commands
 
 
-def test_the_founding_documents_target(site: Site) -> None:
+def test_the_target_of_the_example(site: Site) -> None:
     site.write(
         "agentv-targets.yaml",
         """

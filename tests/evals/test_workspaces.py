@@ -13,8 +13,8 @@ import pytest
 from manyhands.cli.evals.run import run as eval_command
 from manyhands.core.errors import UserError
 from manyhands.processes.strays import process_table
-from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
+from tests.support.eval_runs import EvalRun, perform_eval
 
 PASSES = [{"type": "contains", "value": "ok"}]
 LOG = 'echo "$0 $MANYHANDS_WORKSPACE" >> hooks.log; '

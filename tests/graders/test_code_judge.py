@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import GraderError, ItemError, UserError
@@ -20,11 +20,10 @@ from manyhands.core.jsonio import loads
 from manyhands.core.usage import Usage
 from manyhands.graders.payload import encoded, payload_of
 from manyhands.graders.protocol import Candidate, Score, ToolUse
-from manyhands.graders.verdicts import LARGEST, last_object, said
-from manyhands.processes.exits import ScriptResult
-from manyhands.processes.script_pool import Scripts
+from manyhands.graders.verdicts import MAX_CHARACTERS, last_object, said
+from manyhands.processes.scripts import ScriptResult, Scripts
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel
 
 ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -76,7 +75,7 @@ async def printing(
 # --- What a program is told
 
 
-async def test_the_seeds_payload() -> None:
+async def test_the_payload_of_a_judge() -> None:
     programs = ScriptedPrograms.printing({"score": 1})
     await judged({"script": "x", "myKey": [1], "threshold-value": {"innerKey": 2}}, programs)
     payload = programs.calls[0]["payload"]
@@ -123,7 +122,6 @@ DATA = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(DATA, st.sampled_from(["code_judge", "code_grader"]))
 def test_data_of_the_persons_own_arrives_as_it_is(data: Any, kind: str) -> None:
     message = {"role": "assistant", "content": data, "tool_calls": [{"tool": "T", "input": data}]}
@@ -351,8 +349,8 @@ async def test_objects_are_whole_or_none(scripts: Scripts, tmp_path: Path) -> No
     assert score.value is None
     assert "looked for in the last 1,048,576 characters" in (score.error or "")
     inner = '{"score": 0.5}'
-    cut = f'{{"score": 1, "details": [{inner}, "{"x" * (LARGEST - len(inner) - 6)}"]}}'
-    assert cut[-LARGEST:].startswith(inner)
+    cut = f'{{"score": 1, "details": [{inner}, "{"x" * (MAX_CHARACTERS - len(inner) - 6)}"]}}'
+    assert cut[-MAX_CHARACTERS:].startswith(inner)
     assert last_object(cut) is None
     assert last_object(f"{cut}\n{inner}") == {"score": 0.5}
 
@@ -384,7 +382,7 @@ def test_whatever_is_said_is_a_score_or_an_error(value: dict[str, Any]) -> None:
 # --- Real programs
 
 
-async def test_the_founding_documents_judge_in_python(scripts: Scripts, tmp_path: Path) -> None:
+async def test_the_judge_of_the_example_in_python(scripts: Scripts, tmp_path: Path) -> None:
     (tmp_path / "check-output.py").write_text(
         "import json, sys\n"
         "data = json.load(sys.stdin)\n"

@@ -16,9 +16,9 @@ from manyhands.core.jsonio import Json
 from manyhands.core.usage import Usage
 from manyhands.graders.combining import combine, grade_all
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.processes.exits import ScriptResult
+from manyhands.processes.scripts import ScriptResult
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, grade, graders_of, make_grading
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel
 
 GOOD: dict[str, Any] = {"type": "contains", "value": "a"}

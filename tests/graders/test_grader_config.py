@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
@@ -318,21 +318,18 @@ def _respelled(entry: dict[str, Any], spell: Any) -> dict[str, Any]:
     return found
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(_ENTRIES, max_size=4))
 def test_normal_data_stays_as_it_is(entries: list[dict[str, Any]]) -> None:
     assert normal(*entries) == entries
     assert normal(*normal(*entries)) == entries
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(_ENTRIES, max_size=4))
 def test_spellings_are_equal(entries: list[dict[str, Any]]) -> None:
     for spell in (_camel, lambda word: word.replace("_", "-")):
         assert normal(*(_respelled(entry, spell) for entry in entries)) == entries
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(_ENTRIES, min_size=1, max_size=4))
 def test_normal_data_gives_the_same_graders(entries: list[dict[str, Any]]) -> None:
     first, second = graders_of(*entries), graders_of(*normal(*entries))

@@ -11,7 +11,7 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.processes.script_pool import Scripts
+from manyhands.processes.scripts import Scripts
 from manyhands.testing.grader_doubles import ScriptedPrograms, graders_of, make_grading
 
 ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -14,9 +14,9 @@ from manyhands.core.failures import Cause
 from manyhands.core.usage import Usage
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.models.simulated.model import SimulatedModel
-from manyhands.processes.script_pool import Scripts
+from manyhands.processes.scripts import Scripts
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.scripted_model import Reply, ScriptedModel
 
 GOOD = '{"score": 0.9, "hits": ["a"], "misses": [], "reasoning": "fine"}'

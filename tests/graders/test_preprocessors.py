@@ -11,9 +11,9 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.graders.preprocessors import media_type
 from manyhands.graders.protocol import Candidate
-from manyhands.processes.exits import ScriptResult
+from manyhands.processes.scripts import ScriptResult
+from manyhands.testing.context import MemoryContext
 from manyhands.testing.grader_doubles import ScriptedPrograms, grade, graders_of, make_grading
-from manyhands.testing.memory_context import MemoryContext
 
 XLSX = {"type": "xlsx", "command": ["python3", "to_csv.py"]}
 SPREADSHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"

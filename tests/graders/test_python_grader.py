@@ -13,8 +13,8 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.processes.python_functions import STUCK
+from manyhands.testing.context import MemoryContext
 from manyhands.testing.grader_doubles import graders_of, make_grading
-from manyhands.testing.memory_context import MemoryContext
 
 FUNCTIONS = """
 import asyncio, threading, time

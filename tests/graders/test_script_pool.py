@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.errors import GraderError
-from manyhands.processes.exits import ScriptResult
-from manyhands.processes.script_pool import MAX_OUTPUT, Scripts
-from manyhands.processes.warm_interpreters import script_words
+from manyhands.processes.scripts import MAX_OUTPUT, ScriptResult, Scripts, script_words
 
 ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 WAYS = pytest.mark.parametrize("warm", [True, False], ids=["warm", "fresh"])
@@ -341,7 +339,7 @@ async def test_nothing_is_left_when_the_pool_is_closed(tmp_path: Path) -> None:
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from manyhands.processes.script_pool import Scripts
+from manyhands.processes.scripts import Scripts
 async def main():
     async with Scripts.opened(f"tests.owner.{os.getpid()}", os.environ, warm=sys.argv[2] == "warm") as scripts:
         await scripts.run("python3 slow.py", b"", folder=Path(sys.argv[1]), seconds=None, environment={})

@@ -1,7 +1,4 @@
-"""One value from many.
-
-Several graders at once.
-"""
+"""One score from many: several graders at once, and what their scores come to."""
 
 from __future__ import annotations
 

@@ -14,9 +14,8 @@ llm_judge          what a model makes of them
 A member's weight is the one that ``weights`` of the aggregator gives its name, else its own. Weight, required, min_score and negate hold
 for members as for graders of a test, at every depth: if a required member is below its minimum, the composite scores 0, whatever the
 aggregator, and one that would cost something is not asked. If a member breaks, so does the composite. A member that found nothing to
-compare counts as if it were not there; if all did, so did the composite.
-
-Aggregators of composites that ask somebody: a program, or a model. Each time they do it is a step.
+compare counts as if it were not there; if all did, so did the composite. Each run of an aggregator's program, and each call of its model,
+is a step.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from manyhands.graders.registry import Setup
 from manyhands.graders.verdicts import last_object, score_of
 from manyhands.io.keys import Entry, SomeItems, key, read, snake
 from manyhands.io.locations import Place
-from manyhands.processes.exits import ScriptResult
+from manyhands.processes.scripts import ScriptResult
 
 AGGREGATORS = ("weighted_average", "threshold", "minimum", "code_judge", "llm_judge")
 _ALIASES = {
@@ -63,7 +62,7 @@ _IDLE = {
     kind: tuple(name for other, names in _OF_ONE.items() if other != kind for name in names) for kind in AGGREGATORS
 }
 """Keys that only other aggregators heed."""
-LARGEST_WEIGHT = 1e300
+MAX_WEIGHT = 1e300
 
 
 def _kind(value: Any) -> str:
@@ -78,7 +77,7 @@ def _weights(value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise ValueError("must be a mapping of members' names to weights")
     for weight in value.values():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= LARGEST_WEIGHT:
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= MAX_WEIGHT:
             raise ValueError("must be a mapping of members' names to numbers of 0 or more")
     return {str(name): float(weight) for name, weight in value.items()}
 

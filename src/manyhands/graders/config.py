@@ -3,12 +3,10 @@
 A list is read in two stages. ``normal_entries`` turns it into data with one spelling for everything: includes are put in, plain
 strings become rubrics, kinds and keys get their present names. ``build_graders`` makes graders of such data.
 
-Graders that several files share: ``- include: NAME``.
-
-A path (with a slash or an ending, relative to the file that names it) is that file; a mere name stands for ``NAME.yaml`` or
-``NAME.yml`` in the nearest ``.agentv/templates`` folder, from the file's own folder upwards. The file holds a list of graders, or a
-mapping with one under ``assert`` (or ``assertions``, ``evaluators``). Paths within the included graders start, like all others, from the
-eval file's folder.
+``- include: NAME`` stands for graders that several files share. A path (with a slash or an ending, relative to the file that names it)
+is that file; a mere name stands for ``NAME.yaml`` or ``NAME.yml`` in the nearest ``.agentv/templates`` folder, from the file's own folder
+upwards. The file holds a list of graders, or a mapping with one under ``assert`` (or ``assertions``, ``evaluators``). Paths within the
+included graders start, like all others, from the eval file's folder.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from manyhands.io.keys import Entry, Notices, key, read, respelled, snake
 from manyhands.io.locations import Place
 from manyhands.io.yaml_files import read_yaml
 
-MOST_NESTED = 20
+MAX_NESTED = 20
 """Composites within composites."""
 
 
@@ -146,8 +144,8 @@ class Members(list[dict[str, Any]]):
 def _normal(entries: Any, place: Place, setup: Setup, depth: int = 0) -> list[Placed]:
     if not isinstance(entries, Sequence) or isinstance(entries, (str, bytes)):
         raise place.error(f"must be a list of graders, not {shown(entries)}")
-    if depth > MOST_NESTED:
-        raise place.error(f"composites are nested more than {MOST_NESTED} deep")
+    if depth > MAX_NESTED:
+        raise place.error(f"composites are nested more than {MAX_NESTED} deep")
     found: list[Placed] = []
     strings: dict[str, Any] | None = None
     problems = _Problems()
@@ -211,8 +209,8 @@ def _included(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, d
     for other in entry:
         if other != word:
             raise place.at(str(other)).error("nothing may stand beside include")
-    if len(setup.including) >= MOST_DEEP:
-        raise place.error(f"files are included more than {MOST_DEEP} deep")
+    if len(setup.including) >= MAX_INCLUDE_DEPTH:
+        raise place.error(f"files are included more than {MAX_INCLUDE_DEPTH} deep")
     path, entries, at = included(entry[word], place.at(word), setup)
     if setup.variables is not None:
         entries = setup.variables(entries)
@@ -318,7 +316,7 @@ def _schema(model: type[Entry] | None, name: str) -> dict[str, Any]:
     return found | {"$defs": {**common.get("$defs", {}), **own.get("$defs", {})}}
 
 
-MOST_DEEP = 10
+MAX_INCLUDE_DEPTH = 10
 _TEMPLATES = (".agentv", "templates")
 _ENDINGS = (".yaml", ".yml")
 _LISTS = ("assert", "assertions", "evaluators")

@@ -13,7 +13,7 @@ from manyhands.core.redaction import KNOWN
 from manyhands.graders.preprocessors import PreprocessorEntry
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 
-_LONGEST_ERROR = 2000
+_MAX_ERROR = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def own_verdict(value: float, verdict: str, min_score: float, pass_limit: float)
 
 def failed(name: str, kind: str, error: str) -> Score:
     """What is left of a grader that broke: no value."""
-    return Score(name, kind, None, "error", error=KNOWN.text(error)[:_LONGEST_ERROR])
+    return Score(name, kind, None, "error", error=KNOWN.text(error)[:_MAX_ERROR])
 
 
 def checked(score: Score) -> Score:

@@ -1,7 +1,4 @@
-"""JSON values: whether two are equal, and what stands at a path within one.
-
-The JSON value that an answer holds.
-"""
+"""JSON values: the one that an answer holds, whether two are equal, and what stands at a path within one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""An agent's conversation as graders see it: messages in the shape of evaluations.
-
-What messages say about the work behind them: tool calls, and the summary that graders and results get.
-
-The summary's fields are those that AgentV's traces have.
+"""An agent's conversation as graders see it: messages in the shape of evaluations, their tool calls, and the summary that graders and
+results get, whose fields are those of AgentV's traces.
 """
 
 from __future__ import annotations
@@ -84,7 +81,7 @@ def _json(text: str) -> Json:
         return text
 
 
-LARGEST = 1e300
+MAX_FIGURE = 1e300
 """Numbers beyond it are no measurements, and don't survive being added up."""
 
 
@@ -150,7 +147,7 @@ def milliseconds(value: Json) -> float | None:
 
 def is_figure(number: float) -> bool:
     """Whether a count, a sum of money or a duration can be this number."""
-    return 0 <= number <= LARGEST
+    return 0 <= number <= MAX_FIGURE
 
 
 def _use(call: Mapping[str, Any]) -> ToolUse:

@@ -1,8 +1,8 @@
 """What a grader's program or function is told about a candidate.
 
-Two contracts, by the spelling of the grader's type. ``code_judge``: the seed's, where ``answer`` is the text and ``output`` the target's
-messages. ``code_grader`` and its aliases: the later one, where ``output`` is the text and
-``messages`` the messages. Keys are added to both, none is left out; what is the person's own data is passed on as it is.
+Two contracts, both of AgentV, by the spelling of the grader's type. ``code_judge``: the first one, where ``answer`` is the text and
+``output`` the target's messages. ``code_grader`` and its aliases: the later one, where ``output`` is the text and ``messages`` the
+messages. Keys are added to both, none is left out; what is the person's own data is passed on as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def folder_of(candidate: Candidate, folder: Path, cwd: str | None = None) -> Pat
 
 
 def environment_of(candidate: Candidate) -> dict[str, str]:
-    """What the original sets for a program."""
+    """What AgentV sets for a program."""
     return {} if candidate.workspace is None else {"AGENTV_WORKSPACE_PATH": str(candidate.workspace)}
 
 
@@ -44,10 +44,10 @@ LATER = "code_grader"
 
 def payload_of(candidate: Candidate, kind: str, config: Json = None) -> dict[str, Any]:
     """The payload for a grader of that kind. ``config``: the entry's own keys, None if there are none."""
-    return _later(candidate, config) if kind == LATER else _seed(candidate, config)
+    return _later(candidate, config) if kind == LATER else _first(candidate, config)
 
 
-def _seed(candidate: Candidate, config: Json) -> dict[str, Any]:
+def _first(candidate: Candidate, config: Json) -> dict[str, Any]:
     return {
         "question": candidate.question,
         "criteria": candidate.criteria,

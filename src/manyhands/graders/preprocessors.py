@@ -8,8 +8,6 @@ none from the eval file's folder.
 
 A program starts in the eval file's folder, and gets ``{"path", "original_path", "media_type"}`` on standard input. Its run, and the
 reading of a file, are steps.
-
-Programs as entries of graders name them.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from manyhands.engine.contract import Effect
 from manyhands.graders.payload import GRADE, environment_of, folder_of
 from manyhands.graders.protocol import Candidate, Grading
 from manyhands.io.keys import Entry, SomeWords, key
-from manyhands.processes.programs import script_of
+from manyhands.processes.templates import script_of
 
-LONGEST = 100_000
+MAX_TEXT = 100_000
 """Characters of a file that are shown."""
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _TAIL = 1800
 
 
@@ -125,11 +123,11 @@ def _read(path: Path) -> dict[str, str]:
     """``{"text"}``, or ``{"problem"}`` where it can't be read as text."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         return {"problem": getattr(error, "strerror", None) or str(error)}
-    if len(data) > _MOST_BYTES:
-        return {"problem": f"it has more than {_MOST_BYTES >> 20} MiB"}
+    if len(data) > _MAX_BYTES:
+        return {"problem": f"it has more than {_MAX_BYTES >> 20} MiB"}
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -140,7 +138,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… (cut after {LONGEST:,} characters)"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}\n… (cut after {MAX_TEXT:,} characters)"
 
 
 def _path(named: str, folder: Path) -> Path | None:

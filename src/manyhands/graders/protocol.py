@@ -1,20 +1,17 @@
-"""What is graded, by what, with what result.
-
-How graders write down what they found.
-"""
+"""What is graded, by what, with what result, and how graders write down what they found."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict
 
 from manyhands.core.jsonio import Json
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context
 from manyhands.models.protocol import ChatModel, ChatSettings
-from manyhands.processes.exits import ScriptPool
+from manyhands.processes.scripts import ScriptPool
 
 PASS_LIMIT = 0.8
 """The score from which on a verdict is ``pass``: one limit for graders, tests, reports and exit codes, unless the person sets another."""
@@ -65,6 +62,26 @@ class Candidate:
     cached_in_input: bool = False
 
 
+class ScoreRecord(TypedDict, total=False):
+    """A score as results hold it."""
+
+    name: Required[str]
+    type: Required[str]
+    score: Required[float | None]
+    weight: Required[float]
+    verdict: Required[str]
+    hits: Required[list[str]]
+    misses: Required[list[str]]
+    reasoning: str
+    required: float
+    min_score: float
+    details: Mapping[str, Any]
+    scores: list[ScoreRecord]
+    error: str
+    left_out: str
+    simulated: bool
+
+
 @dataclass(slots=True)  # not frozen: see Outcome
 class Score:
     """What a grader found. ``value``: 0 to 1; or None if the grader itself failed, and then ``error`` says how, or if there was nothing
@@ -94,9 +111,9 @@ class Score:
         """Whether a simulated model had a say in it."""
         return self.usage.simulated_calls > 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ScoreRecord:
         """As results hold it: ``score`` is the value."""
-        value: dict[str, Any] = {
+        value: ScoreRecord = {
             "name": self.name,
             "type": self.type,
             "score": self.value,

@@ -1,13 +1,11 @@
-"""The kinds of graders: ours in one table, those of other packages by entry point, those of a project by convention.
-
-What graders without a name are called.
+"""The kinds of graders: ours in one table, those of other packages by entry point, those of a project by convention; and what graders
+without a name are called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown, suggestion
+from manyhands.core.text import closest
 from manyhands.graders.protocol import Grader
 from manyhands.io.keys import Entry, Notices, snake
 from manyhands.io.locations import Place
@@ -158,7 +157,7 @@ def kind_of(spelled: Any, place: Place, notices: Notices, folder: Path | None = 
 def _nearest(word: str) -> str:
     """The kind of those with that first word that is most like it, as other programs write it."""
     several = [name for name in BUILTIN if name.startswith(TRAJECTORY)]
-    return get_close_matches(word, several, n=1, cutoff=0)[0].replace("_", "-")
+    return closest(word, several, cutoff=0)[0].replace("_", "-")
 
 
 def spellings_of(name: str) -> list[str]:
@@ -203,7 +202,7 @@ def _plugged() -> Mapping[str, Any]:
     return {found.name: found for found in entry_points(group=PLUGINS)}
 
 
-LONGEST = 60
+_MAX_NAME = 60
 _REGEX_LENGTH = 30
 
 
@@ -233,4 +232,4 @@ def _one_line(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}…"

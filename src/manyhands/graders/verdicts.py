@@ -25,25 +25,25 @@ from manyhands.core.settings import shown
 from manyhands.core.usage import ZERO, Usage
 from manyhands.graders.protocol import Grading, Score, verdict_of
 
-LARGEST = 1 << 20
+MAX_CHARACTERS = 1 << 20
 """Characters of an object at most; it is looked for in so many at the end."""
-_MOST_FAILURES = 500
+_MAX_FAILURES = 500
 """Lines that look like an object and are none, after which the search is given up."""
-_MOST_READ = 1 << 22
+_MAX_READ = 1 << 22
 """Characters of such lines and of what follows them that are read in vain before that."""
 _SHOWN = 300
 
 
 def last_object(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is, or else the last one in it that begins a line; None if there is none of up to ``LARGEST``."""
+    """The JSON object that a text is, or else the last one in it that begins a line; None if there is none of up to ``MAX_CHARACTERS``."""
     text = text.strip().removeprefix("\ufeff")
-    window = text if len(text) <= LARGEST else text[-LARGEST:].partition("\n")[2]
+    window = text if len(text) <= MAX_CHARACTERS else text[-MAX_CHARACTERS:].partition("\n")[2]
     whole = _object(text) if window is text else None
     if whole is not None or len(window) < 2:
         return whole
     decoder = json.JSONDecoder(parse_constant=_refuse)
-    found, place, failures, left = None, _line_with_brace(window, 0), 0, _MOST_READ
-    while place >= 0 and failures < _MOST_FAILURES and left > 0:
+    found, place, failures, left = None, _line_with_brace(window, 0), 0, _MAX_READ
+    while place >= 0 and failures < _MAX_FAILURES and left > 0:
         try:
             value, place = decoder.raw_decode(window, place)
             found = value
@@ -52,7 +52,7 @@ def last_object(text: str) -> dict[str, Any] | None:
             left -= getattr(error, "pos", len(window)) - place
             place += 1
         place = _line_with_brace(window, place)
-    return found if failures < _MOST_FAILURES and left > 0 else _object(window.rpartition("\n")[2])
+    return found if failures < _MAX_FAILURES and left > 0 else _object(window.rpartition("\n")[2])
 
 
 def _line_with_brace(text: str, start: int) -> int:

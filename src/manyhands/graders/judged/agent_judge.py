@@ -2,9 +2,8 @@
 
 It works in a loop with tools that read the workspace's files, and ends with a score, or with ``rubrics`` point by point. With ``target``
 a named model is asked, which may judge without a workspace too, and then has no tools. A last message that can't be read is asked for
-again. All model and tool calls are steps.
-
-Tools with which a judge looks at a workspace. They read only, and nothing outside it: they go by open folders and follow no link.
+again. All model and tool calls are steps. The tools read only, and nothing outside the workspace: they go by open folders and follow
+no link.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from manyhands.core.messages import Message
 from manyhands.core.redaction import KNOWN
 from manyhands.core.settings import OptionalText, optional_number, whole
 from manyhands.engine.contract import Context
-from manyhands.graders.judged.asking import BROKEN, MOST_CALLS, SYSTEM, Reply, Shape, ask, broken, read_reply
+from manyhands.graders.judged.asking import BROKEN, MAX_CALLS, SYSTEM, Reply, Shape, ask, broken, read_reply
 from manyhands.graders.judged.judge import SCORE, default_prompt
 from manyhands.graders.judged.prompts import SCORE_REPLY, Prompt, prompt_of, sections
 from manyhands.graders.judged.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
@@ -150,7 +149,7 @@ class AgentJudge:
             return Reply(value, result.usage)
         again: Message = {"role": "user", "content": f"That can't be used: {problem[:500]}. {self._reply_wanted}"}
         messages = [{"role": "system", "content": SYSTEM}, *_plain(result.messages), again]
-        reply = await ask(context.scope(AGAIN), judge, messages, shape, last=last, calls=MOST_CALLS - 1)
+        reply = await ask(context.scope(AGAIN), judge, messages, shape, last=last, calls=MAX_CALLS - 1)
         return replace(reply, usage=result.usage + reply.usage)
 
     @property
@@ -208,14 +207,14 @@ async def _no_sandbox() -> Sandbox:
 
 WORKSPACE = "workspace"
 """The key of the workspace's folder (a Path) in ``ToolEnvironment.state``."""
-MOST_ENTRIES = 100
-LARGEST = 50 << 10
+MAX_ENTRIES = 100
+MAX_FILE_BYTES = 50 << 10
 """Bytes of a file that are shown."""
-MOST_MATCHES = 20
+MAX_MATCHES = 20
 _SEARCHED = 5000
 """Files that are searched at most, and bytes of each."""
 _SEARCHED_BYTES = 1 << 20
-_LONGEST_LINE = 300
+_MAX_LINE = 300
 _SEARCH_SECONDS = 10.0
 """For one search, all files together."""
 _LEFT_OUT = frozenset((".git", "node_modules", "__pycache__", ".venv"))
@@ -229,10 +228,10 @@ def list_files(
     """List a folder of the workspace: files with their sizes, folders with a slash behind the name."""
     with _reading(path), _opened(environment) as tree:
         folder = tree.folder(_within(environment, tree, path).split("/"))
-        names = heapq.nsmallest(MOST_ENTRIES, _names(folder))
+        names = heapq.nsmallest(MAX_ENTRIES, _names(folder))
         count = sum(1 for _ in _names(folder))
         shown = [_entry(folder, name) for name in names]
-    return {"entries": shown, "left_out": max(0, count - MOST_ENTRIES)}
+    return {"entries": shown, "left_out": max(0, count - MAX_ENTRIES)}
 
 
 @tool(changes_world=False)
@@ -244,7 +243,7 @@ def read_file(environment: ToolEnvironment, path: Annotated[str, "A file of the 
         except (NotPlain, FileNotFoundError, NotADirectoryError):
             raise ToolError(f"{path[:200]} is no file of the workspace; list_files shows what there is") from None
         with os.fdopen(descriptor, "rb") as handle:
-            data = handle.read(LARGEST)
+            data = handle.read(MAX_FILE_BYTES)
             rest = max(0, os.fstat(handle.fileno()).st_size - len(data))
     if b"\0" in data:
         raise ToolError(f"{path} is no text file")
@@ -267,12 +266,12 @@ def search_files(
     with _reading("the workspace"), _opened(environment) as tree:
         try:
             for each in _files(tree, files):
-                found += _matches(each, wanted, MOST_MATCHES - len(found), end)
-                if len(found) >= MOST_MATCHES:
+                found += _matches(each, wanted, MAX_MATCHES - len(found), end)
+                if len(found) >= MAX_MATCHES:
                     break
         except TimeoutError:
             raise ToolError("the search took too long; use a simpler expression") from None
-    return {"matches": found, "complete": len(found) < MOST_MATCHES}
+    return {"matches": found, "complete": len(found) < MAX_MATCHES}
 
 
 TOOLS = (list_files, read_file, search_files)
@@ -340,5 +339,5 @@ def _matches(file: Found, wanted: regex.Pattern[str], most: int, end: float) -> 
         if left <= 0:
             raise TimeoutError
         if len(found) < most and wanted.search(line, timeout=left, concurrent=True):
-            found.append(f"{file.path}:{number}: {KNOWN.text(line)[:_LONGEST_LINE]}")
+            found.append(f"{file.path}:{number}: {KNOWN.text(line)[:_MAX_LINE]}")
     return found

@@ -27,7 +27,7 @@ from manyhands.graders.json_values import json_in
 from manyhands.graders.protocol import Judge, Score
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
 
-MOST_CALLS = 3
+MAX_CALLS = 3
 """Calls of a judge for one reply."""
 SYSTEM = (
     "You judge answers that were given to a task. Be strict and fair: hold the answer against what is asked for and nothing else, and "
@@ -69,7 +69,7 @@ async def ask(
     shape: Shape,
     *,
     last: Shape | None = None,
-    calls: int = MOST_CALLS,
+    calls: int = MAX_CALLS,
 ) -> Reply:
     """Ask a judge. ``messages``: the whole conversation so far. ``last``: how the last reply is read, if less will do then;
     ``calls``: at most in one performance of the item.

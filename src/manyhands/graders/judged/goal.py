@@ -21,7 +21,7 @@ from manyhands.graders.verdicts import score_of
 from manyhands.io.keys import Entry, SomeWords, key, read
 from manyhands.io.locations import Place
 
-_MOST_STEPS = 200
+_MAX_STEPS = 200
 _TASK = (
     "Judge whether an agent reached its goal. You see the steps that it took, in order, and its answer at the end. 1 is for a goal that "
     "was reached, 0 for one that was not; a goal that was reached in part is in between. What the answer claims counts only as far as "
@@ -85,9 +85,9 @@ class GoalSuccess:
 
 
 def _listed(steps: list[Step]) -> str:
-    lines = [f"{number}. {_line(step)}" for number, step in enumerate(steps[:_MOST_STEPS], 1)]
-    if len(steps) > _MOST_STEPS:
-        lines.append(f"… and {len(steps) - _MOST_STEPS} more")
+    lines = [f"{number}. {_line(step)}" for number, step in enumerate(steps[:_MAX_STEPS], 1)]
+    if len(steps) > _MAX_STEPS:
+        lines.append(f"… and {len(steps) - _MAX_STEPS} more")
     return "\n".join(lines) or "(none)"
 
 

@@ -25,7 +25,7 @@ from manyhands.graders.verdicts import said, score_of
 from manyhands.io.keys import Entry, key, own_keys, read
 from manyhands.io.locations import Place
 
-MOST_FINDINGS = 4
+MAX_FINDINGS = 4
 """Hits, and misses, that are kept of a judge's reply."""
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _SCHEMA = {
@@ -121,7 +121,7 @@ def read_score(value: Mapping[str, Any]) -> dict[str, Any]:
     if score is not None and not 0 <= score <= 1:
         raise GraderError(f"the judge gave {shown(score)} as its score, which must be from 0 to 1")
     for name in ("hits", "misses"):
-        found[name] = found[name][:MOST_FINDINGS]
+        found[name] = found[name][:MAX_FINDINGS]
     return found
 
 

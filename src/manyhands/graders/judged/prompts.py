@@ -151,7 +151,7 @@ def shown_json(value: Any) -> str:
 
 
 def sections(candidate: Candidate, *more: tuple[str, str], leave_out: Sequence[str] = ()) -> str:
-    """What there is to judge, in sections with a heading each (the seed's form of headings). Empty ones are left out, but for the
+    """What there is to judge, in sections with a heading each (in AgentV's form of headings). Empty ones are left out, but for the
     answer. ``more``: further ones, last."""
     parts = (
         ("criteria", candidate.criteria),

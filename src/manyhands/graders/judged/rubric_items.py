@@ -14,7 +14,7 @@ from manyhands.core.settings import Flag, OptionalText, Text, number, optional_n
 from manyhands.io.keys import Entry, Notices, key, read, respelled
 from manyhands.io.locations import Place
 
-MOST = 10.0
+MAX_WEIGHT = 10.0
 """Points that one may get at most."""
 Range = tuple[float, float, str]
 """From and to, both included, and what it takes."""
@@ -30,7 +30,7 @@ def _ranges(value: Any) -> tuple[Range, ...]:
     found = sorted(map(_range, value))
     edges = [(low, high) for low, high, _ in found]
     joined = all(after[0] == before[1] + 1 for before, after in pairwise(edges))
-    if edges[0][0] != 0 or edges[-1][1] != MOST or not joined:
+    if edges[0][0] != 0 or edges[-1][1] != MAX_WEIGHT or not joined:
         raise ValueError("must cover 0 to 10 without gaps, each number once")
     return tuple(found)
 
@@ -51,16 +51,16 @@ def _from_bounds(value: Mapping[Any, Any]) -> tuple[Range, ...]:
     except ValueError:
         raise ValueError("must be a mapping of whole numbers from 0 to 10 to texts") from None
     bounds = [bound for bound, _ in lower]
-    if not lower or bounds[0] != 0 or bounds[-1] > MOST or len(set(bounds)) != len(bounds):
+    if not lower or bounds[0] != 0 or bounds[-1] > MAX_WEIGHT or len(set(bounds)) != len(bounds):
         raise ValueError("must be a mapping of lower bounds, from 0 on and up to 10, to texts")
     if not all(isinstance(text, str) and text.strip() for _, text in lower):
         raise ValueError("must be a mapping of lower bounds to texts")
-    ends = [*(bound - 1 for bound in bounds[1:]), MOST]
+    ends = [*(bound - 1 for bound in bounds[1:]), MAX_WEIGHT]
     return tuple((float(low), float(high), text) for (low, text), high in zip(lower, ends, strict=True))
 
 
 def _is_points(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WEIGHT
 
 
 def _share(value: Any) -> float:

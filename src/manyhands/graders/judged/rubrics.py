@@ -28,7 +28,7 @@ from manyhands.core.messages import Message
 from manyhands.core.settings import OptionalText
 from manyhands.graders.judged.asking import SYSTEM, Reply, Shape, ask, broken
 from manyhands.graders.judged.prompts import Prompt, prompt_of, sections
-from manyhands.graders.judged.rubric_items import MOST, Range, RubricItem, RubricList
+from manyhands.graders.judged.rubric_items import MAX_WEIGHT, Range, RubricItem, RubricList
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 from manyhands.graders.registry import Setup, free_name
 from manyhands.io.keys import Entry, key, read
@@ -170,7 +170,7 @@ class Points:
             if not isinstance(value, bool):
                 raise GraderError(f"the judge did not say, true or false, whether {point.id!r} is satisfied")
             return value
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_WEIGHT:
             raise GraderError(f"the judge gave {point.id!r} no number from 0 to 10")
         return float(value)
 
@@ -181,7 +181,7 @@ class Points:
         checks = reply.value["checks"]
         answered = [point for point in self.points if point.id in checks]
         values = {point.id: checks[point.id]["value"] for point in answered}
-        scale = MOST if self.ranged else 1.0
+        scale = MAX_WEIGHT if self.ranged else 1.0
         value = weighted_mean([(values[point.id] / scale, point.weight) for point in answered])
         failed = [point for point in answered if self._fails(point, values[point.id])]
         good = [values[point.id] >= (GOOD if self.ranged else 1) for point in answered]
@@ -267,7 +267,7 @@ def _point(name: str, item: RubricItem, place: Place, ranged: bool) -> Point:
         raise place.error("outcome is required, or score_ranges")
     minimum = item.minimum
     if minimum is None and ranged and item.required:
-        minimum = MOST
+        minimum = MAX_WEIGHT
     return Point(
         name,
         item.outcome or "",

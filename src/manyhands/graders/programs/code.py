@@ -32,11 +32,11 @@ from manyhands.graders.payload import GRADE, LATER, encoded, environment_of, fol
 from manyhands.graders.programs.judge_proxy import DEFAULT_CALLS, JudgeProxy
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
 from manyhands.graders.registry import Setup
-from manyhands.graders.verdicts import LARGEST, last_object, said, score_of
+from manyhands.graders.verdicts import MAX_CHARACTERS, last_object, said, score_of
 from manyhands.io.keys import Entry, key, own_keys, read
 from manyhands.io.locations import Place
-from manyhands.processes.exits import ScriptResult
-from manyhands.processes.programs import script_of
+from manyhands.processes.scripts import ScriptResult
+from manyhands.processes.templates import script_of
 
 _TAIL = 1800
 """Characters of standard error that an error shows."""
@@ -142,7 +142,7 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
         raise GraderError(_with_tail(f"the program took more than {seconds:g} s and was stopped", result))
     text = result.stdout.decode("utf-8", "replace")
     if result.exit_code != 0:
-        silent = not (result.stderr.strip() or _JSON_LINE.search(text) or _SCORE.search(text[-LARGEST:]))
+        silent = not (result.stderr.strip() or _JSON_LINE.search(text) or _SCORE.search(text[-MAX_CHARACTERS:]))
         if plain and result.exit_code <= _HIGHEST and silent:
             return _plain(text, passed=False)
         raise GraderError(_with_tail(_ended(result) + _besides(text, result), result))
@@ -152,14 +152,14 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
     if plain and not (text.lstrip().startswith(("{", "[")) or _meant_as_score(text)):
         return _plain(text, passed=True)
     what = "nothing" if not text.strip() else f"no JSON object: {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
-    if len(text) > LARGEST:
-        what += f" (looked for in the last {LARGEST:,} characters)"
+    if len(text) > MAX_CHARACTERS:
+        what += f" (looked for in the last {MAX_CHARACTERS:,} characters)"
     raise GraderError(_with_tail(f"the program printed {what}", result))
 
 
 def _meant_as_score(text: str) -> bool:
     """Whether the text of a program that succeeded says a score in a way that is not read, and may be below 1."""
-    end = text[-LARGEST:].strip()
+    end = text[-MAX_CHARACTERS:].strip()
     return bool(end) and (_BELOW_ONE.fullmatch(end) or _SCORE.search(end)) is not None
 
 

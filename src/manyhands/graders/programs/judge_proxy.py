@@ -36,7 +36,7 @@ from manyhands.graders.protocol import Judge, Judges
 from manyhands.models.protocol import ChatRequest
 
 DEFAULT_CALLS = 50
-_LARGEST = 32 << 20
+_MAX_BODY = 32 << 20
 """Bytes of a request at most."""
 
 
@@ -69,7 +69,7 @@ class JudgeProxy:
     async def opened(cls, context: Context, judges: Judges, most: int, test_id: str) -> AsyncIterator[Self]:
         """``context``: a scope for its steps; ``most``: calls that the program may make. Raises GraderError if it can't listen."""
         proxy = cls(context, judges, most, test_id)
-        application = web.Application(client_max_size=_LARGEST)
+        application = web.Application(client_max_size=_MAX_BODY)
         application.add_routes(
             [
                 web.get("/info", proxy._handler(proxy._info)),

@@ -8,7 +8,6 @@ neither kind holds up anything else (``processes.python_functions``). What it ra
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -27,7 +26,7 @@ from manyhands.graders.registry import Setup
 from manyhands.graders.verdicts import said, score_of
 from manyhands.io.keys import Entry, key, own_keys, read
 from manyhands.io.locations import Place
-from manyhands.processes.python_functions import Function, call, load_function
+from manyhands.processes.python_functions import Function, Overdue, call, load_function
 
 
 class PythonEntry(Entry):
@@ -74,17 +73,13 @@ class PythonGrader:
 
     async def _called(self, payload: dict[str, Any], seconds: float) -> Any:
         try:
-            async with asyncio.timeout(seconds) as limit:
-                found = await call(self.function, payload)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise GraderError(_raised(self.written, error)) from error
+            return await call(self.function, payload, seconds=seconds)
+        except Overdue as error:
             raise GraderError(f"{self.written} took more than {seconds:g} s") from error
         except GraderError:
             raise
         except Exception as error:  # a person's own function may raise anything
             raise GraderError(_raised(self.written, error)) from error
-        return found
 
 
 def _as_json(found: dict[str, Any], written: str) -> dict[str, Any]:

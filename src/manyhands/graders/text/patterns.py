@@ -31,11 +31,11 @@ from manyhands.io.locations import Place
 
 AT_ONCE = 0.02
 """Seconds that a search may take on the event loop."""
-LONGEST = 2.0
+MAX_SECONDS = 2.0
 """Seconds that it may take in a thread of its own, where it holds up nobody."""
-LONGEST_PATTERN = 10_000
+MAX_PATTERN = 10_000
 """Characters."""
-LARGEST = 100_000
+MAX_PATTERN_SIZE = 100_000
 """Elements of a compiled pattern, each of which takes about 250 bytes."""
 
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "x": regex.VERBOSE, "a": regex.ASCII}
@@ -76,8 +76,8 @@ def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
 
 def compiled(text: str, flags: str = "") -> regex.Pattern[str]:
     """The pattern. Raises ValueError that says what is wrong with it."""
-    if len(text) > LONGEST_PATTERN:
-        raise ValueError(f"a pattern has at most {LONGEST_PATTERN} characters, not {len(text)}")
+    if len(text) > MAX_PATTERN:
+        raise ValueError(f"a pattern has at most {MAX_PATTERN} characters, not {len(text)}")
     literal = _LITERAL.fullmatch(text)
     if literal and "y" in literal["flags"] and _KNOWN.issuperset(literal["flags"].replace("y", "")):
         raise ValueError(
@@ -85,9 +85,9 @@ def compiled(text: str, flags: str = "") -> regex.Pattern[str]:
         )
     if literal and _KNOWN.issuperset(literal["flags"]):
         text, flags = literal["pattern"], flags + literal["flags"]
-    if written_out(text) > LARGEST:
+    if written_out(text) > MAX_PATTERN_SIZE:
         raise ValueError(
-            f"a pattern whose repetitions come to more than {LARGEST:,} elements would take too much memory"
+            f"a pattern whose repetitions come to more than {MAX_PATTERN_SIZE:,} elements would take too much memory"
         )
     value = regex.VERSION0
     for flag in flags:
@@ -130,10 +130,10 @@ class RegexRule:
         except TimeoutError:
             pass
         try:
-            return await asyncio.to_thread(_first, self.pattern, text, LONGEST, True)
+            return await asyncio.to_thread(_first, self.pattern, text, MAX_SECONDS, True)
         except TimeoutError:
             raise GraderError(
-                f"the search for {self._short} took more than {LONGEST:g} s in this answer of {len(text)} "
+                f"the search for {self._short} took more than {MAX_SECONDS:g} s in this answer of {len(text)} "
                 "characters, so it was given up; the pattern may match in too many ways"
             ) from None
 

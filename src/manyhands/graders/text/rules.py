@@ -18,7 +18,7 @@ from manyhands.graders.registry import Setup
 from manyhands.io.keys import Entry, ListOfWords, SomeWords, Words, key, read
 from manyhands.io.locations import Place
 
-LONGEST_SHOWN = 200
+MAX_SHOWN = 200
 
 
 class OneValue(Entry):
@@ -122,12 +122,12 @@ class EqualRule:
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         answer, value = candidate.answer.strip(), self.value.strip()
-        short = shown(value, LONGEST_SHOWN)
+        short = shown(value, MAX_SHOWN)
         return all_or_nothing(
             self,
             answer == value,
             f"the answer is {short}",
-            f"the answer is {shown(answer, LONGEST_SHOWN)}, not {short}",
+            f"the answer is {shown(answer, MAX_SHOWN)}, not {short}",
             grading.pass_limit,
         )
 
@@ -163,7 +163,7 @@ def _way(kind: str) -> tuple[_Test, str, bool, bool]:
 
 @lru_cache(maxsize=64)
 def _said(verb: str, values: tuple[str, ...], folded: bool) -> str:
-    listed = ", ".join(shown(value, LONGEST_SHOWN) for value in values)
+    listed = ", ".join(shown(value, MAX_SHOWN) for value in values)
     return f"the answer {verb} {listed}" + " (case ignored)" * folded
 
 

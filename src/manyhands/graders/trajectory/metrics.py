@@ -1,6 +1,6 @@
 """Graders of what an answer took.
 
-The total of ``token_usage`` is input + output + cached, that of ``execution_metrics`` input + output, as the original has them: in its
+The total of ``token_usage`` is input + output + cached, that of ``execution_metrics`` input + output, as AgentV has them: in its
 records tokens that were served from a cache are not part of the input. For models that this program asks itself they are, as endpoints
 report them, and are not added again. What nobody measured is a miss that says so, and scores 0.
 """

@@ -215,7 +215,7 @@ def _within(model: type[EntryType], value: Mapping[str, Any], place: Place, setu
     return read(model, respelled(model, value, place, setup.notices), place)
 
 
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 class Rule(Protocol):
@@ -298,7 +298,7 @@ class Args:
         return held is not opposite, self._said(calls, held) if calls else f"{self.tool} not called ({_listed(steps)})"
 
     def _said(self, calls: Sequence[Step], held: bool) -> str:
-        given = ", ".join(_json(call.args) for call in calls[:_MOST_SHOWN])
+        given = ", ".join(_json(call.args) for call in calls[:_MAX_SHOWN])
         wanted = f"{'exactly ' if self.exact else ''}{_json(self.args)}"
         return shown_call(f"{self.tool} {'' if held else 'not '}called with {wanted} (calls: {given})")
 
@@ -341,8 +341,8 @@ def _listed(steps: Sequence[Step]) -> str:
     """The calls there were."""
     if not steps:
         return "no tool was called"
-    more = f", … and {len(steps) - _MOST_SHOWN} more" if len(steps) > _MOST_SHOWN else ""
-    return shown_call(f"calls: {', '.join(map(str, steps[:_MOST_SHOWN]))}{more}")
+    more = f", … and {len(steps) - _MAX_SHOWN} more" if len(steps) > _MAX_SHOWN else ""
+    return shown_call(f"calls: {', '.join(map(str, steps[:_MAX_SHOWN]))}{more}")
 
 
 def _json(value: Json) -> str:

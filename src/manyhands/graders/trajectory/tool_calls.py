@@ -44,7 +44,7 @@ MODES = ("any_order", "in_order", "exact", "subset", "superset")
 _MATCHES = ("exact", "superset", "subset", "ignore")
 _EMPTY_MEANS_NONE = ("exact", "subset")
 _LIMITED = ("in_order", "exact")
-_LONGEST_SHOWN = 300
+_MAX_SHOWN = 300
 
 ArgsMatch = str | tuple[str, ...]
 
@@ -322,7 +322,7 @@ def _call(tool: str, args: Any) -> str:
 
 def shown_call(text: str) -> str:
     """A call, cut to a length that people read."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
 def most_pairs(partners: Sequence[Sequence[int]]) -> list[int | None]:

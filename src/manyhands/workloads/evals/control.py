@@ -1,15 +1,11 @@
-"""What holds a session's tests back, and what ends it early.
+"""What holds a session's tests back, which failures are tried again, and what ends a session early.
 
-How many tests are in work at once: for the run, for each eval file, and for each target, all of which hold beside each other.
+The maximum concurrency of the run, of each eval file and of each target hold beside each other. A test acquires that of its target first
+and releases it with the answer; those of the file and of the run it keeps until it is graded. So nobody who waits for a busy target keeps
+others from an idle one.
 
-A test takes the place at its target first and gives it back with the answer; its places in the file and in the run it keeps until it is
-graded. So nobody who waits for a busy target keeps others from an idle one.
-
-Which failures of tests are tried again, how often, and what time tests have.
-
-What took too long is tried again, and what may pass by itself: an endpoint that is down or limits
-the rate, a sandbox that was lost. A command that ends with an error, an answer that can't be read and a grader that breaks would do so
-again.
+What took too long is tried again, and what may pass by itself: an endpoint that is down or limits the rate, a sandbox that was lost. A
+command that ends with an error, an answer that can't be read and a grader that breaks would do so again.
 """
 
 from __future__ import annotations
@@ -36,10 +32,11 @@ from manyhands.workloads.evals.targets.keys import RETRYING
 
 
 class RunControl:
-    """Places, trials' order and time of one session. ``replay``: nothing is asked, so that every trial that was made is needed."""
+    """Concurrency limits, order of trials and time of one session. ``replay``: nothing is asked, so that every
+    trial that was made is needed."""
 
     def __init__(self, prepared: PreparedEval, run_folder: Path, *, replay: bool) -> None:
-        self.places = Places(prepared)
+        self.concurrency = ConcurrencyLimits(prepared)
         self.order = TrialOrder(run_folder)
         self.dependencies = Dependencies(run_folder)
         self.time = Time(prepared.options.item_timeout)
@@ -91,16 +88,16 @@ class RunControl:
         return next(each for each in self._prepared.files[index].targets if each.name == payload["target"])
 
 
-FOR_COMMANDS = 3
-FOR_MODELS = 16
+MAX_FOR_COMMANDS = 3
+MAX_FOR_MODELS = 16
 """Tests that a target answers at once where nobody says, by what they wait for."""
-FOR_BATCHES = 1000
+MAX_FOR_BATCHES = 1000
 """Tests that wait at once for the records of commands that answer all of them."""
-MOST_SLOTS = 10_000
+MAX_SLOTS = 10_000
 
 
-class Places:
-    """The places of one session."""
+class ConcurrencyLimits:
+    """How many tests of one session are executed at once."""
 
     def __init__(self, prepared: PreparedEval) -> None:
         self._prepared = prepared
@@ -110,9 +107,9 @@ class Places:
         self._targets: dict[tuple[str, str], asyncio.Semaphore] = {}
 
     @asynccontextmanager
-    async def at_target(self, file: int, target: Target) -> AsyncIterator[None]:
-        """A place at a target, which is the same one for all files that name it."""
-        most = most_at(self._prepared, file, target)
+    async def for_target(self, file: int, target: Target) -> AsyncIterator[None]:
+        """Wait until a target may be asked, which is the same one for all files that name it."""
+        most = max_at_target(self._prepared, file, target)
         if most is None:
             yield
             return
@@ -120,8 +117,8 @@ class Places:
         async with self._targets.setdefault(key, asyncio.Semaphore(most)):
             yield
 
-    def in_work(self, file: int) -> AbstractAsyncContextManager[None] | None:
-        """A place among the tests of a file, and of the run; None where nobody has to wait for one."""
+    def for_test(self, file: int) -> AbstractAsyncContextManager[None] | None:
+        """Wait until a test of a file may be executed, for the file's and the run's sake; None where nobody has to wait."""
         of_file = self._files[file]
         if of_file is None and self._run is None:
             return None
@@ -129,21 +126,21 @@ class Places:
 
 
 @asynccontextmanager
-async def _all_of(places: Sequence[asyncio.Semaphore]) -> AsyncIterator[None]:
+async def _all_of(semaphores: Sequence[asyncio.Semaphore]) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
-        for semaphore in places:
+        for semaphore in semaphores:
             await stack.enter_async_context(semaphore)
         yield
 
 
-def most_at(prepared: PreparedEval, file: int, target: Target) -> int | None:
+def max_at_target(prepared: PreparedEval, file: int, target: Target) -> int | None:
     """How many tests a target answers at once; None if only the file's or the run's number counts."""
     regraded = prepared.options.regrade is not None
     if target.workers is not None and not regraded:
         return target.workers
     if prepared.options.workers is not None or prepared.files[file].workers is not None:
         return None
-    return FOR_COMMANDS if target.kind in COMMANDS and not regraded else FOR_MODELS
+    return MAX_FOR_COMMANDS if target.kind in COMMANDS and not regraded else MAX_FOR_MODELS
 
 
 def slots(prepared: PreparedEval) -> int:
@@ -153,11 +150,11 @@ def slots(prepared: PreparedEval) -> int:
     for index, file in enumerate(prepared.files):
         for target in file.targets:
             if answers_all(target) and options.regrade is None:
-                total += FOR_BATCHES
+                total += MAX_FOR_BATCHES
             else:
-                said = (most_at(prepared, index, target), file.workers, options.workers)
+                said = (max_at_target(prepared, index, target), file.workers, options.workers)
                 total += min(number for number in said if number is not None) * file.in_turn
-    return max(1, min(total, MOST_SLOTS))
+    return max(1, min(total, MAX_SLOTS))
 
 
 def answers_all(target: Target) -> bool:

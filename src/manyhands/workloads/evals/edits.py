@@ -21,7 +21,7 @@ from manyhands.workloads.evals.targets.definitions import Target, find_targets
 
 LISTED = 20
 """Tests that are named to a person, of each file."""
-MOST_KEPT = 1000
+MAX_KEPT = 1000
 """Tests of each kind that the summary names."""
 _CALLED = {
     "expected_output": "expected output",
@@ -70,9 +70,9 @@ class Edits:
             "problem": self.problem,
             "head": self.head,
             "tests": {"changed": len(self.changed), "new": len(self.new), "gone": len(self.gone)},
-            "changed": dict(list(self.changed.items())[:MOST_KEPT]),
-            "new": self.new[:MOST_KEPT],
-            "gone": self.gone[:MOST_KEPT],
+            "changed": dict(list(self.changed.items())[:MAX_KEPT]),
+            "new": self.new[:MAX_KEPT],
+            "gone": self.gone[:MAX_KEPT],
         }
 
     def lines(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The tests of one session of a run: put to their targets, and graded."""
+"""The tests of one session of a run: answered by their targets, and graded."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context
 from manyhands.graders.protocol import Candidate, Score
-from manyhands.workloads.evals.batch.answerer import BatchAnswerer
+from manyhands.workloads.evals.batch.target import BatchTarget
 from manyhands.workloads.evals.control import RunControl, within
 from manyhands.workloads.evals.grading.conversation import Conversing, SharedWorkspace, converse
 from manyhands.workloads.evals.grading.judges import OwnJudge, SessionJudges
 from manyhands.workloads.evals.grading.test_grader import TestGrader, answer_record, grader_broken
 from manyhands.workloads.evals.items import ERROR, FAILED, PASSED, TestItem
 from manyhands.workloads.evals.opening import Openings, SessionWorkspaces
-from manyhands.workloads.evals.order import left_out, stopping_early, unperformed
+from manyhands.workloads.evals.order import ended_by_dependencies, left_out, stopping_early
 from manyhands.workloads.evals.prepared import MODELS, PreparedEval
 from manyhands.workloads.evals.targets.answers import Answer, read_text
-from manyhands.workloads.evals.targets.cached import CachedAnswerer
 from manyhands.workloads.evals.targets.definitions import Target
-from manyhands.workloads.evals.targets.protocol import Answerer, Conversational, Talk
-from manyhands.workloads.evals.targets.recorded import RecordedAnswerer
-from manyhands.workloads.evals.workspaces.workspace import PLACE, Seen, TestWorkspace
+from manyhands.workloads.evals.targets.protocol import Conversational, LiveTarget, Talk
+from manyhands.workloads.evals.targets.recorded import CachedTarget, RecordedTarget
+from manyhands.workloads.evals.workspaces.workspace import WORKSPACE_KEY, Seen, TestWorkspace
 
 
-class Performing:
-    """Performs the items of one session. ``openings``: what targets are opened with, which closes them too."""
+class SessionExecutor:
+    """Executes the items of one session. ``openings``: what targets are opened with, which closes them too."""
 
     def __init__(
         self, prepared: PreparedEval, run_folder: Path, openings: Openings, grader: TestGrader, control: RunControl
@@ -46,108 +45,113 @@ class Performing:
         self._workspaces = SessionWorkspaces(prepared, openings)
         self._judges = SessionJudges(prepared, openings)
         self._targets: dict[tuple[int, str], tuple[Target, OwnJudge]] = {}
-        self._answerers: dict[tuple[int, str, int], asyncio.Future[Answerer]] = {}
-        self._together: dict[tuple[int, str, int], BatchAnswerer] = {}
+        self._live_targets: dict[tuple[int, str, int], asyncio.Future[LiveTarget]] = {}
+        self._batches: dict[tuple[int, str, int], BatchTarget] = {}
         self.settling = 0
         """Tests that are graded, and wait for the end of the command that answers all of them: they end with it."""
 
-    async def perform(self, context: Context) -> Outcome:
-        """See ``Workload.perform``."""
+    async def run(self, context: Context) -> Outcome:
+        """Execute one item. Raises ItemError, with the record, where its target or a grader fails."""
         item = TestItem.from_json(context.item.payload)
-        target, control = self._asked(item)[0], self.control
-        if "depends_on" in item.written and (ended := unperformed(item, control.dependencies.failed(item))) is not None:
+        target, control = self._target(item)[0], self.control
+        if (
+            "depends_on" in item.written
+            and (ended := ended_by_dependencies(item, control.dependencies.failed(item))) is not None
+        ):
             return ended
-        together = self._together.get((item.file, item.target, item.trial))
-        if together is not None:  # neither trials' order nor workspaces concern it
-            return await self._put_to_all(context, item, target, together)
+        batch = self._batches.get((item.file, item.target, item.trial))
+        if batch is not None:  # neither trials' order nor workspaces concern it
+            return await self._run_in_batch(context, item, target, batch)
         rules = control.rules(item, target)
         if rules is None:
-            return await self._performed(context, item, target)
+            return await self._run_alone(context, item, target)
         with control.order.performing(item, control.limit(item)) as turn:
             if not control.replay and (reason := await turn.needless(rules)) is not None:
                 return left_out(reason)
-            outcome = await self._performed(context, item, target)
+            outcome = await self._run_alone(context, item, target)
             turn.told(outcome.record, passed=outcome.record.get("status") == PASSED)
         return stopping_early(outcome) if rules.at_first_pass else outcome
 
-    async def _performed(self, context: Context, item: TestItem, target: Target) -> Outcome:
+    async def _run_alone(self, context: Context, item: TestItem, target: Target) -> Outcome:
         workspace = self._workspaces.of(context, item, target)
         if workspace is None:
-            return await self._put(context, item, target, None)
-        outcome = await workspace.settled(lambda: self._put(context, item, target, workspace))
+            return await self._answered_and_graded(context, item, target, None)
+        outcome = await workspace.settled(lambda: self._answered_and_graded(context, item, target, workspace))
         if outcome.record.get("status") == FAILED:
             await asyncio.to_thread(workspace.keep)
         return outcome
 
-    async def _put(self, context: Context, item: TestItem, target: Target, workspace: TestWorkspace | None) -> Outcome:
+    async def _answered_and_graded(
+        self, context: Context, item: TestItem, target: Target, workspace: TestWorkspace | None
+    ) -> Outcome:
         lasting = workspace is not None or ("conversation" in item.written and target.kind == "agent")
-        answerer, places = await self._answerer(item, target, cached=not lasting), self.control.places
-        if isinstance(answerer, BatchAnswerer):
-            self._together[item.file, item.target, item.trial] = answerer
-            return await self._put_to_all(context, item, target, answerer)
-        recorded = answerer.trial(item) if isinstance(answerer, RecordedAnswerer) else None
+        live, concurrency = await self._live_target(item, target, cached=not lasting), self.control.concurrency
+        if isinstance(live, BatchTarget):
+            self._batches[item.file, item.target, item.trial] = live
+            return await self._run_in_batch(context, item, target, live)
+        recorded = live.trial(item) if isinstance(live, RecordedTarget) else None
         if recorded is not None and recorded.reason is not None:
             return left_out(recorded.reason)
         if "conversation" in item.written:
-            async with places.at_target(item.file, target), places.in_work(item.file) or nullcontext():
-                outcome = await self._conversed(context, item, answerer, workspace)
+            async with concurrency.for_target(item.file, target), concurrency.for_test(item.file) or nullcontext():
+                outcome = await self._conversed(context, item, live, workspace)
             return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
         async with AsyncExitStack() as work:
-            async with places.at_target(item.file, target):
-                await work.enter_async_context(places.in_work(item.file) or nullcontext())
-                answer = await self._answered(context, item, answerer, workspace)
+            async with concurrency.for_target(item.file, target):
+                await work.enter_async_context(concurrency.for_test(item.file) or nullcontext())
+                answer = await self._answered(context, item, live, workspace)
             seen = None if workspace is None else workspace.seen
-            if isinstance(answerer, RecordedAnswerer):
-                seen = answerer.seen(item)
-            outcome = await self._graded(context, item, target, answerer, answer, seen)
+            if isinstance(live, RecordedTarget):
+                seen = live.seen(item)
+            outcome = await self._graded(context, item, target, live, answer, seen)
         return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
 
-    async def _put_to_all(self, context: Context, item: TestItem, target: Target, answerer: BatchAnswerer) -> Outcome:
-        """To what answers all tests. Whoever waits for that keeps nobody from work."""
-        answer = await self._answered(context, item, answerer)
-        seen = await answerer.seen(item.test_id) if answerer.has_workspaces else None
-        work = self.control.places.in_work(item.file)
+    async def _run_in_batch(self, context: Context, item: TestItem, target: Target, live: BatchTarget) -> Outcome:
+        """A test of a target that answers all tests at once. Whoever waits for that keeps nobody from work."""
+        answer = await self._answered(context, item, live)
+        seen = await live.seen(item.test_id) if live.has_workspaces else None
+        work = self.control.concurrency.for_test(item.file)
         try:
             if work is None:
-                outcome = await self._graded(context, item, target, answerer, answer, seen)
+                outcome = await self._graded(context, item, target, live, answer, seen)
             else:
                 async with work:
-                    outcome = await self._graded(context, item, target, answerer, answer, seen)
+                    outcome = await self._graded(context, item, target, live, answer, seen)
         except ItemError as failure:
             # Its end waits for the command's, so that this is not cut off when its last test has ended.
-            contradiction = await self._settled(item, answerer, failure.record)
+            contradiction = await self._settled(item, live, failure.record)
             raise failure if contradiction is None else _contradicted(contradiction, failure.record) from failure
         if seen is not None and seen.path is not None:
-            place = str(seen.path.relative_to(self._folder.absolute()))
-            outcome = replace(outcome, record={**outcome.record, PLACE: place})
+            path = str(seen.path.relative_to(self._folder.absolute()))
+            outcome = replace(outcome, record={**outcome.record, WORKSPACE_KEY: path})
         # The record was made for this outcome alone, so that it can be added to.
-        contradiction = await self._settled(item, answerer, outcome.record)
+        contradiction = await self._settled(item, live, outcome.record)
         if contradiction is not None:
             raise _contradicted(contradiction, outcome.record)
         return outcome
 
-    async def _settled(self, item: TestItem, answerer: BatchAnswerer, record: dict[str, Any]) -> str | None:
-        """See ``BatchAnswerer.settle``."""
+    async def _settled(self, item: TestItem, live: BatchTarget, record: dict[str, Any]) -> str | None:
+        """Wait for the command's end; how it contradicts the answer, None if it does not."""
         self.settling += 1
         try:
-            return await answerer.settle(item.test_id, record)
+            return await live.settle(item.test_id, record)
         finally:
             self.settling -= 1
 
     async def _conversed(
-        self, context: Context, item: TestItem, answerer: Answerer, workspace: TestWorkspace | None
+        self, context: Context, item: TestItem, live: LiveTarget, workspace: TestWorkspace | None
     ) -> Outcome:
-        """Put the turns of a test to a target one after the other."""
+        """Have a target answer the turns of a test one after the other."""
         grader, shared = self._grader, None
         if workspace is not None:
             await workspace.begin()
             shared = SharedWorkspace(workspace)
-        judges, told = self._asked(item)[1], answerer
+        judges, told = self._target(item)[1], live
         talk: Talk | None = None
 
         async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
-            if isinstance(answerer, RecordedAnswerer):
-                return self._counted(item, answerer.turn(item, number))
+            if isinstance(live, RecordedTarget):
+                return self._counted(item, live.turn(item, number))
             return await self._answered(scope, turn, told, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
@@ -156,8 +160,8 @@ class Performing:
                 return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
 
         def seen() -> Seen | None:
-            if isinstance(answerer, RecordedAnswerer):
-                return answerer.seen(item)
+            if isinstance(live, RecordedTarget):
+                return live.seen(item)
             return None if workspace is None else workspace.seen
 
         async def answered() -> None:
@@ -167,24 +171,24 @@ class Performing:
 
         limit, folder = self.control.limit(item), Path(self._prepared.files[item.file].path).parent
         judged = judges.own is not None
-        means = Conversing(ask, grade, limit, folder, judged, lambda: answerer.simulated, seen, answered)
+        means = Conversing(ask, grade, limit, folder, judged, lambda: live.simulated, seen, answered)
         async with AsyncExitStack() as stack:
-            if isinstance(answerer, Conversational):
-                told = talk = await stack.enter_async_context(answerer.conversing(context))
+            if isinstance(live, Conversational):
+                told = talk = await stack.enter_async_context(live.conversing(context))
             return await converse(context, item, means)
 
     async def _answered(
-        self, context: Context, item: TestItem, answerer: Answerer, workspace: TestWorkspace | None = None
+        self, context: Context, item: TestItem, live: LiveTarget, workspace: TestWorkspace | None = None
     ) -> Answer:
         seconds = self._prepared.options.agent_timeout
         try:
-            if isinstance(answerer, BatchAnswerer):  # its time limit is the command's
-                return await answerer.answer_to(context, item.test_id, item.graders)
+            if isinstance(live, BatchTarget):  # its time limit is the command's
+                return await live.answer_to(context, item.test_id, item.graders)
             limit = within(seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
             async with self.control.time.running(context.item.number), limit:
-                return self._counted(item, await answerer.answer(context, item.test, item.trial, workspace))
+                return self._counted(item, await live.answer(context, item.test, item.trial, workspace))
         except ItemError as failure:
-            record = answer_record(item, read_text("", error=failure.message), simulated=answerer.simulated)
+            record = answer_record(item, read_text("", error=failure.message), simulated=live.simulated)
             raise ItemError(
                 failure.cause,
                 failure.message,
@@ -194,18 +198,18 @@ class Performing:
 
     def _counted(self, item: TestItem, answer: Answer) -> Answer:
         """An answer that says how its tokens are counted: of a model that this program asks, as its endpoint counts them."""
-        return replace(answer, cached_in_input=True) if self._asked(item)[0].kind in MODELS else answer
+        return replace(answer, cached_in_input=True) if self._target(item)[0].kind in MODELS else answer
 
     async def _graded(
         self,
         context: Context,
         item: TestItem,
         target: Target,
-        answerer: Answerer,
+        live: LiveTarget,
         answer: Answer,
         seen: Seen | None,
     ) -> Outcome:
-        simulated, judges = answerer.simulated, self._asked(item)[1]
+        simulated, judges = live.simulated, self._target(item)[1]
         try:
             return await self._grader.outcome(
                 context,
@@ -219,7 +223,7 @@ class Performing:
         except ItemError as failure:
             raise grader_broken(item, answer, failure, simulated=simulated) from failure
 
-    def _asked(self, item: TestItem) -> tuple[Target, OwnJudge]:
+    def _target(self, item: TestItem) -> tuple[Target, OwnJudge]:
         """A test's target, and its judges."""
         key = (item.file, item.target)
         found = self._targets.get(key)
@@ -229,18 +233,18 @@ class Performing:
             self._targets[key] = found
         return found
 
-    async def _answerer(self, item: TestItem, target: Target, *, cached: bool) -> Answerer:
+    async def _live_target(self, item: TestItem, target: Target, *, cached: bool) -> LiveTarget:
         """A target, opened when the first of its tests is performed; a command that takes all tests at once, for each trial. ``cached``:
         whether an answer of an earlier run will do."""
         key = (item.file, target.name, item.trial if target.batching else 0)
-        future = self._answerers.get(key)
+        future = self._live_targets.get(key)
         if future is None:
-            opening = self._openings.answerer(*key[::2], target=target)
-            future = self._answerers[key] = asyncio.ensure_future(opening)
-        answerer = future.result() if future.done() else await asyncio.shield(future)
+            opening = self._openings.live(*key[::2], target=target)
+            future = self._live_targets[key] = asyncio.ensure_future(opening)
+        live = future.result() if future.done() else await asyncio.shield(future)
         # Trials are there to see how answers differ.
         cached = cached and item.trials == 1
-        return answerer.target if isinstance(answerer, CachedAnswerer) and not cached else answerer
+        return live.target if isinstance(live, CachedTarget) and not cached else live
 
 
 def _contradicted(message: str, record: Mapping[str, Any]) -> ItemError:

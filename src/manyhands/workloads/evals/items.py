@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import PlannedItem
-from manyhands.workloads.evals.evalfile.kept_tests import KeptTests
+from manyhands.graders.protocol import ScoreRecord
 from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
 
 PASSED = "passed"
@@ -34,6 +34,38 @@ SKIPPED = "skipped"
 
 INVALID = "invalid"
 """The reason of tests that were left out because they can't be run."""
+
+
+class ItemRecord(TypedDict, total=False):
+    """What the journal records of an item's end (``Outcome.record``), as far as results are made of it."""
+
+    status: str
+    score: float | None
+    target: str
+    trial: int
+    answer: str
+    output: list[dict[str, Json]] | None
+    trace: dict[str, Json] | None
+    token_usage: dict[str, float] | None
+    cost_usd: float | None
+    duration_ms: float | None
+    notices: list[str]
+    simulated: bool
+    scores: list[ScoreRecord]
+    hits: list[str]
+    misses: list[str]
+    reasoning: str | None
+    verdict: str | None
+    threshold: float
+    turns: list[dict[str, Json]]
+    error: str
+    failed_dependencies: list[str]
+    stops_early: bool
+    file_changes: str
+    before_each_output: str
+    after_each_output: str
+    workspace: str
+    """Where the workspace is, below the run folder."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
@@ -87,8 +119,8 @@ def plan_tests(
     """The items in order of files and tests; of a test, by target, then by trial. ``targets``: of each file. Those that others depend on
     say so (``awaited``)."""
     for index, (file, names) in enumerate(zip(files, targets, strict=True)):
-        awaited = {each for test in _written(file) for each in test.get("depends_on", ())} if file.depends else set()
-        for test in _written(file):
+        awaited = {each for test in file.tests for each in test.depends_on}
+        for test in map(Test.to_json, file.tests):
             own, of_file = test.get("trials"), 1 if file.trials is None else file.trials.count
             count = trials or (of_file if own is None else own["count"])
             for target in names if test.get("targets") is None else [name for name in names if name in test["targets"]]:
@@ -102,11 +134,6 @@ def plan_tests(
             payload = {"file": index, "dataset": file.dataset, "id": invalid.id, "place": str(invalid.place)}
             outcome = Outcome(ItemState.DISCARDED, {"status": INVALID}, reason=INVALID, message=invalid.message)
             yield PlannedItem(key, payload, outcome=outcome)
-
-
-def _written(file: EvalFile) -> Iterator[Json]:
-    """The tests of a file as a journal holds them."""
-    return file.tests.written() if isinstance(file.tests, KeptTests) else map(Test.to_json, file.tests)
 
 
 def item_key(dataset: str, test_id: str, target: str, trial: int) -> str:

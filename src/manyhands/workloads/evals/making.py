@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from manyhands.agents.options import AgentOptions, resume_spec
-from manyhands.agents.run_settings import Notice, check_prices, keep_files, tell_bound, warn_of_unpriced
+from manyhands.agents.options import AgentOptions
+from manyhands.agents.run_settings import check_prices, tell_bound, warn_of_unpriced
 from manyhands.core.clock import Clock, SystemClock
-from manyhands.core.errors import RunError, UserError
-from manyhands.core.version import VERSION
+from manyhands.core.errors import UserError
 from manyhands.io.search_paths import Surroundings
-from manyhands.runs.execution import create_run
 from manyhands.runs.folders import is_made, open_reader
+from manyhands.runs.making import Opened, keep_files, make_run, recorded_run, refuse_unless_resumed
+from manyhands.runs.options import resume_spec
+from manyhands.runs.progress import Notice
 from manyhands.workloads.evals.edits import Edits, edits_of
 from manyhands.workloads.evals.evalfile.tests import EvalFile
 from manyhands.workloads.evals.evalfile.variables import has_reference
@@ -30,18 +32,6 @@ from manyhands.workloads.evals.workload import EvalsWorkload
 _INVALID_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A run folder and its workload, ready for ``perform_run``. ``retry_errors``: tests that ended in errors are tried again;
-    ``judge_again``: why tests and trials were left out of which it is to be seen again whether they are to be performed."""
-
-    folder: Path
-    workload: EvalsWorkload
-    spec_changed: bool = False
-    retry_errors: bool = False
-    judge_again: tuple[str, ...] = ()
-
-
 async def open_eval(
     options: EvalSpec,
     *,
@@ -49,7 +39,7 @@ async def open_eval(
     notice: Notice,
     environ: Mapping[str, str],
     clock: Clock | None = None,
-) -> Session:
+) -> Opened[EvalsWorkload]:
     """Make or continue the run that the settings name; a new run without a name gets one of its first dataset and the time.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings
@@ -64,7 +54,7 @@ async def open_eval(
     if options.run_name is not None:
         folder = Path(options.data_dir) / options.run_name
         if is_made(folder):
-            _refuse_unless(resume, folder, options.run_name)
+            refuse_unless_resumed(resume, folder, options.run_name)
             return _continued(folder, options, notice, environ)
     loaded = load(options, environ, notice)
     _tell_invalid(loaded, notice)
@@ -88,17 +78,17 @@ def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -
     return options.model_copy(update={"max_cost": least})
 
 
-def _made(loaded: LoadedEvals, notice: Notice) -> Session:
+def _made(loaded: LoadedEvals, notice: Notice) -> Opened[EvalsWorkload]:
     options = loaded.prepared.options
     folder = Path(options.data_dir) / (options.run_name or "")
     workload = EvalsWorkload(loaded.prepared.to_json(), folder)
     workload.have(loaded.files)
     _check_outputs(options, folder, workload)
-    create_run(folder, workload.name, workload, version=VERSION, notice=notice)
-    keep_files(options, folder)
+    opened = Opened(folder, workload, retry_failed=False)
+    make_run(opened, options, notice)
     _warn_of_unpriced(loaded.prepared, notice)
     _tell_uncached(loaded.prepared, notice)
-    return Session(folder, workload)
+    return opened
 
 
 def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
@@ -134,16 +124,11 @@ def _warn_of_unpriced(prepared: PreparedEval, notice: Notice) -> None:
         )
 
 
-def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
-    reader = open_reader(folder)
-    try:
-        name, spec = reader.meta("workload"), reader.meta("spec")
-        if name != EvalsWorkload.name:
-            raise RunError(f"{folder}: a run of another kind ({name})")
-        recorded = PreparedEval.from_json(spec, folder.parent)
+def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str]) -> Opened[EvalsWorkload]:
+    run = recorded_run(folder, EvalsWorkload.name)
+    recorded = PreparedEval.from_json(run.spec, folder.parent)
+    with closing(open_reader(folder)) as reader:
         edits = edits_of(reader.items(), recorded, environ)
-    finally:
-        reader.close()
     options = resume_spec(recorded.options, given)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
@@ -155,7 +140,13 @@ def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[s
     _warn_of_unpriced(workload.prepared, notice)
     again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
     again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
-    return Session(folder, workload, workload.spec != spec, given.retry_errors, again)
+    return Opened(
+        folder,
+        workload,
+        spec_changed=workload.spec != run.spec,
+        retry_failed=given.retry_errors,
+        judge_again=again,
+    )
 
 
 def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, run: str, notice: Notice) -> None:
@@ -183,14 +174,6 @@ def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> 
         if place in taken:
             raise UserError(f"{path}: results would take the place of another file of this run")
         taken.add(place)
-
-
-def _refuse_unless(resume: bool, folder: Path, name: str) -> None:
-    if not resume:
-        raise RunError(
-            f"{folder}: a run of this name exists already; continue it with --resume, or start another with "
-            f"--run_name={shlex.quote(name + '-2')}"
-        )
 
 
 def _free_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:

@@ -1,7 +1,4 @@
-"""From targets as they are recorded to targets that can be questioned, and to judges that can be asked.
-
-The workspaces of one session of a run: which tests have one, and what they are made with.
-"""
+"""From targets as they are recorded to targets that answer, judges that judge, and the workspaces that tests have."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from manyhands.agents.run_settings import NeverCalled, chat_settings, keep_files, model_of
+from manyhands.agents.run_settings import NeverCalled, chat_settings, model_of
 from manyhands.agents.toolset_tools import ToolOffer, mcp_record
 from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError, UserError
@@ -26,28 +23,21 @@ from manyhands.models.openai.errors import ONCE
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.python_functions import load_function
+from manyhands.runs.making import keep_files
 from manyhands.sandboxes.protocol import SandboxBackend
 from manyhands.sandboxes.selection import PacedBackend, choose_backend
-from manyhands.workloads.evals.batch.answerer import BatchAnswerer
-from manyhands.workloads.evals.batch.command import BatchCommand
+from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.reports import TARGETS, write_report
-from manyhands.workloads.evals.batch.tests_file import TOLD, Asked, Asking, Told
+from manyhands.workloads.evals.batch.target import BatchTarget
+from manyhands.workloads.evals.batch.tests_file import FILE, BatchScope, TestsFile
 from manyhands.workloads.evals.batch.workspaces import InvocationWorkspaces
 from manyhands.workloads.evals.evalfile.variables import Interpolation
 from manyhands.workloads.evals.items import TestItem
 from manyhands.workloads.evals.prepared import PreparedEval, regraded_folder
-from manyhands.workloads.evals.targets.agent import AgentAnswerer
-from manyhands.workloads.evals.targets.cached import (
-    FOLDER,
-    AnswerCache,
-    CachedAnswerer,
-    content,
-    named_files,
-    source_file,
-)
-from manyhands.workloads.evals.targets.command import CommandAnswerer, CommandTarget
+from manyhands.workloads.evals.targets.agent import AgentTarget
+from manyhands.workloads.evals.targets.command import CommandInvoker, CommandTarget
 from manyhands.workloads.evals.targets.definitions import Target
-from manyhands.workloads.evals.targets.function import FunctionAnswerer
+from manyhands.workloads.evals.targets.function import FunctionTarget
 from manyhands.workloads.evals.targets.kinds import (
     AgentSettings,
     CliSettings,
@@ -56,8 +46,17 @@ from manyhands.workloads.evals.targets.kinds import (
     PythonSettings,
     ReplaySettings,
 )
-from manyhands.workloads.evals.targets.protocol import Answerer, MockAnswerer
-from manyhands.workloads.evals.targets.recorded import RecordedAnswerer, open_recorded
+from manyhands.workloads.evals.targets.protocol import LiveTarget, MockTarget
+from manyhands.workloads.evals.targets.recorded import (
+    CACHE_FOLDER,
+    AnswerCache,
+    CachedTarget,
+    RecordedTarget,
+    content,
+    named_files,
+    open_recorded,
+    source_file,
+)
 from manyhands.workloads.evals.workspaces.hooks import Hooks, Tell
 from manyhands.workloads.evals.workspaces.templates import Templates
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, WorkspaceTools, with_template
@@ -76,7 +75,7 @@ class Openings:
     workspaces: WorkspaceTools
     tell: Tell
 
-    async def answerer(self, file: int, trial: int, *, target: Target) -> Answerer:
+    async def live(self, file: int, trial: int, *, target: Target) -> LiveTarget:
         """A target of a file, started where that is due. ``trial``: of a command that answers all tests at once.
 
         Raises UserError for what can't be used.
@@ -94,21 +93,21 @@ class Openings:
             case ReplaySettings():
                 return await self._replayed(file, target, settings)
             case MockSettings():
-                return MockAnswerer(settings)
+                return MockTarget(settings)
             case CliSettings():
                 files = await asyncio.to_thread(named_files, settings.command.template, settings.command.folder)
-                asked = CommandTarget(
+                asked = CommandInvoker(
                     settings.command, self._needed_runner(), environ=environ, tell=self._teller(target, settings)
                 )
-                command = CommandAnswerer(asked, identity(target), keep_files=settings.command.keep_files)
+                command = CommandTarget(asked, identity(target), keep_files=settings.command.keep_files)
                 if settings.command.template.uses("EVAL_FILE", "EVAL_DIR"):
                     path = Path(self.prepared.files[file].path)
                     files |= {str(path): await asyncio.to_thread(content, path)}
                 return self._cached(file, target, command, files)
             case PythonSettings():
                 function = load_function(settings.function, settings.folder, target.place.at("function").error)
-                answerer = FunctionAnswerer(settings, function, identity(target))
-                return self._cached(file, target, answerer, source_file(function), told=("criteria", "metadata"))
+                live = FunctionTarget(settings, function, identity(target))
+                return self._cached(file, target, live, source_file(function), told=("criteria", "metadata"))
             case ModelSettings():
                 agent = await self._agent(settings)
                 return agent if (settings.options.temperature or 0) > 0 else self._cached(file, target, agent, {})
@@ -134,67 +133,65 @@ class Openings:
 
     async def _batch(
         self, file: int, trial: int, target: Target, settings: CliSettings, environ: Mapping[str, str]
-    ) -> BatchAnswerer:
-        told = self._folder(file, trial, target) / TOLD
-        self.stack.callback(told.unlink, missing_ok=True)
-        wanted = await self._asked(file, trial, target, told)
-        workspace = with_template(wanted.workspace, settings.workspace_template)
+    ) -> BatchTarget:
+        folder, scope = self._folder(file, trial, target), self._scope(file, trial, target)
+        self.stack.callback((folder / FILE).unlink, missing_ok=True)
+        tests = await asyncio.to_thread(scope.tests, folder / FILE)
+        workspace = with_template(tests.workspace, settings.workspace_template)
         of_file = self.prepared.files[file].path
-        room = None if workspace is None else InvocationWorkspaces(of_file, workspace, self.workspaces)
-        batch = await BatchCommand.opened(
-            self._folder(file, trial, target),
-            settings.command,
-            wanted.ids,
+        workspaces = None if workspace is None else InvocationWorkspaces(of_file, workspace, self.workspaces)
+        job = BatchJob(
+            folder=folder,
+            ids=tests.ids,
+            known=tests.known,
+            settings=settings.command,
             runner=self._needed_runner(),
-            known=wanted.known,
-            tests=Told(told, len(wanted.ids)),
-            files=wanted.files,
+            tests=TestsFile(folder / FILE, len(tests.ids)),
+            files=tests.files,
             environ=environ,
-            room=room,
-            tell=self._teller(target, settings),
+            workspaces=workspaces,
+            notice=self._teller(target, settings),
         )
+        batch = await BatchCommand.opened(job)
         self.stack.push_async_callback(self._close, batch, file, trial, target)
         await batch.start()
-        again = self._asking(file, trial, target).left if self.prepared.options.rerun == "missing" else None
-        return BatchAnswerer(batch, len(wanted.ids), rerun_for=again, workspaces=room)
+        rerun_for = scope.unfinished if self.prepared.options.rerun == "missing" else None
+        return BatchTarget(batch, len(tests.ids), rerun_for=rerun_for, workspaces=workspaces)
 
-    async def _replayed(self, file: int, target: Target, settings: ReplaySettings) -> BatchAnswerer:
+    async def _replayed(self, file: int, target: Target, settings: ReplaySettings) -> BatchTarget:
         """Every trial gets the same answer: there is but one."""
-        wanted = await self._asked(file, 0, target)
-        folder = self._folder(file, 0, target)
-        batch = await BatchCommand.replayed(settings.path, folder, wanted.ids, known=wanted.known)
+        tests = await asyncio.to_thread(self._scope(file, 0, target).tests)
+        job = BatchJob(folder=self._folder(file, 0, target), ids=tests.ids, known=tests.known)
+        batch = await BatchCommand.replayed(settings.path, job)
         self.stack.push_async_callback(self._close, batch, file, 0, target)
-        return BatchAnswerer(batch, len(wanted.ids), ran=False)
+        return BatchTarget(batch, len(tests.ids), ran=False)
 
-    async def _asked(self, file: int, trial: int, target: Target, told: Path | None = None) -> Asked:
-        return await asyncio.to_thread(self._asking(file, trial, target).asked, told)
-
-    def _asking(self, file: int, trial: int, target: Target) -> Asking:
-        return Asking(self.run_folder, file, target.name, trial, self.prepared.files[file].others)
+    def _scope(self, file: int, trial: int, target: Target) -> BatchScope:
+        return BatchScope(self.run_folder, file, target.name, trial, self.prepared.files[file].others)
 
     async def _close(self, batch: BatchCommand, file: int, trial: int, target: Target) -> None:
         await batch.close()
         dataset, folder = self.prepared.files[file].dataset, self._folder(file, trial, target)
         write_report(folder, batch.report(), dataset=dataset, target=target.name, trial=trial)
 
-    def _recorded(self, file: int, target: Target) -> RecordedAnswerer:
+    def _recorded(self, file: int, target: Target) -> RecordedTarget:
         reader = open_recorded(regraded_folder(self.prepared.options))
         self.stack.callback(reader.close)
         dataset = self.prepared.files[file].dataset
-        return RecordedAnswerer(reader, dataset, target.name)
+        return RecordedTarget(reader, dataset, target.name)
 
     def _cached(
-        self, file: int, target: Target, answerer: Answerer, files: Mapping[str, Json], told: tuple[str, ...] = ()
-    ) -> Answerer:
+        self, file: int, target: Target, live: LiveTarget, files: Mapping[str, Json], told: tuple[str, ...] = ()
+    ) -> LiveTarget:
         """With the answers of earlier runs, if that is wanted. ``files``: those that make the target another one if they change;
         ``told``: what it is told of a test besides the prompt and the input."""
         options, of_file = self.prepared.options, self.prepared.files[file]
         if not (of_file.cache if options.cache is None else options.cache):
-            return answerer
+            return live
         named = options.cache_dir or of_file.cache_path
-        cache = AnswerCache(Path(options.data_dir) / FOLDER if named is None else Path(named))
+        cache = AnswerCache(Path(options.data_dir) / CACHE_FOLDER if named is None else Path(named))
         who: Json = {"target": target.name, "is": identity(target), "files": dict(files)}
-        return CachedAnswerer(answerer, cache, {**who, "values": self._values_of(target)}, told)
+        return CachedTarget(live, cache, {**who, "values": self._values_of(target)}, told)
 
     def _values_of(self, target: Target) -> dict[str, Json]:
         """A target's settings as they are here, without its key."""
@@ -205,7 +202,7 @@ class Openings:
                     values[name] = interpolation.value(value, target.at(name))
         return values
 
-    async def _agent(self, settings: ModelSettings) -> AgentAnswerer:
+    async def _agent(self, settings: ModelSettings) -> AgentTarget:
         options = settings.options
         names = tuple(options.toolsets or ()) if isinstance(settings, AgentSettings) else ()
         offer = await self.stack.enter_async_context(ToolOffer.opened(await mcp_record(options.mcp_config)))
@@ -213,7 +210,7 @@ class Openings:
         backend: SandboxBackend = NeverCalled()
         if any(tool.changes_world for tool in tools):
             backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False))
-        return AgentAnswerer(options, tools, model=self._model(settings), backend=backend, mark=self.mark)
+        return AgentTarget(options, tools, model=self._model(settings), backend=backend, mark=self.mark)
 
     def _model(self, settings: ModelSettings) -> ChatModel:
         key = None if settings.api_key is None else settings.api_key.get_secret_value()

@@ -1,17 +1,17 @@
-"""Trials of a test, one after another where a later one may prove needless.
+"""In which order tests of a session are executed: samples of a test that may prove needless, and tests that depend on others.
 
-With pass_at_k no trial begins after one has passed, and with a cost limit none once those before have cost it. Such a trial ends at once,
-as discarded with its reason: it is in the engine's ledger, and no part of the test's result. A trial waits only for earlier ones that are
-being performed at this moment. One that broke, and is tried again later, is not waited for: then a trial more than needed may be made.
+With pass_at_k no sample begins after one has passed, and with a cost limit none once those before have cost it. Such a sample ends at
+once, as discarded with its reason: it is in the engine's ledger, and no part of the test's result. A sample waits only for earlier ones
+that are being executed at this moment. One that broke, and is tried again later, is not waited for: then a sample more than needed may be
+made.
 
-Tests that depend on others: none begins before those have ended, and what became of them may end it unperformed.
-
-A dependency has failed where it has no score because of an error: its target's, a grader's, or that of what it depends on itself; or where
-it was left out as invalid. A low score is none. ``on_dependency_failure`` then says what becomes of the test: ``skip``, ``fail``, ``run``.
+A test that depends on others does not begin before those have ended. A dependency has failed where it has no score because of an error:
+its target's, a grader's, or that of what it depends on itself; or where it was left out as invalid. A low score is none.
+``on_dependency_failure`` then says what is done with the test: ``skip``, ``fail``, ``run``.
 
 A test that waits takes no slot of the engine's: it is held, and freed by the last end that it waits for. So nothing can wait for a slot
-that somebody holds who waits for it, however few there are. Each target has its own answers to wait for. Of a test with several trials all
-have ended first, and it has failed if together they come to an error.
+that somebody holds who waits for it, however few there are. Each target has its own answers to wait for. Of a test with several samples
+all have ended first, and it has failed if together they come to an error.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class Dependencies:
         return not _BROKEN.isdisjoint(statuses)
 
 
-def unperformed(item: TestItem, failed: tuple[str, ...]) -> Outcome | None:
+def ended_by_dependencies(item: TestItem, failed: tuple[str, ...]) -> Outcome | None:
     """The end of a test some of whose dependencies have ``failed``; None if it is to be performed."""
     policy = item.written.get("on_dependency_failure", SKIP)
     if not failed or policy == RUN:

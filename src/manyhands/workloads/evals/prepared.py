@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from manyhands.io.findings import Findings, told
 from manyhands.io.search_paths import Surroundings
 from manyhands.workloads.evals.evalfile.finding import find_evals
 from manyhands.workloads.evals.evalfile.grader_lists import JudgeNeed
-from manyhands.workloads.evals.evalfile.kept_tests import KeptTests
 from manyhands.workloads.evals.evalfile.loading import load_evals
 from manyhands.workloads.evals.evalfile.patterns import id_filter, told_apart
 from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
@@ -43,66 +42,52 @@ DRY = "dry-run"
 
 @dataclass(frozen=True, slots=True)
 class FileTargets:
-    """An eval file of a run. ``targets``: those that answer its tests; ``judges``: those that its targets, or the settings, name for
-    judging, by name; ``others``: ids of its tests that are not in the run, where a target answers all at once; ``cache``: whether it asks
-    for answers of earlier runs, and ``cache_path``: where it says they are; ``threshold``: the pass limit that it asks for; ``in_turn``:
-    how many trials of one test go one after another at most (1: none do); ``usual``: the names of those that answer tests which name no
-    targets; ``depends``: whether tests depend on others."""
+    """An eval file of a run, and the targets that its tests are evaluated with."""
 
     path: str
     dataset: str
+    """What results call the file."""
     targets: tuple[Target, ...]
+    """Those that answer its tests."""
     judges: tuple[Target, ...]
+    """Those that its targets, or the settings, name for judging."""
     workers: int | None
+    """The maximum concurrency that the file asks for."""
     tests: int
+    """How many tests of the file are in the run."""
     others: tuple[str, ...] = ()
+    """Ids of its tests that are not in the run, where a target answers all at once."""
     cache: bool = False
+    """Whether it asks for answers of earlier runs."""
     cache_path: str | None = None
+    """Where it says that they are."""
     threshold: float | None = None
+    """The score that passes, if the file has one of its own."""
     fail_on_error: bool = False
+    """Whether the first test whose target fails ends the run."""
     in_turn: int = 1
+    """How many samples of one test go one after another at most; 1: none do."""
     usual: tuple[str, ...] = ()
+    """The names of the targets that answer tests which name none."""
     depends: bool = False
+    """Whether tests depend on others."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "dataset": self.dataset,
-            "targets": [target.to_json() for target in self.targets],
-            "judges": [judge.to_json() for judge in self.judges],
-            "workers": self.workers,
-            "tests": self.tests,
-            "others": list(self.others),
-            "cache": self.cache,
-            "cache_path": self.cache_path,
-            "threshold": self.threshold,
-            "fail_on_error": self.fail_on_error,
-            "in_turn": self.in_turn,
-            "usual": list(self.usual),
-            **({"depends": True} if self.depends else {}),
-        }
+    def to_json(self) -> dict[str, Json]:
+        """As a JSON object, without secrets; ``from_json`` takes it back."""
+        value: dict[str, Json] = {each.name: getattr(self, each.name) for each in fields(self)}
+        value |= {name: [target.to_json() for target in value[name]] for name in ("targets", "judges")}
+        value |= {name: list(value[name]) for name in ("others", "usual")}
+        if not self.depends:
+            del value["depends"]
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FileTargets:
-        targets = tuple(Target.from_json(each) for each in value["targets"])
-        judges = tuple(Target.from_json(each) for each in value["judges"])
-        others, cache = tuple(value.get("others", ())), value.get("cache", False)
-        return cls(
-            value["path"],
-            value["dataset"],
-            targets,
-            judges,
-            value["workers"],
-            value["tests"],
-            others,
-            cache,
-            value.get("cache_path"),
-            value.get("threshold"),
-            value.get("fail_on_error", False),
-            value.get("in_turn", 1),
-            tuple(value.get("usual", ())),
-            value.get("depends", False),
-        )
+        """What ``to_json`` gave, also in an earlier version, which had fewer fields."""
+        given = {each.name: value[each.name] for each in fields(cls) if each.name in value}
+        given |= {name: tuple(map(Target.from_json, value[name])) for name in ("targets", "judges")}
+        given |= {name: tuple(value.get(name, ())) for name in ("others", "usual")}
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +188,7 @@ def chosen(file: EvalFile, options: EvalSpec) -> EvalFile:
         return file
     fits = id_filter(options.test_id or ())
     tests = (test for test in file.tests if fits(test.id) and _is_tagged(test, options))
-    return replace(file, tests=KeptTests(replace(test, targets=None) if everywhere else test for test in tests))
+    return replace(file, tests=tuple(replace(test, targets=None) if everywhere else test for test in tests))
 
 
 def _is_tagged(test: Test, options: EvalSpec) -> bool:
@@ -258,7 +243,7 @@ class _Choosing:
             if self._options.regrade is None:
                 tell_of_batches(file, choice, self.findings)
         if choice.changes(survey):
-            tests = KeptTests(choice.settled(test) for test in file.tests if choice.of(test.targets))
+            tests = tuple(choice.settled(test) for test in file.tests if choice.of(test.targets))
             file = replace(file, tests=tests)
         targets = _file_targets(file, survey, choice, judges, self._options)
         if len(self.findings.problems) == before:

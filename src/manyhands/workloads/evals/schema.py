@@ -11,9 +11,8 @@ from manyhands.graders.config import grader_types
 from manyhands.graders.registry import load_kind
 from manyhands.io.keys import Entry
 from manyhands.io.locations import Place
-from manyhands.workloads.evals.evalfile.keys import REFERENCE, Block, EvalBlock, TestBlock, TurnBlock
+from manyhands.workloads.evals.evalfile.keys import ASIDE, REFERENCE, Block, EvalBlock, TestBlock, TurnBlock
 from manyhands.workloads.evals.evalfile.messages import ROLES
-from manyhands.workloads.evals.evalfile.spelling import OWN
 from manyhands.workloads.evals.targets.keys import HealthcheckBlock
 from manyhands.workloads.evals.targets.kinds import ALIASES, KINDS
 
@@ -56,7 +55,7 @@ def targets_schema() -> Schema:
         "title": "Targets file",
         "type": "object",
         "properties": {"$schema": {"type": "string"}, "targets": targets, "providers": targets},
-        "patternProperties": {f"^{OWN}": {}},
+        "patternProperties": {f"^{ASIDE}": {}},
         "additionalProperties": False,
         "$defs": definitions,
     }
@@ -147,7 +146,7 @@ def _within(block: type[Entry]) -> Iterable[type[Entry]]:
 def _respell(schema: Schema, block: type[Entry]) -> None:
     """Let the keys of a class be written in all ways that are understood."""
     properties: Schema = schema["properties"]
-    patterns: Schema = schema.setdefault("patternProperties", {f"^{OWN}": {}} if issubclass(block, Block) else {})
+    patterns: Schema = schema.setdefault("patternProperties", {f"^{ASIDE}": {}} if issubclass(block, Block) else {})
     for word, key in block.spellings.items():
         if key in properties:
             properties[word] = {**properties[key], **({"deprecated": True} if word in block.obsolete else {})}

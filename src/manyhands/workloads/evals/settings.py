@@ -1,8 +1,6 @@
-"""The settings of an evaluation run.
+"""The settings of an evaluation run, and what names of files say of the format that results are written in.
 
-Names follow the harness that this workload is compatible with where it has one.
-
-What names of files say of the format that results are written in.
+Names are those of AgentV's options where it has one.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator
 
-from manyhands.agents.options import LIMITS, OUTPUT, RESUME, SPEED, RunOptions, check_run_name
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
     Flag,
@@ -30,6 +27,7 @@ from manyhands.core.settings import (
 )
 from manyhands.graders.protocol import PASS_LIMIT
 from manyhands.runs.folders import is_made
+from manyhands.runs.options import LIMITS, OUTPUT, RESUME, SPEED, RunOptions, check_run_name
 from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns
 
 TESTS = "Tests"

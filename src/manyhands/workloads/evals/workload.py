@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 from manyhands.agents.descriptions import describe_step
+from manyhands.core.errors import ItemError
 from manyhands.core.outcomes import Outcome
-from manyhands.engine.contract import Context, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload
 from manyhands.engine.journal.reader import JournalReader, run_id_of
 from manyhands.io.dotenv_files import additions
 from manyhands.io.search_paths import Surroundings
 from manyhands.processes.commands import CommandRunner
-from manyhands.processes.script_pool import Scripts
+from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
 from manyhands.workloads.evals.control import RunControl, slots
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.evalfile.grader_lists import judge_needs
 from manyhands.workloads.evals.evalfile.tests import EvalFile
-from manyhands.workloads.evals.executing import Performing
+from manyhands.workloads.evals.executing import SessionExecutor
 from manyhands.workloads.evals.grading.conversation import written_graders
 from manyhands.workloads.evals.grading.test_grader import GradingSettings, TestGrader
 from manyhands.workloads.evals.items import plan_tests
 from manyhands.workloads.evals.opening import Openings, workspace_tools
 from manyhands.workloads.evals.prepared import PreparedEval, chosen_names, load
-from manyhands.workloads.evals.results.process import ResultsProcess, closed_on_error
 from manyhands.workloads.evals.results.workspaces import finish_workspaces
-from manyhands.workloads.evals.results.writing import counting_of, write_results
+from manyhands.workloads.evals.results.writing import write_results
 from manyhands.workloads.evals.settings import GRADER_SECONDS
 from manyhands.workloads.evals.targets.checks import check_usable
 from manyhands.workloads.evals.targets.definitions import Target
 
 
-class EvalsWorkload:
+class EvalsWorkload(Workload):
     """Tests become scores. ``spec`` is what ``PreparedEval.to_json`` gives."""
 
     name = "evals"
@@ -45,11 +45,11 @@ class EvalsWorkload:
         self.spec = spec
         self._folder = run_folder
         self._prepared = PreparedEval.from_json(spec, run_folder.parent)
+        self._depends = any(file.depends for file in self._prepared.files)
         self._loaded: tuple[EvalFile, ...] | None = None
         self._checked = False
         self._test_files: set[str] = set()
-        self._performing: Performing | None = None
-        self._results: ResultsProcess | None = None
+        self._executor: SessionExecutor | None = None
         self.edits: tuple[Edits, ...] = ()
         """What is different in the eval files since the run was made."""
         self.tell: Callable[[str], None] = _say_nothing
@@ -61,8 +61,8 @@ class EvalsWorkload:
 
     @property
     def settling(self) -> int:
-        """See ``Performing``."""
-        return 0 if self._performing is None else self._performing.settling
+        """See ``SessionExecutor``."""
+        return 0 if self._executor is None else self._executor.settling
 
     def have(self, files: tuple[EvalFile, ...]) -> None:
         """Take what was read already for planning. Its targets were looked after."""
@@ -88,20 +88,23 @@ class EvalsWorkload:
             keep_workspaces=options.keep_workspaces,
             remove_workspaces=options.cleanup_workspaces,
             on_divergence=options.on_divergence,
-            tries=lambda item, failure: self._opened.control.tries(item, failure),
-            stops=lambda item, outcome: self._opened.control.stops(item, outcome),
-            counts_failures=any(file.fail_on_error for file in self._prepared.files),
-            **self._waiting(),
         )
 
-    def _waiting(self) -> dict[str, Any]:
-        """How tests wait for others, if any do."""
-        if not any(file.depends for file in self._prepared.files):
-            return {}
-        return {
-            "holds": lambda item: self._opened.control.dependencies.holds(item),
-            "freed": lambda: self._opened.control.dependencies.freed(),
-        }
+    @property
+    def counts_failures(self) -> bool:
+        return any(file.fail_on_error for file in self._prepared.files)
+
+    def max_attempts(self, item: Item, failure: ItemError) -> int | None:
+        return self._opened.control.tries(item, failure)
+
+    def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
+        return self._opened.control.stops(item, outcome)
+
+    def must_wait(self, item: Item) -> bool:
+        return self._depends and self._opened.control.dependencies.holds(item)
+
+    def freed(self) -> Sequence[int]:
+        return self._opened.control.dependencies.freed() if self._depends else ()
 
     def input_identity(self) -> str | None:
         return "imported"  # tests count as they were when the run was made
@@ -116,14 +119,8 @@ class EvalsWorkload:
                 self._test_files.add(item.payload["test"]["place"]["file"])
             yield item
 
-    def secrets(self) -> dict[str, str]:
-        return {}
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        return
-
     @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         options = self._prepared.options
         async with AsyncExitStack() as stack:
             mark = process_mark(run_id_of(self._folder))
@@ -144,35 +141,28 @@ class EvalsWorkload:
             environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
             settings = GradingSettings(self._prepared.limits, folders, seconds, environments)
             grader = TestGrader(settings, scripts)
-            self._performing = Performing(self._prepared, self._folder, openings, grader, control)
+            self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, control)
             if not replay:
                 await self._check_targets()
-                self._results = ResultsProcess.where_it_pays(self._folder, counting_of(self._prepared))
-            with closed_on_error(self._results):
-                yield
+            yield
             if not replay:
                 await finish_workspaces(self._folder, tools.templates, options)
-            self._performing = None
+            self._executor = None
 
-    def perform(self, context: Context) -> Coroutine[Any, Any, Outcome]:
-        return self._opened.perform(context)
+    def run(self, context: Context) -> Coroutine[Any, Any, Outcome]:
+        return self._opened.run(context)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
 
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        return None  # results are written from the journal, in the order of the tests
-
     def export(self, reader: RunReader) -> None:
-        process, self._results = self._results, None
-        figures = None if process is None else process.figures()
-        write_results(reader, self._prepared, self._folder, figures, self.edits)
+        write_results(reader, self._prepared, self._folder, self.edits)
 
     @property
-    def _opened(self) -> Performing:
-        if self._performing is None:
+    def _opened(self) -> SessionExecutor:
+        if self._executor is None:
             raise RuntimeError("nothing is being performed")
-        return self._performing
+        return self._executor
 
     def _say(self, text: str) -> None:
         self.tell(text)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.jsonio import exact_line
 from manyhands.core.redaction import Redactor
 from manyhands.io.files import make_private
 from manyhands.processes.children import to_the_end
@@ -27,62 +26,59 @@ from manyhands.workloads.evals.batch.invocation import (
     STDERR,
     STDOUT,
     Invocation,
-    Performance,
+    InvocationRun,
     Request,
     State,
-    asked_ids,
+    TestLines,
+    only_ids,
+    requested_ids,
 )
 from manyhands.workloads.evals.batch.output import OutputFile
 from manyhands.workloads.evals.batch.records import RecordIndex
 from manyhands.workloads.evals.batch.reports import BatchReport, Fault, FaultKind
+from manyhands.workloads.evals.batch.workspaces import InvocationWorkspaces
 from manyhands.workloads.evals.targets.answers import Answer, read_record, shown
 from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
 
 _FOLDER = "invocation_"
 
 
-class Room(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """A batch command and what it is to answer."""
+
+    folder: Path
+    """Of the command in the run folder; what its invocations write goes below it."""
+    ids: Sequence[str]
+    """The tests to be answered."""
+    known: Collection[str] = ()
+    """Further ids of the eval file, whose records are no surprise."""
+    settings: CommandSettings | None = None
+    """The command; None where there is only its output."""
+    runner: CommandRunner | None = None
+    """Starts the command; None where nothing may be started."""
+    tests: TestLines = only_ids
+    """What the command is told about tests."""
+    files: Collection[Path] = ()
+    """All input files of the tests."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Whose secrets are kept out of what is stored."""
+    clock: Clock = field(default_factory=SystemClock)
+    workspaces: InvocationWorkspaces | None = None
     """Where invocations work, if not in the folder that the command's settings say."""
-
-    async def make(self, folder: Path) -> Path:
-        """A workspace in an invocation's folder."""
-        ...
-
-    async def look(self, folder: Path) -> None:
-        """The invocation has ended."""
-        ...
+    notice: Callable[[str], None] | None = None
+    """Called with every command that is run."""
 
 
 class BatchCommand:
     """A batch command and its output, for all tests of a target in an eval file. Made by ``opened`` or ``replayed``; must be closed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        ids: Sequence[str],
-        *,
-        settings: CommandSettings | None = None,
-        runner: CommandRunner | None = None,
-        known: Collection[str] = (),
-        tests: Callable[[Collection[str]], Iterable[bytes]] | None = None,
-        files: Collection[Path] = (),
-        environ: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
-        room: Room | None = None,
-        tell: Callable[[str], None] | None = None,
-    ) -> None:
-        self._folder = folder
-        self._places = dict(zip(dict.fromkeys(ids), count()))
-        self._ids = tuple(self._places)
-        self._settings = settings
-        self._runner = runner
-        self._known = frozenset(known)
-        self._tests = tests or _only_ids
-        self._files = files
-        self._redactor = Redactor.of(environ or {})
-        self._clock = clock or SystemClock()
-        self._room = room
-        self._told = tell
+    def __init__(self, job: BatchJob) -> None:
+        self._job = job
+        self._numbers = dict(zip(dict.fromkeys(job.ids), count()))
+        self._ids = tuple(self._numbers)
+        self._known = frozenset(job.known)
+        self._redactor = Redactor.of(job.environ)
         self._invocations: list[Invocation] = []
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -90,41 +86,9 @@ class BatchCommand:
         self._last_number = 0
 
     @classmethod
-    async def opened(
-        cls,
-        folder: Path,
-        settings: CommandSettings,
-        ids: Sequence[str],
-        *,
-        runner: CommandRunner | None,
-        known: Collection[str] = (),
-        tests: Callable[[Collection[str]], Iterable[bytes]] | None = None,
-        files: Collection[Path] = (),
-        environ: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
-        room: Room | None = None,
-        tell: Callable[[str], None] | None = None,
-    ) -> BatchCommand:
-        """``folder``: of this command in the run folder; what earlier invocations left there is read again, and nothing is started.
-
-        ``ids``: the tests to be answered; ``runner``: starts it, None where nothing may be started; ``known``: further ids of the eval
-        file, whose records are no surprise; ``tests``: what the command is told about tests (see ``Request``); ``files``: all
-        their input files; ``environ``: whose secrets are kept out of what is stored; ``room``: where it works;
-        ``tell``: is told of every command that is run. Raises StorageError.
-        """
-        batch = cls(
-            folder,
-            ids,
-            settings=settings,
-            runner=runner,
-            known=known,
-            tests=tests,
-            files=files,
-            environ=environ,
-            clock=clock,
-            room=room,
-            tell=tell,
-        )
+    async def opened(cls, job: BatchJob) -> BatchCommand:
+        """What earlier invocations left in the job's folder is read again, and nothing is started. Raises StorageError."""
+        batch = cls(job)
         try:
             await batch._read_kept()
         except BaseException:
@@ -133,20 +97,18 @@ class BatchCommand:
         return batch
 
     @classmethod
-    async def replayed(
-        cls, file: Path, folder: Path, ids: Sequence[str], *, known: Collection[str] = ()
-    ) -> BatchCommand:
-        """An output that exists already, as if a command had just written it. ``folder``: made if the file has to be turned into lines,
-        which then go there. Raises UserError if it can't be read."""
+    async def replayed(cls, file: Path, job: BatchJob) -> BatchCommand:
+        """An output that exists already, as if a command had just written it. If it has to be turned into lines these go to the job's
+        folder. Raises UserError if it can't be read."""
         if not file.is_file():
             raise UserError(f"{file}: there is no such output file to replay")
-        batch = cls(folder, ids, known=known)
-        await asyncio.to_thread(_make_folder, folder)
-        output = OutputFile(file, folder / RECORDS)
-        invocation = Invocation(file.parent, output, batch._index(range(len(ids))), State("", 0.0, ended=True))
+        batch = cls(job)
+        await asyncio.to_thread(_make_folder, job.folder)
+        output = OutputFile(file, job.folder / RECORDS)
+        invocation = Invocation(file.parent, output, batch._index(range(len(batch._ids))), State("", 0.0, ended=True))
         batch._invocations.append(invocation)
         try:
-            await invocation.read_to_the_end(batch._tell)
+            await invocation.read_to_the_end(batch._notify)
             if output.problem is not None and "can't be read" in output.problem:
                 raise UserError(f"{file}: {output.problem}")
         except BaseException:
@@ -162,10 +124,10 @@ class BatchCommand:
     @property
     def missing(self) -> list[str]:
         """The tests that have no usable record now, in their order."""
-        places: Iterable[int] = range(len(self._ids))
+        numbers: Iterable[int] = range(len(self._ids))
         for invocation in reversed(self._invocations):
-            places = invocation.index.unanswered(places)
-        return [self._ids[place] for place in places]
+            numbers = invocation.index.unanswered(numbers)
+        return [self._ids[number] for number in numbers]
 
     async def start(self) -> bool:
         """Invoke the command for the tests that it was not asked for yet, or was cut off before it answered. Returns whether that was
@@ -173,10 +135,10 @@ class BatchCommand:
         async with self._turn:
             if self.running:
                 return False
-            places = [place for place in range(len(self._ids)) if self._open(place)]
-            if places:
-                await self._invoke(places)
-            return bool(places)
+            numbers = [number for number in range(len(self._ids)) if self._open(number)]
+            if numbers:
+                await self._invoke(numbers)
+            return bool(numbers)
 
     async def rerun(self, ids: Iterable[str]) -> None:
         """Invoke the command again, for these tests only; their answers are then those of this invocation. What it writes about other
@@ -184,9 +146,9 @@ class BatchCommand:
         async with self._turn:
             if self.running:
                 raise ValueError("the command runs: it can't be invoked again now")
-            places = [self._place(test_id) for test_id in dict.fromkeys(ids)]
-            if places:
-                await self._invoke(places)
+            numbers = [self._number(test_id) for test_id in dict.fromkeys(ids)]
+            if numbers:
+                await self._invoke(numbers)
 
     async def answer(self, test_id: str) -> Answer | Fault:
         """A test's answer, or why there is none, as soon as that is known.
@@ -194,20 +156,20 @@ class BatchCommand:
         Raises ValueError for an id that is none of its tests', or if the command was not started; StorageError if its files can't be
         written.
         """
-        place = self._place(test_id)
+        number = self._number(test_id)
         while True:
-            found = self._settled(place)
+            found = self._settled(number)
             if found is not None:
                 return found
             if not self.running:
                 self._raise_failure()
                 raise ValueError(f"test {shown(test_id)}: the batch command was not started")
-            await asyncio.shield(self._waiting.setdefault(place, asyncio.get_running_loop().create_future()))
+            await asyncio.shield(self._waiting.setdefault(number, asyncio.get_running_loop().create_future()))
 
     def invocation_folder(self, test_id: str) -> Path | None:
         """The folder of the invocation that a test's answer is of; None if it has none yet."""
-        place = self._place(test_id)
-        answering = (each for each in reversed(self._invocations) if not each.index.unanswered([place]))
+        number = self._number(test_id)
+        answering = (each for each in reversed(self._invocations) if not each.index.unanswered([number]))
         return next((each.folder for each in answering), None)
 
     async def wait(self) -> BatchReport:
@@ -226,7 +188,7 @@ class BatchCommand:
         """How it went, so far."""
         last = self._invocations[-1] if self._invocations else None
         state = State("", 0.0) if last is None else last.state
-        kept = last is not None and self._settings is not None
+        kept = last is not None and self._job.settings is not None
         return BatchReport(
             invocations=len(self._invocations),
             command=state.command,
@@ -253,35 +215,35 @@ class BatchCommand:
 
     # --- What is there
 
-    def _settled(self, place: int) -> Answer | Fault | None:
+    def _settled(self, number: int) -> Answer | Fault | None:
         """The answer by the latest invocation that was asked for the test; of one that was cut off only what it had written."""
         for invocation in reversed(self._invocations):
-            if not invocation.index.asks(place):
+            if not invocation.index.requests(number):
                 continue
-            found = self._found(invocation, place)
+            found = self._found(invocation, number)
             if found is not None or invocation.running:
                 return found
         return None
 
-    def _found(self, invocation: Invocation, place: int) -> Answer | Fault | None:
-        test_id = self._ids[place]
-        conflict = invocation.index.conflicts.get(place)
+    def _found(self, invocation: Invocation, number: int) -> Answer | Fault | None:
+        test_id = self._ids[number]
+        conflict = invocation.index.conflicts.get(number)
         if conflict is not None:
             first, second = conflict
             where = f"{invocation.output.unit}s {first} and {second}"
             message = f"two different records for test {shown(test_id)} ({where})"
             return Fault(test_id, FaultKind.CONTRADICTION, message)
-        record = invocation.record(place)
+        record = invocation.record(number)
         if record is not None:
-            invocation.index.give(place)
+            invocation.index.use(number)
             return read_record(record)
-        return self._fault(invocation, place) if invocation.state.ended and not invocation.running else None
+        return self._fault(invocation, number) if invocation.state.ended and not invocation.running else None
 
-    def _fault(self, invocation: Invocation, place: int) -> Fault:
-        test_id, state = self._ids[place], invocation.state
+    def _fault(self, invocation: Invocation, number: int) -> Fault:
+        test_id, state = self._ids[number], invocation.state
         without = f"no record for test {shown(test_id)}"
-        unit, broken = invocation.output.unit, invocation.index.broken.get(place)
-        if invocation.index.entry(place) is not None:
+        unit, broken = invocation.output.unit, invocation.index.broken.get(number)
+        if invocation.index.entry(number) is not None:
             return Fault(test_id, FaultKind.UNREADABLE, f"{without}: it is not in the output any more")
         if broken is not None:
             message = f"{without}: {unit} {broken.line}, which seems to be it, {broken.problem}"
@@ -290,10 +252,10 @@ class BatchCommand:
             kind = FaultKind.TIMEOUT if state.timed_out else FaultKind.COMMAND_FAILED
             kind = kind if state.failure is not None else FaultKind.NO_OUTPUT
             return Fault(test_id, kind, f"{without}: {invocation.failure}")
-        return Fault(test_id, FaultKind.MISSING, without + self._excuse(invocation, place))
+        return Fault(test_id, FaultKind.MISSING, without + self._excuse(invocation, number))
 
-    def _excuse(self, invocation: Invocation, place: int) -> str:
-        hint = invocation.hints(self._ids).get(place)
+    def _excuse(self, invocation: Invocation, number: int) -> str:
+        hint = invocation.hints(self._ids).get(number)
         if hint is not None:
             return f" (there is one with the unknown id {shown(hint)})"
         bad = invocation.index.bad
@@ -302,20 +264,20 @@ class BatchCommand:
         first, unit = bad.named[0], invocation.output.unit
         return f" ({unit} {first.line} {first.problem})" if bad.count == 1 else f" ({bad.count} {unit}s hold no record)"
 
-    def _open(self, place: int) -> bool:
+    def _open(self, number: int) -> bool:
         """Whether nothing is known about a test, and nothing that has ended was asked for it."""
-        asked = [each for each in self._invocations if each.index.asks(place)]
-        return not any(each.state.ended or each.index.entry(place) is not None for each in asked)
+        asked = [each for each in self._invocations if each.index.requests(number)]
+        return not any(each.state.ended or each.index.entry(number) is not None for each in asked)
 
     def _retracted(self) -> dict[str, str]:
         """What counts against tests by the latest invocation that was asked for them."""
         reasons: dict[int, str] = {}
         for invocation in self._invocations:
-            reasons = {place: why for place, why in reasons.items() if not invocation.index.asks(place)}
+            reasons = {number: why for number, why in reasons.items() if not invocation.index.requests(number)}
             kept = invocation.state.retracted
-            reasons |= {self._places[test_id]: why for test_id, why in kept.items() if test_id in self._places}
+            reasons |= {self._numbers[test_id]: why for test_id, why in kept.items() if test_id in self._numbers}
             reasons |= invocation.index.retracted
-        return {self._ids[place]: why for place, why in sorted(reasons.items())}
+        return {self._ids[number]: why for number, why in sorted(reasons.items())}
 
     def _notices(self) -> Iterable[str]:
         for number, invocation in enumerate(self._invocations, 1):
@@ -333,64 +295,64 @@ class BatchCommand:
 
     # --- What is done
 
-    async def _invoke(self, places: Sequence[int]) -> None:
-        settings, runner = self._settings, self._runner
+    async def _invoke(self, numbers: Sequence[int]) -> None:
+        job, settings, runner = self._job, self._job.settings, self._job.runner
         if settings is None or runner is None:
             raise ValueError("nothing may be started here")
         number = self._last_number + 1
-        folder = self._folder / f"{_FOLDER}{number}"
-        request = Request([self._ids[place] for place in places], self._tests, self._files, attempt=number - 1)
+        folder = job.folder / f"{_FOLDER}{number}"
+        request = Request([self._ids[each] for each in numbers], job.tests, job.files, attempt=number - 1)
         await asyncio.to_thread(_make_folder, folder)
-        workspace = None if self._room is None else await self._room.make(folder)
+        workspace = None if job.workspaces is None else await job.workspaces.make(folder)
         settings = settings.within(workspace)
         values = await asyncio.to_thread(request.values, settings, folder, workspace)
-        state = State(self._redactor.text(settings.template.shown(values)), self._clock.now(), settings.seconds)
-        if self._told is not None:
-            self._told(state.command)
+        state = State(self._redactor.text(values.shown(settings.template)), job.clock.now(), settings.seconds)
+        if job.notice is not None:
+            job.notice(state.command)
         await asyncio.to_thread(state.written, folder)
-        invocation = Invocation(folder, _output_in(folder), self._index(places), state)
+        invocation = Invocation(folder, _output_in(folder), self._index(numbers), state)
         invocation.running = True
         self._last_number = number
         self._invocations.append(invocation)
-        performance = Performance(invocation, settings, runner, self._redactor, self._ids)
-        self._task = asyncio.create_task(self._perform(invocation, performance, values))
+        run = InvocationRun(invocation, settings, runner, self._redactor, self._ids)
+        self._task = asyncio.create_task(self._run(invocation, run, values))
 
-    async def _perform(self, invocation: Invocation, performance: Performance, values: Values) -> None:
+    async def _run(self, invocation: Invocation, run: InvocationRun, values: Values) -> None:
         try:
-            await performance.run(values, self._tell)
-            if self._room is not None:
-                await self._room.look(invocation.folder)
+            await run.run(values, self._notify)
+            if self._job.workspaces is not None:
+                await self._job.workspaces.look(invocation.folder)
         finally:
             invocation.running = False
-            self._tell(list(self._waiting))
+            self._notify(list(self._waiting))
 
     async def _read_kept(self) -> None:
-        for number, folder in await asyncio.to_thread(_kept_folders, self._folder):
+        for number, folder in await asyncio.to_thread(_kept_folders, self._job.folder):
             self._last_number = number
-            ids = await asyncio.to_thread(lambda folder=folder: list(asked_ids(folder)))  # type: ignore[misc]
-            asked = [self._places[test_id] for test_id in ids if test_id in self._places]
+            ids = await asyncio.to_thread(lambda folder=folder: list(requested_ids(folder)))  # type: ignore[misc]
+            requested = [self._numbers[test_id] for test_id in ids if test_id in self._numbers]
             state = await asyncio.to_thread(State.read, folder)
-            invocation = Invocation(folder, _output_in(folder), self._index(asked), state)
+            invocation = Invocation(folder, _output_in(folder), self._index(requested), state)
             self._invocations.append(invocation)
-            await invocation.read_to_the_end(self._tell)
+            await invocation.read_to_the_end(self._notify)
 
-    def _index(self, places: Iterable[int]) -> RecordIndex:
-        return RecordIndex(self._places, places, self._known)
+    def _index(self, requested: Iterable[int]) -> RecordIndex:
+        return RecordIndex(self._numbers, requested, self._known)
 
-    def _tell(self, places: Iterable[int]) -> None:
-        for place in places:
-            waiting = self._waiting.pop(place, None)
+    def _notify(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            waiting = self._waiting.pop(number, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
 
-    def _place(self, test_id: str) -> int:
-        place = self._places.get(test_id)
-        if place is None:
+    def _number(self, test_id: str) -> int:
+        number = self._numbers.get(test_id)
+        if number is None:
             raise ValueError(f"{shown(test_id)} is none of this command's tests")
-        return place
+        return number
 
     def _raise_failure(self) -> None:
-        """Raise what broke the last performance, if anything did but its cancellation."""
+        """Raise what broke the last invocation, if anything did but its cancellation."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             error = self._task.exception()
             if error is not None:
@@ -400,11 +362,7 @@ class BatchCommand:
         for invocation in self._invocations:
             invocation.running = False
             invocation.close()
-        self._tell(list(self._waiting))
-
-
-def _only_ids(ids: Collection[str]) -> Iterable[bytes]:
-    return (exact_line({"id": test_id})[:-1] for test_id in ids)
+        self._notify(list(self._waiting))
 
 
 def _output_in(folder: Path) -> OutputFile:

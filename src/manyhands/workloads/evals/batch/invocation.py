@@ -13,21 +13,20 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from manyhands.core.errors import ItemError, StorageError, UserError
-from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.core.jsonio import Json, dumps, exact_line, loads
 from manyhands.core.redaction import KNOWN, Redactor
 from manyhands.io.files import bytes_written_aside, mask_secrets
 from manyhands.processes.children import to_the_end
-from manyhands.processes.commands import CommandRunner, RunningCommand
-from manyhands.processes.exits import failure_of
-from manyhands.processes.output_file import KeptStream
+from manyhands.processes.commands import CommandRunner, RunningCommand, failure_of
+from manyhands.processes.output import KeptStream
 from manyhands.workloads.evals.batch.output import OutputFile, Progress
-from manyhands.workloads.evals.batch.records import NoRecord, RecordIndex, meaning_of, parse_known_line, parse_line
+from manyhands.workloads.evals.batch.records import NoRecord, RecordIndex, meaning_of, parse_line
 from manyhands.workloads.evals.targets.command import PROMPT
 from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
 
 STATE, OUTPUT, RECORDS, STDOUT, STDERR = "state.json", "output.jsonl", "records.jsonl", "stdout.txt", "stderr.txt"
 TEST_IDS, TESTS = "test_ids.txt", "tests.jsonl"
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+MIN_PAUSE, MAX_PAUSE = 0.02, 0.25
 """Seconds between looks at the output while it is written."""
 _SLOWER = 1.5
 _IN_MEMORY = 4096
@@ -37,20 +36,27 @@ Tell = Callable[[list[int]], None]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How an invocation went. ``ended``: its end is known, nobody cut it off; ``exit_code``: as shells count, None if it was stopped or
-    never started; ``problem``: why it could not be started; ``errors``: the end of what it said on standard error; ``retracted``:
-    tests whose answers were contradicted, and how."""
+    """How an invocation went."""
 
     command: str
+    """As it was run, without secrets."""
     began: float
+    """Seconds since 1970 UTC."""
     limit: float | None = None
+    """Its time limit in seconds."""
     ended: bool = False
+    """Its end is known; nobody cut it off."""
     exit_code: int | None = None
+    """As shells count; None if it was stopped or never started."""
     timed_out: bool = False
     seconds: float = 0.0
+    """How long it took."""
     problem: str | None = None
+    """Why it could not be started."""
     errors: str = ""
+    """The end of its standard error."""
     retracted: Mapping[str, str] = field(default_factory=dict)
+    """Tests whose answers were contradicted, and how."""
 
     @property
     def failure(self) -> str | None:
@@ -91,16 +97,13 @@ class Invocation:
         reasons = [reason for reason in (self.state.failure, self.output.problem) if reason is not None]
         return "; ".join(reasons) if self.state.ended and reasons else None
 
-    def record(self, place: int) -> dict[str, Json] | None:
+    def record(self, number: int) -> dict[str, Json] | None:
         """A test's record; None if there is none (any more)."""
-        entry = self.index.entry(place)
+        entry = self.index.entry(number)
         if entry is None:
             return None
-        line = KNOWN.masked(self.output.read(entry.offset, entry.length))
-        if hash(line) == entry.written:
-            return parse_known_line(line)
         try:
-            record = parse_line(line)
+            record = parse_line(KNOWN.masked(self.output.read(entry.offset, entry.length)))
         except NoRecord:
             return None
         return record if meaning_of(record) == entry.meaning else None
@@ -115,7 +118,7 @@ class Invocation:
         """Take note of what was read; the tests that can be answered now."""
         if progress.anew:
             self.index.forget()
-        return [place for event in progress.events if (place := self.index.add(event)) is not None]
+        return [number for event in progress.events if (number := self.index.add(event)) is not None]
 
     async def read_to_the_end(self, tell: Tell) -> None:
         """Read all that is left of an output that nobody writes to. Raises StorageError."""
@@ -134,14 +137,25 @@ class Invocation:
         self.output.close()
 
 
+TestLines = Callable[[Collection[str]], Iterable[bytes]]
+"""For ids of tests a line of JSON each, without its end, that says what the test is."""
+
+
+def only_ids(ids: Collection[str]) -> Iterable[bytes]:
+    """Lines that say of tests nothing but their ids."""
+    return (exact_line({"id": test_id})[:-1] for test_id in ids)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an invocation is asked. ``tests``: for tests' ids a line of JSON each, which says what the test is."""
+    """What an invocation is to answer."""
 
     ids: Collection[str]
-    tests: Callable[[Collection[str]], Iterable[bytes]]
+    tests: TestLines
     files: Collection[Path]
+    """The tests' input files."""
     attempt: int
+    """How many invocations there were before."""
 
     def values(self, settings: CommandSettings, folder: Path, workspace: Path | None = None) -> Values:
         """Raises StorageError if its files can't be written, UserError for an id that can't be on a line."""
@@ -162,7 +176,7 @@ class Request:
         )
 
 
-class Performance:
+class InvocationRun:
     """An invocation's run: from its start to its end, its time limit, or its cancellation."""
 
     def __init__(
@@ -187,7 +201,7 @@ class Performance:
         stdout = KeptStream(invocation.folder / STDOUT, self._redactor)
         stderr = KeptStream(invocation.folder / STDERR, self._redactor)
         try:
-            timed_out, exit_code, problem = await self._performed(values, stdout, stderr, tell)
+            timed_out, exit_code, problem = await self._executed(values, stdout, stderr, tell)
         finally:
             stdout.close()
             stderr.close()
@@ -204,12 +218,12 @@ class Performance:
             seconds=seconds,
             problem=problem,
             errors=stderr.tail,
-            retracted={self._names[place]: why for place, why in invocation.index.retracted.items()},
+            retracted={self._names[number]: why for number, why in invocation.index.retracted.items()},
         )
         await asyncio.to_thread(state.written, invocation.folder)
         invocation.state = state
 
-    async def _performed(
+    async def _executed(
         self, values: Values, stdout: KeptStream, stderr: KeptStream, tell: Tell
     ) -> tuple[bool, int | None, str | None]:
         settings = self._settings
@@ -217,7 +231,7 @@ class Performance:
             return False, None, f"there is no folder {settings.folder} to start the command in"
         try:
             command = self._runner.start(
-                settings.template.filled(values),
+                values.filled(settings.template),
                 folder=settings.folder,
                 additions={**settings.additions, **values.environment()},
                 max_output=_IN_MEMORY,
@@ -240,12 +254,12 @@ class Performance:
         """Read the output while the command runs. Returns False at the time limit."""
         deadline = None if self._settings.seconds is None else time.monotonic() + self._settings.seconds
         ended = asyncio.ensure_future(command.wait())
-        pause = SHORTEST_PAUSE
+        pause = MIN_PAUSE
         try:
             while not ended.done():
                 progress = await to_the_end(asyncio.to_thread(self._invocation.output.read_on))
                 tell(self._invocation.take(progress))
-                pause = SHORTEST_PAUSE if progress.events else min(LONGEST_PAUSE, pause * _SLOWER)
+                pause = MIN_PAUSE if progress.events else min(MAX_PAUSE, pause * _SLOWER)
                 left = pause if deadline is None else min(pause, deadline - time.monotonic())
                 if left <= 0:
                     return ended.done()
@@ -267,7 +281,7 @@ def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
             file.write(line + b"\n")
 
 
-def asked_ids(folder: Path) -> Iterator[str]:
+def requested_ids(folder: Path) -> Iterator[str]:
     """The tests that an invocation was asked for, as far as it came to that."""
     try:
         with (folder / TEST_IDS).open("rb") as file:

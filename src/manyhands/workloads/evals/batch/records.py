@@ -1,13 +1,9 @@
-"""Records among the bytes of a JSON Lines file: where each one is, and which lines are none.
-
-Which record of an output is whose: a few numbers a test, so that a hundred thousand records need no memory to speak of.
-"""
+"""Records among the bytes of a JSON Lines file: where each one is, which lines are none, and which record is whose."""
 
 from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,14 +25,18 @@ _DIGITS = bytes(ord("0") if code in b"0123456789" else code for code in range(25
 
 
 class Found(NamedTuple):
-    """A record: its test, where its line is in the file (bytes), and hashes of what it says and of its bytes, good for this process."""
+    """A record in a file."""
 
     id: str
+    """Its test."""
     offset: int
+    """Where its line begins, in bytes."""
     length: int
+    """Of the line, in bytes."""
     line: int
+    """The line's number, from 1."""
     meaning: int
-    written: int
+    """A hash of what the record says, good for this process."""
 
 
 class BadLine(NamedTuple):
@@ -111,7 +111,7 @@ class LineScanner:
         line = KNOWN.masked(line)
         try:
             record = parse_line(line)
-            return Found(record_id(record), offset, len(line), self._line, meaning_of(record), hash(line))
+            return Found(record_id(record), offset, len(line), self._line, meaning_of(record))
         except (NoRecord, RecordFault) as error:
             return BadLine(self._line, str(error), _likely_id(line))
 
@@ -138,12 +138,6 @@ def parse_line(line: bytes) -> dict[str, Json]:
         raise NoRecord("is not an object")
     if too_deep(text):
         raise NoRecord("is nested too deeply")
-    return value
-
-
-def parse_known_line(line: bytes) -> dict[str, Json]:
-    """The object in a line that ``parse_line`` has found good before."""
-    value: dict[str, Json] = loads(_with_plain_figures(line.strip().removeprefix(BYTE_ORDER_MARK).lstrip()))
     return value
 
 
@@ -179,25 +173,15 @@ def _finite(text: str) -> float:
     return number
 
 
-MOST_NAMED = 50
+MAX_NAMED = 50
 """Lines and ids that are named in notices; the others are counted."""
-MOST_HINTS = 20
+MAX_HINTS = 20
 """Ids for which a similar one is looked for, on either side."""
-_COMPARED = 1000
+_MAX_COMPARED = 1000
 """Ids that one is compared with."""
 
 
 Kind = TypeVar("Kind")
-
-
-class Entry(NamedTuple):
-    """Where a test's record is: offset and length in bytes, the line, and hashes of what it says and of its bytes (see ``Found``)."""
-
-    offset: int
-    length: int
-    line: int
-    meaning: int
-    written: int
 
 
 @dataclass(slots=True)
@@ -209,34 +193,29 @@ class _Named(Generic[Kind]):
 
     def add(self, thing: Kind) -> None:
         self.count += 1
-        if self.count <= MOST_NAMED:
+        if self.count <= MAX_NAMED:
             self.named.append(thing)
 
     def others(self, what: str) -> Iterator[str]:
-        if self.count > MOST_NAMED:
-            yield f"… and {self.count - MOST_NAMED} more {what}"
+        if self.count > MAX_NAMED:
+            yield f"… and {self.count - MAX_NAMED} more {what}"
 
 
 class RecordIndex:
     """The records of one output, by the numbers of their tests."""
 
-    def __init__(self, places: Mapping[str, int], asked: Iterable[int], known: Collection[str] = ()) -> None:
-        """``places``: each test's number, from 0; ``asked``: those that the output is to answer; ``known``: ids that are no surprise,
+    def __init__(self, numbers: Mapping[str, int], requested: Iterable[int], known: Collection[str] = ()) -> None:
+        """``numbers``: each test's number, from 0; ``requested``: those that the output is to answer; ``known``: ids that are no surprise,
         though nobody asked for them."""
-        self._places = places
+        self._numbers = numbers
         self._known = known
-        count = len(places)
-        self._asked = bytearray(count)
-        for place in asked:
-            self._asked[place] = 1
-        self._given = bytearray(count)
-        self._given_meaning = array("q", bytes(8 * count))
-        self._lengths = array("q", bytes(8 * count))
-        self._offsets, self._lines = array("q", self._lengths), array("q", self._lengths)
-        self._meanings, self._written = array("q", self._lengths), array("q", self._lengths)
+        self._requested = dict.fromkeys(sorted(requested))
+        self._used: dict[int, int] = {}
+        """The meanings of the records that somebody took and goes by."""
         self._void()
 
     def _void(self) -> None:
+        self._entries: dict[int, Found] = {}
         self.records = 0
         self.surplus = 0
         self.conflicts: dict[int, tuple[int, int]] = {}
@@ -246,30 +225,20 @@ class RecordIndex:
         self.unknown = _Named[Found]()
         self.repeated = _Named[Found]()
 
-    def asks(self, place: int) -> bool:
+    def requests(self, number: int) -> bool:
         """Whether this output is to answer that test."""
-        return bool(self._asked[place])
+        return number in self._requested
 
-    def entry(self, place: int) -> Entry | None:
+    def entry(self, number: int) -> Found | None:
         """A test's record; None if there is none yet."""
-        if not self._lengths[place]:
-            return None
-        return Entry(
-            self._offsets[place],
-            self._lengths[place],
-            self._lines[place],
-            self._meanings[place],
-            self._written[place],
-        )
+        return self._entries.get(number)
 
-    def give(self, place: int) -> None:
+    def use(self, number: int) -> None:
         """Note that somebody took a test's record, and goes by it."""
-        self._given[place] = 1
-        self._given_meaning[place] = self._meanings[place]
+        self._used[number] = self._entries[number].meaning
 
     def forget(self) -> None:
-        """The file is another one now: what was found is void. What was given is remembered."""
-        self._lengths = array("q", bytes(8 * len(self._lengths)))
+        """The file is another one now: what was found is void. What was used is remembered."""
         self._void()
 
     def add(self, event: Event) -> int | None:
@@ -278,46 +247,39 @@ class RecordIndex:
             self._add_bad(event)
             return None
         self.records += 1
-        place = self._places.get(event.id)
-        if place is None:
+        number = self._numbers.get(event.id)
+        if number is None:
             self._add_stranger(event)
-        elif not self._asked[place]:
+        elif number not in self._requested:
             self.surplus += 1
-        elif self._lengths[place]:
-            self._add_again(place, event)
+        elif number in self._entries:
+            self._add_again(number, event)
         else:
-            self._offsets[place], self._lengths[place] = event.offset, event.length
-            self._lines[place], self._meanings[place] = event.line, event.meaning
-            self._written[place] = event.written
-            if self._given[place] and self._given_meaning[place] != event.meaning:
-                self.retracted[place] = "the output was written anew, with another record for it"
-            return place
+            self._entries[number] = event
+            if self._used.get(number, event.meaning) != event.meaning:
+                self.retracted[number] = "the output was written anew, with another record for it"
+            return number
         return None
 
     def missing(self) -> Iterator[int]:
-        """The tests that were asked for and have no record."""
-        return (place for place, asked in enumerate(self._asked) if asked and not self._lengths[place])
+        """The tests that were asked for and have no record, in order."""
+        return (number for number in self._requested if number not in self._entries)
 
     def finish(self) -> None:
-        """Nothing more comes: what was given and is not there any more counts as taken back."""
-        for place, given in enumerate(self._given):
-            if given and not self._lengths[place]:
-                self.retracted[place] = "the output was written anew, without its record"
+        """Nothing more comes: what was used and is not there any more counts as taken back."""
+        for number in sorted(self._used.keys() - self._entries.keys()):
+            self.retracted[number] = "the output was written anew, without its record"
 
-    def unanswered(self, places: Iterable[int]) -> list[int]:
+    def unanswered(self, numbers: Iterable[int]) -> list[int]:
         """Those of some tests that this output does not answer."""
-        asked, lengths, conflicts = self._asked, self._lengths, self.conflicts
-        return [place for place in places if not (asked[place] and lengths[place]) or place in conflicts]
+        return [number for number in numbers if number not in self._entries or number in self.conflicts]
 
     def hints(self, names: Sequence[str]) -> dict[int, str]:
         """Unknown ids that are much like tests without a record."""
         strangers = [found.id for found in self.unknown.named]
-        found = (
-            {place: nearest(names[place], strangers) for place in islice(self.missing(), MOST_HINTS)}
-            if strangers
-            else {}
-        )
-        return {place: name for place, name in found.items() if name is not None}
+        numbers = islice(self.missing(), MAX_HINTS if strangers else 0)
+        found = {number: nearest(names[number], strangers) for number in numbers}
+        return {number: name for number, name in found.items() if name is not None}
 
     def notices(self, names: Sequence[str], unit: str, *, complete: bool) -> Iterator[str]:
         """What a person should know of the output, a line each. ``names``: the tests' ids; ``unit``: what is counted; ``complete``:
@@ -326,23 +288,23 @@ class RecordIndex:
             if complete or not bad.cut:
                 yield f"{unit} {bad.line} {bad.problem}"
         yield from self.bad.others(f"{unit}s without a record")
-        candidates = [names[place] for place in islice(self.missing(), _COMPARED)] or names[:_COMPARED]
-        for number, found in enumerate(self.unknown.named):
-            near = nearest(found.id, candidates) if number < MOST_HINTS else None
+        candidates = [names[number] for number in islice(self.missing(), _MAX_COMPARED)] or names[:_MAX_COMPARED]
+        for index, found in enumerate(self.unknown.named):
+            near = nearest(found.id, candidates) if index < MAX_HINTS else None
             hint = "" if near is None else f" (did you mean {shown(near)}?)"
             yield f"unknown id {shown(found.id)} in {unit} {found.line}{hint}"
         yield from self.unknown.others("records with an unknown id")
         for found in self.repeated.named:
             yield f"id {shown(found.id)} twice, identical records (again in {unit} {found.line})"
         yield from self.repeated.others("identical records that came twice")
-        for place, (first, second) in islice(self.conflicts.items(), MOST_NAMED):
-            yield f"id {shown(names[place])} twice, different records ({unit}s {first} and {second})"
+        for number, (first, second) in islice(self.conflicts.items(), MAX_NAMED):
+            yield f"id {shown(names[number])} twice, different records ({unit}s {first} and {second})"
 
     def _add_bad(self, bad: BadLine) -> None:
         self.bad.add(bad)
-        place = None if bad.id is None else self._places.get(bad.id)
-        if place is not None:
-            self.broken.setdefault(place, bad)
+        number = None if bad.id is None else self._numbers.get(bad.id)
+        if number is not None:
+            self.broken.setdefault(number, bad)
 
     def _add_stranger(self, found: Found) -> None:
         if found.id in self._known:
@@ -350,9 +312,10 @@ class RecordIndex:
         else:
             self.unknown.add(found._replace(id=found.id[: 4 * MAX_ID_LENGTH]))
 
-    def _add_again(self, place: int, found: Found) -> None:
-        if self._meanings[place] == found.meaning:
+    def _add_again(self, number: int, found: Found) -> None:
+        first = self._entries[number]
+        if first.meaning == found.meaning:
             self.repeated.add(found)
             return
-        self.conflicts.setdefault(place, (self._lines[place], found.line))
-        self.retracted[place] = "there are two different records for it"
+        self.conflicts.setdefault(number, (first.line, found.line))
+        self.retracted[number] = "there are two different records for it"

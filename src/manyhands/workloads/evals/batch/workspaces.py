@@ -9,7 +9,7 @@ from manyhands.core.errors import UserError
 from manyhands.io.files import written_aside
 from manyhands.sandboxes.files.trees import Tree
 from manyhands.workloads.evals.evalfile.tests import Workspace
-from manyhands.workloads.evals.workspaces.changes import MOST_CHARACTERS
+from manyhands.workloads.evals.workspaces.changes import MAX_CHARACTERS
 from manyhands.workloads.evals.workspaces.templates import TREE
 from manyhands.workloads.evals.workspaces.workspace import (
     Seen,
@@ -21,7 +21,7 @@ from manyhands.workloads.evals.workspaces.workspace import (
 
 CHANGES = "file_changes.diff"
 """The file in an invocation's folder that says what it changed in its workspace."""
-_MOST_BYTES = 8 * MOST_CHARACTERS
+_MAX_BYTES = 8 * MAX_CHARACTERS
 
 
 class InvocationWorkspaces:
@@ -63,7 +63,7 @@ class InvocationWorkspaces:
 
 def _read(folder: Path) -> str:
     with Tree(folder) as tree:
-        return tree.read(CHANGES, _MOST_BYTES).decode()
+        return tree.read(CHANGES, _MAX_BYTES).decode()
 
 
 def _written(path: Path, text: str) -> None:

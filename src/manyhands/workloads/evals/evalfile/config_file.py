@@ -13,8 +13,8 @@ from manyhands.io.findings import Findings, told
 from manyhands.io.locations import Place
 from manyhands.io.search_paths import Surroundings
 from manyhands.io.yaml_files import read_yaml
+from manyhands.workloads.evals.evalfile.keys import ASIDE
 from manyhands.workloads.evals.evalfile.patterns import compiled_glob
-from manyhands.workloads.evals.evalfile.spelling import OWN
 
 NAMES = (
     *("targets.yaml", "targets.yml", ".agentv/targets.yaml", ".agentv/targets.yml"),
@@ -74,7 +74,7 @@ class Config:
         for key, entry in (value or {}).items():
             if key in (GUIDELINE_PATTERNS, EVAL_PATTERNS):
                 found[key] = Patterns(surroundings.root, _patterns(entry, place.at(key), findings))
-            elif key not in _KEYS and not key.startswith(OWN):
+            elif key not in _KEYS and not key.startswith(ASIDE):
                 findings.problem(place.at(key), f"unknown key{suggestion(key, _KEYS)}")
         if findings.problems:
             raise told(findings.problems)

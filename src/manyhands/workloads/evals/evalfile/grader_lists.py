@@ -1,8 +1,5 @@
-"""Lists of graders of a file, each looked at once however many tests share it.
-
-Programs and folders that graders name, at any depth, and that are not there.
-
-Which graders of a test ask a judge, and which one.
+"""Lists of graders of a file, each looked at once however many tests share it: their normal form, programs and folders that they name and
+that are not there, and which of them ask a judge.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from manyhands.graders.preprocessors import PreprocessorEntry, media_type
 from manyhands.graders.registry import BUILTIN, JUDGED, Setup, name_for
 from manyhands.io.findings import Findings
 from manyhands.io.locations import Place
-from manyhands.processes.programs import missing
+from manyhands.processes.templates import missing
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.evalfile.variables import filled
 
@@ -46,7 +43,7 @@ def entries_of(test: Test, *, judged: bool) -> tuple[Mapping[str, Any], ...]:
 Entries = tuple[Mapping[str, Any], ...]
 RUBRIC = "rubric"
 """The name of the grader that a test's ``rubrics`` are."""
-_MOST_KNOWN = 256
+_MAX_KNOWN = 256
 """Lists that are remembered: those that many tests share are soon among them again."""
 
 
@@ -83,7 +80,7 @@ class GraderLists:
                 problems = [] if self._hooked else list(missing_programs(placed, self._folder))
                 if problems:
                     raise UserError("\n".join(problems))
-                if len(self._known) >= _MOST_KNOWN:
+                if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
                 self._known[digest] = tuple(map(self.shared, plain_entries(placed)))
         return self._known.get(digest, ())

@@ -8,7 +8,6 @@ as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -76,10 +75,14 @@ Messages = Annotated[Any, WithJsonSchema(_MESSAGES)]
 """What ``messages`` checks."""
 
 
-class Block(Entry):
-    """A mapping of an eval file. ``beyond``: keys of other versions of the format that are not supported, and what to do instead."""
+ASIDE = "x-"
+"""Keys that begin with this mean nothing."""
 
-    beyond: ClassVar[Mapping[str, str]] = {}
+
+class Block(Entry):
+    """A mapping of an eval file, of a targets file or of a configuration."""
+
+    aside: ClassVar = ASIDE
     _spelled_graders: ClassVar = {"evaluators": "assert", "assertions": "assert"}
 
 

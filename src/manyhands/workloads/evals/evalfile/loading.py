@@ -1,6 +1,5 @@
-"""Reads eval files: YAML, and JSON Lines with a sidecar.
-
-Whether tests can depend on what they say they depend on: found out before anything runs.
+"""Reads eval files: YAML, and JSON Lines with a sidecar. Whether tests can depend on what they say they depend on is found out here, before
+anything runs.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from pathlib import Path
 
 from manyhands.core.settings import shown, suggestion
 from manyhands.io.findings import Findings, told
+from manyhands.io.keys import Read, collect, spelled_at
 from manyhands.io.locations import Place
 from manyhands.io.search_paths import Surroundings
 from manyhands.io.yaml_files import Source, read_source
-from manyhands.workloads.evals.evalfile.kept_tests import KeptTests
 from manyhands.workloads.evals.evalfile.keys import EvalBlock
 from manyhands.workloads.evals.evalfile.sources import JSONL_ENDING, SCHEME, YAML_ENDINGS, RawTest, RawTests
-from manyhands.workloads.evals.evalfile.spelling import Read, read, spelled_at
 from manyhands.workloads.evals.evalfile.suite import Suite, targets_of, trials_of
 from manyhands.workloads.evals.evalfile.tests import EvalFile, InlineTargets, Invalid, Test
 
@@ -89,7 +87,7 @@ def _file(path: Path, surroundings: Surroundings, findings: Findings) -> EvalFil
     lines = path.suffix == JSONL_ENDING
     source = _sidecar(path, surroundings, findings) if lines else read_source(path, surroundings.shown(path))
     _check_shape(source)
-    file = read(EvalBlock, source.value, source.place, findings)
+    file = collect(EvalBlock, source.value, source.place, findings)
     if file is None:
         return None
     suite = Suite.of(file, path.parent, surroundings, findings)
@@ -128,10 +126,10 @@ def _own_tests(
     return reader.listed(source, file.at("tests"))
 
 
-def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[KeptTests, tuple[Invalid, ...], bool, bool]:
+def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[tuple[Test, ...], tuple[Invalid, ...], bool, bool]:
     """Tests, invalid ones, whether tests depend on others, and whether some have turns. Of tests with the same id the first is a test, the
     others are invalid."""
-    tests, invalid, known, dependents = KeptTests(), list[Invalid](), dict[str, int](), Dependents()
+    tests, invalid, known, dependents = list[Test](), list[Invalid](), dict[str, int](), Dependents()
     converses = False
     for each in raw:
         found = suite.test(each)
@@ -151,12 +149,12 @@ def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[KeptTests, tuple[
             tests.append(found)
     if dependents and (wrong := dependents.wrong(tests, {*known, *(each.id for each in invalid if each.id)})):
         invalid += wrong.values()
-        tests = KeptTests(test for number, test in enumerate(tests) if number not in wrong)
-    return tests, tuple(invalid), bool(dependents), converses
+        tests = [test for number, test in enumerate(tests) if number not in wrong]
+    return tuple(tests), tuple(invalid), bool(dependents), converses
 
 
 def _eval_file(
-    file: Read[EvalBlock], suite: Suite, path: Path, tests: Sequence[Test], invalid: tuple[Invalid, ...]
+    file: Read[EvalBlock], suite: Suite, path: Path, tests: tuple[Test, ...], invalid: tuple[Invalid, ...]
 ) -> EvalFile:
     block, execution = file.block, suite.execution
     if block.target is not None:
@@ -227,7 +225,7 @@ def _check_sidecar(file: Read[EvalBlock], path: Path) -> None:
 
 
 DEPENDS_ON = "depends_on"
-_LONGEST_CIRCLE = 10
+_MAX_CIRCLE = 10
 """Ids of a circle that are named."""
 
 
@@ -279,7 +277,7 @@ def place_of(test: Test, number: int | None = None) -> Place:
 
 
 def _drawn(circle: Sequence[str]) -> str:
-    names = [*circle, circle[0]] if len(circle) <= _LONGEST_CIRCLE else [*circle[:_LONGEST_CIRCLE], "…", circle[0]]
+    names = [*circle, circle[0]] if len(circle) <= _MAX_CIRCLE else [*circle[:_MAX_CIRCLE], "…", circle[0]]
     return " → ".join(names)
 
 

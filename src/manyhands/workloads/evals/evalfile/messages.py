@@ -1,8 +1,6 @@
-"""Inputs and expected outputs as messages.
+"""Inputs and expected outputs as messages, and messages as text.
 
 A person may write less than messages: a text, an object, a list. What they wrote becomes the content of a message as it is.
-
-What is asked and expected, as text.
 """
 
 from __future__ import annotations

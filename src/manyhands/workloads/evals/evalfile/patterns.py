@@ -1,12 +1,8 @@
-"""Patterns for names and paths: ``*`` and ``?`` within one level, ``**`` over levels, ``[a-z]``, ``[!a]``, ``{one,other}``.
+"""Patterns of files and of ids of tests, and what tells the tests of several files apart.
 
-Patterns for ids of tests, as the harness that eval files come from has them.
-
-``*`` and ``?`` stand for something within one level of ``/``, ``**`` for something over levels; ``[a-z]``, ``[!a]`` and ``{one,other}`` are
-as usual. Groups: ``@(a|b)`` one of these, ``?(…)`` at most one, ``*(…)`` any number, ``+(…)`` at least one, ``!(…)`` anything else. What
-begins with ``*``, ``?`` or ``[`` does not fit a dot at the beginning of a level. A backslash takes a character for itself.
-
-Which tests of eval files are run, and what tells those of several files apart.
+For files: ``*`` and ``?`` within one level, ``**`` over levels, ``[a-z]``, ``[!a]``, ``{one,other}``. For ids, as AgentV has them, also
+groups: ``@(a|b)`` one of these, ``?(…)`` at most one, ``*(…)`` any number, ``+(…)`` at least one, ``!(…)`` anything else; what begins
+with ``*``, ``?`` or ``[`` does not fit a dot at the beginning of a level, and a backslash takes a character for itself.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from manyhands.workloads.evals.evalfile.tests import EvalFile
 
 MARKS = frozenset("*?{")
 """What makes a path a pattern."""
-MOST_ALTERNATIVES = 1000
+MAX_ALTERNATIVES = 1000
 _ANY_LEVELS = "**"
 
 
@@ -44,8 +40,8 @@ def alternatives(pattern: str) -> list[str]:
         else:
             start, end, choices = found
             waiting += [text[:start] + choice + text[end:] for choice in reversed(choices)]
-        if len(done) + len(waiting) > MOST_ALTERNATIVES:
-            raise ValueError(f"stands for more than {MOST_ALTERNATIVES} patterns")
+        if len(done) + len(waiting) > MAX_ALTERNATIVES:
+            raise ValueError(f"stands for more than {MAX_ALTERNATIVES} patterns")
     return list(dict.fromkeys(done))
 
 

@@ -13,6 +13,7 @@ from manyhands.core.settings import shown
 from manyhands.graders.config import parse_graders
 from manyhands.graders.registry import BUILTIN, kind_of
 from manyhands.io.findings import Findings
+from manyhands.io.keys import Read, collect
 from manyhands.io.locations import Place
 from manyhands.io.search_paths import Surroundings, text_of
 from manyhands.workloads.evals.evalfile.config_file import Config, Patterns
@@ -36,12 +37,11 @@ from manyhands.workloads.evals.evalfile.messages import (
     parts,
 )
 from manyhands.workloads.evals.evalfile.sources import RawTest
-from manyhands.workloads.evals.evalfile.spelling import Read, read
 from manyhands.workloads.evals.evalfile.tests import Hook, Invalid, Test, Trials, Workspace
 from manyhands.workloads.evals.evalfile.turns import Turns
 from manyhands.workloads.evals.evalfile.variables import filled, misspelled
 
-_MOST_KNOWN = 1000
+_MAX_KNOWN = 1000
 """Files that are remembered, which tests name."""
 
 
@@ -102,7 +102,7 @@ class Suite:
         findings = self.findings.inner()
         if raw.problem is not None:
             return Invalid(raw.place, None, (raw.problem,))
-        before = read(TestBlock, raw.value, raw.place, findings)
+        before = collect(TestBlock, raw.value, raw.place, findings)
         name = _id(raw, before, findings)
         if before is None or name is None:
             return Invalid(raw.place, name or _rough_id(raw.value), tuple(findings.problems))
@@ -284,7 +284,7 @@ class _Building:
 
 def _keep_few(known: dict[Any, Any]) -> None:
     """Forget what was found for earlier tests, if that is much: later ones rarely name the same files."""
-    if len(known) >= _MOST_KNOWN:
+    if len(known) >= _MAX_KNOWN:
         known.clear()
 
 

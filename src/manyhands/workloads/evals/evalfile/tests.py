@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,9 +39,10 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The folder in which a target works (section 5.9). ``template``: the folder that is copied."""
+    """The folder in which a target works: a copy of a template, with commands that run before and after tests."""
 
     template: Path | None = None
+    """The folder that is copied."""
     before_all: Hook | None = None
     after_all: Hook | None = None
     before_each: Hook | None = None
@@ -117,7 +118,7 @@ class Test:
 
     @property
     def all_files(self) -> tuple[Path, ...]:
-        """All files that the input names, each once: guidelines first, as the original has them, then the others in order."""
+        """All files that the input names, each once: guidelines first, as AgentV has them, then the others in order."""
         return each_once((*self.guideline_files, *self.references.values()))
 
     @property
@@ -208,7 +209,7 @@ class EvalFile:
 
     path: Path
     dataset: str
-    tests: Sequence[Test]
+    tests: tuple[Test, ...]
     place: Place
     description: str | None = None
     targets: InlineTargets | None = None

@@ -9,12 +9,12 @@ from typing import Any
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
 from manyhands.io.findings import Findings
+from manyhands.io.keys import Read, collect
 from manyhands.io.locations import Place
 from manyhands.workloads.evals.evalfile.grader_lists import GraderLists
 from manyhands.workloads.evals.evalfile.keys import TestBlock, TurnBlock
 from manyhands.workloads.evals.evalfile.messages import Messages, expected_messages, file_value, input_messages, parts
 from manyhands.workloads.evals.evalfile.sources import RawTest
-from manyhands.workloads.evals.evalfile.spelling import Read, read
 from manyhands.workloads.evals.evalfile.tests import Conversation, Turn
 from manyhands.workloads.evals.evalfile.variables import filled
 
@@ -87,7 +87,7 @@ class Turns:
         return found
 
     def _turn(self, value: Json, place: Place, lists: GraderLists, judge: str) -> Turn | None:
-        source = read(TurnBlock, value, place, self._findings)
+        source = collect(TurnBlock, value, place, self._findings)
         if source is None:
             return None
         block, at = source.block, source.at("expected_output")

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
+from manyhands.core.text import closest
 from manyhands.io.locations import Place
 
 _PLACE = re.compile(r"\{\{\s*([A-Za-z_][\w-]*(?:\.[\w-]+)*)\s*\}\}")
@@ -40,7 +40,7 @@ def misspelled(value: Json, variables: Mapping[str, Json]) -> Iterator[str]:
     """What there is to say of names in braces that are no variable, but much like one: that may not be what was meant."""
     if isinstance(value, str):
         for name in _PLACE.findall(value) if variables and "{{" in value else ():
-            near = get_close_matches(name.split(".")[0], variables, n=1, cutoff=0.7)
+            near = closest(name.split(".")[0], variables, cutoff=0.7)
             if near and _value(name, variables) is _NOTHING:
                 yield f"{{{{ {name} }}}} is no variable and stays as it is; did you mean {{{{ {near[0]} }}}}?"
     elif isinstance(value, (Mapping, list)):

@@ -17,8 +17,7 @@ from manyhands.engine.contract import Context
 from manyhands.graders.combining import combine, grade_all
 from manyhands.graders.config import parse_graders
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score
-from manyhands.processes.exits import ScriptPool
-from manyhands.processes.script_pool import ScriptsWith
+from manyhands.processes.scripts import ScriptPool, ScriptsWith
 from manyhands.workloads.evals.evalfile.grader_lists import entries_of
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED, TestItem

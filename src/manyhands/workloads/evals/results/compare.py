@@ -18,7 +18,7 @@ TIE = 0.1
 """The difference from which on a test is won or lost."""
 WIN, LOSS, TIED = "win", "loss", "tie"
 _OTHERS_RESULTS = "index.jsonl"
-"""What the file is called in run folders of later versions of the harness that eval files come from."""
+"""What the file is called in run folders of later versions of AgentV."""
 _IDS = ("test_id", "eval_id", "id")
 """What the id of a test was called over time; the first that is there counts."""
 
@@ -35,7 +35,7 @@ class Scored:
 
     @classmethod
     def of(cls, record: Mapping[str, Any], path: Path, number: int) -> Scored:
-        """From a record of this program, or of the harness that it is compatible with, also an older one. Raises UserError."""
+        """From a record of this program or of AgentV, also an older one. Raises UserError."""
         test_id = next((record[name] for name in _IDS if record.get(name) is not None), None)
         if test_id is None:
             raise UserError(f"{path}, record {number}: has no test_id")
@@ -44,7 +44,7 @@ class Scored:
             raise UserError(f"{path}, record {number}: score must be a number, not {shown(score)}")
         if score is not None and not 0 <= score <= 1:
             raise UserError(f"{path}, record {number}: score must be between 0 and 1, not {score:g}")
-        # In records of the other harness a test that broke has a score of 0.
+        # In AgentV's records a test that broke has a score of 0.
         failed = record.get("error") is not None or record.get("execution_status") == "execution_error"
         broken = failed and "status" not in record
         group = record.get("group") or record.get("conversation_id")
@@ -96,7 +96,7 @@ class Comparison:
         return self.statistics.difference.value
 
     def to_json(self) -> dict[str, Any]:
-        """With the names of the harness that this is compatible with, and more."""
+        """With AgentV's names, and more."""
         difference, base, candidate = self.statistics.difference, self._mean(0), self._mean(1)
         interval = None if difference.interval is None else difference.interval.to_json()
         summary = {

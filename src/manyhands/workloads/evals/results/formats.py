@@ -10,26 +10,26 @@ from typing import Any, BinaryIO
 from manyhands.core.jsonio import finite, line
 from manyhands.workloads.evals.results.junit import write_junit
 from manyhands.workloads.evals.results.page import write_page
-from manyhands.workloads.evals.results.records import Record
+from manyhands.workloads.evals.results.records import TestResult
 
-Records = Callable[[], Iterator[Record]]
-"""Gives the records, from the first one on, each time it is called."""
+Results = Callable[[], Iterator[TestResult]]
+"""Gives the results, from the first one on, each time it is called."""
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
 
-def write_as(ending: str, handle: BinaryIO, records: Records, summary: Mapping[str, Any]) -> None:
+def write_as(ending: str, handle: BinaryIO, results: Results, summary: Mapping[str, Any]) -> None:
     """Write results in the format of a file's ending."""
-    _WRITERS[ending](handle, records, summary)
+    _WRITERS[ending](handle, results, summary)
 
 
-def write_lines(handle: BinaryIO, records: Records, summary: Mapping[str, Any]) -> None:
-    """JSON Lines: one record each."""
-    for record in records():
-        handle.write(line(record).encode() + b"\n")
+def write_lines(handle: BinaryIO, results: Results, summary: Mapping[str, Any]) -> None:
+    """JSON Lines: one result each."""
+    for result in results():
+        handle.write(line(result.to_json()).encode() + b"\n")
 
 
-def write_json(handle: BinaryIO, records: Records, summary: Mapping[str, Any]) -> None:
+def write_json(handle: BinaryIO, results: Results, summary: Mapping[str, Any]) -> None:
     """``{"stats": {total, passed, failed, pass_rate, …}, "results": […]}``, where ``failed`` counts only tests that have a score."""
     tests = summary["tests"]
     stats = {"total": tests["in"], **{name: count for name, count in tests.items() if name != "in"}}
@@ -37,17 +37,17 @@ def write_json(handle: BinaryIO, records: Records, summary: Mapping[str, Any]) -
     stats |= {"pass_limit": summary["pass_limit"]}
     handle.write(f'{{"stats": {line(stats)},\n"summary": {line(dict(summary))},\n"results": ['.encode())
     separator = "\n"
-    for record in records():
-        handle.write(f"{separator}{line(record)}".encode())
+    for result in results():
+        handle.write(f"{separator}{line(result.to_json())}".encode())
         separator = ",\n"
     handle.write(b"\n]}\n")
 
 
-def write_yaml(handle: BinaryIO, records: Records, summary: Mapping[str, Any]) -> None:
-    """YAML documents, each a record. Texts are double-quoted, so that no reader takes them for anything else."""
-    for record in records():
+def write_yaml(handle: BinaryIO, results: Results, summary: Mapping[str, Any]) -> None:
+    """YAML documents, each a result. Texts are double-quoted, so that no reader takes them for anything else."""
+    for result in results():
         handle.write(b"---\n")
-        handle.write("".join(_yaml(record, 0)).encode())
+        handle.write("".join(_yaml(result.to_json(), 0)).encode())
 
 
 def _yaml(value: Any, depth: int) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _scalar(value: Any) -> str:
 
 
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_WRITERS: dict[str, Callable[[BinaryIO, Records, Mapping[str, Any]], None]] = {
+_WRITERS: dict[str, Callable[[BinaryIO, Results, Mapping[str, Any]], None]] = {
     ".jsonl": write_lines,
     ".json": write_json,
     ".xml": write_junit,

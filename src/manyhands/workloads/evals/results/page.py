@@ -1,8 +1,7 @@
 """Results as one HTML page that needs nothing else: no network, no other file. Without JavaScript only the filters are missing.
 
-One test in the page of results: what it was asked, what was answered, what the graders found.
-
-A histogram of scores as SVG, to stand in a page.
+It has the figures of the run and of each target with a histogram of scores (SVG), and the tests, each of which opens at a click to show
+what was asked, what was answered, and what the graders found.
 """
 
 from __future__ import annotations
@@ -15,27 +14,28 @@ from typing import Any, BinaryIO
 
 from manyhands.core.jsonio import without_surrogates
 from manyhands.core.text import are, counted, have
+from manyhands.graders.protocol import ScoreRecord
 from manyhands.workloads.evals.items import FAILED, PASSED
-from manyhands.workloads.evals.results.records import NO_ID, STATUSES, Record, simulated_scores
+from manyhands.workloads.evals.results.records import NO_ID, STATUSES, TestResult
 from manyhands.workloads.evals.results.summary import statuses
 
-MOST_TESTS = 5000
+MAX_TESTS = 5000
 """Tests that a page shows."""
-MOST_CHARACTERS = 20_000_000
+MAX_CHARACTERS = 20_000_000
 """Characters of tests' texts that a page has room for, about; each test gets its share of them."""
 _ALWAYS_SHOWN = ("passed", "failed", "errors", "grader_errors")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _RESOURCES = "manyhands.workloads.evals.results"
-Records = Callable[[], Iterator[Record]]
+Results = Callable[[], Iterator[TestResult]]
 
 
-def write_page(handle: BinaryIO, records: Records, summary: Mapping[str, Any]) -> None:
+def write_page(handle: BinaryIO, results: Results, summary: Mapping[str, Any]) -> None:
     """Write the page, streamed."""
-    for text in _page(records, summary):
+    for text in _page(results, summary):
         handle.write(without_surrogates(text).encode())
 
 
-def _page(records: Records, summary: Mapping[str, Any]) -> Iterator[str]:
+def _page(results: Results, summary: Mapping[str, Any]) -> Iterator[str]:
     title = escape(str(summary.get("run_name", "Evaluation")))
     style = _resource("page.css")
     yield (
@@ -49,7 +49,7 @@ def _page(records: Records, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _failures(summary)
     yield from _plots(summary)
     yield from _filters(summary)
-    yield from _tests(records, summary)
+    yield from _tests(results, summary)
     yield f"<script>\n{_resource('page.js')}</script>\n</body>\n</html>\n"
 
 
@@ -152,146 +152,145 @@ def _filters(summary: Mapping[str, Any]) -> Iterator[str]:
 # --- Tests
 
 
-def _tests(records: Records, summary: Mapping[str, Any]) -> Iterator[str]:
+def _tests(results: Results, summary: Mapping[str, Any]) -> Iterator[str]:
     counts = summary["tests"]
     ended = counts["in"] - counts["pending"]
-    if ended > MOST_TESTS:
+    if ended > MAX_TESTS:
         yield (
-            f"<p>{ended:,} tests ended; the page shows {MOST_TESTS:,} of them, and those that passed only where there is room. "
+            f"<p>{ended:,} tests ended; the page shows {MAX_TESTS:,} of them, and those that passed only where there is room. "
             "All are in results.jsonl.</p>\n"
         )
     if counts["pending"]:
         yield f"<p>{counted(counts['pending'], 'test')} {have(counts['pending'])} not ended and {are(counts['pending'])} not shown.</p>\n"
-    share = MOST_CHARACTERS // max(1, min(ended, MOST_TESTS))
-    left = {PASSED: max(0, MOST_TESTS - (ended - counts["passed"])), "": MOST_TESTS}
-    for record in records():
-        kind = PASSED if record["status"] == PASSED else ""
+    share = MAX_CHARACTERS // max(1, min(ended, MAX_TESTS))
+    left = {PASSED: max(0, MAX_TESTS - (ended - counts["passed"])), "": MAX_TESTS}
+    for result in results():
+        kind = PASSED if result.status == PASSED else ""
         if left[kind] > 0:
             left[kind] -= 1
-            yield from shown_test(record, Room(share), several=len(summary["targets"]) > 1)
+            yield from shown_test(result, TextBudget(share), several=len(summary["targets"]) > 1)
 
 
-LONGEST = 20_000
+MAX_TEXT = 20_000
 """Characters of a text that are shown."""
-LEAST = 200
-"""Characters of a text that are shown even where there is hardly room."""
+MIN_TEXT = 200
+"""Characters of a text that are shown even where the budget is spent."""
 
 
-class Room:
-    """The room that a test's texts have. ``characters``: how many there are, about."""
+class TextBudget:
+    """How many characters a test's texts may take, about."""
 
     def __init__(self, characters: int) -> None:
         self._left = characters
 
     @property
-    def full(self) -> bool:
+    def spent(self) -> bool:
         return self._left <= 0
 
     def text(self, value: Any) -> str:
         """A value's text as HTML, cut where it is too long."""
         text = str(value).replace("\0", "\ufffd")
-        shown = text[: min(LONGEST, max(LEAST, self._left))]
+        shown = text[: min(MAX_TEXT, max(MIN_TEXT, self._left))]
         self._left -= len(shown)
         more = f"… ({len(text) - len(shown):,} more characters)" if len(shown) < len(text) else ""
         return escape(shown + more)
 
     def block(self, value: Any) -> str:
-        """The like of any JSON value, as a block."""
+        """Any JSON value's text as a block of HTML, cut where it is too long."""
         text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
         return f"<pre>{self.text(text)}</pre>\n"
 
 
-def shown_test(record: Record, room: Room, *, several: bool) -> Iterator[str]:
+def shown_test(result: TestResult, budget: TextBudget, *, several: bool) -> Iterator[str]:
     """A test that opens at a click. ``several``: there are several targets, so that its own is named."""
-    status, score = record["status"], record["score"]
-    target = escape(str(record["target"] or ""), quote=True)
-    name = escape(record["test_id"] or NO_ID) + (f" @ {target}" if several else "")
-    simulated = "simulated" if record.get("simulated") else "simulated judge" if simulated_scores(record) else None
+    status, score = result.status, result.score
+    target = escape(result.target or "", quote=True)
+    name = escape(result.test_id or NO_ID) + (f" @ {target}" if several else "")
+    simulated = "simulated" if result.simulated else "simulated judge" if result.simulated_scores else None
     label = f' <span class="label">{simulated}</span>' if simulated else ""
     mark = {PASSED: "✓", FAILED: "✗"}.get(status, "!" if "error" in status else "–")
     yield f'<details class="test {status}" data-status="{status}" data-target="{target}"><summary>'
     yield f'<span class="status">{mark} {status.replace("_", " ")}</span><span class="id">{name}{label}</span>'
     yield f'<span class="score">{"–" if score is None else f"{score:.3f}"}</span></summary>\n<div>\n'
-    yield from _about(record, room)
-    findings = [*_findings(record, room)]  # they come last, and matter most
-    yield from _messages("Input", record.get("input"), room)
-    yield from _messages("Expected", record.get("expected_output"), room)
-    if record.get("output"):
-        yield from _messages("Output", record["output"], room)
-    elif record.get("answer"):
-        yield f"<h3>Answer</h3>\n{room.block(record['answer'])}"
-    if record.get("file_changes"):
-        yield f"<h3>File changes</h3>\n{room.block(record['file_changes'])}"
+    yield from _about(result, budget)
+    findings = [*_findings(result, budget)]  # they come last, and matter most
+    yield from _messages("Input", result.input, budget)
+    yield from _messages("Expected", result.expected_output, budget)
+    if result.output:
+        yield from _messages("Output", result.output, budget)
+    elif result.answer:
+        yield f"<h3>Answer</h3>\n{budget.block(result.answer)}"
+    if result.file_changes:
+        yield f"<h3>File changes</h3>\n{budget.block(result.file_changes)}"
     yield from findings
     yield "</div></details>\n"
 
 
-def _about(record: Record, room: Room) -> Iterator[str]:
-    if record.get("error"):
-        yield f"<h3>Error</h3>\n{room.block(record['error'])}"
-    if record.get("criteria"):
-        yield f"<p><b>Criteria:</b> {room.text(record['criteria'])}</p>\n"
-    yield f'<p class="about">{room.text(" · ".join(_figures(record)))}</p>\n'
-    for notice in record.get("notices", ()):
-        yield f'<p class="about">{room.text(notice)}</p>\n'
+def _about(result: TestResult, budget: TextBudget) -> Iterator[str]:
+    if result.error:
+        yield f"<h3>Error</h3>\n{budget.block(result.error)}"
+    if result.criteria:
+        yield f"<p><b>Criteria:</b> {budget.text(result.criteria)}</p>\n"
+    yield f'<p class="about">{budget.text(" · ".join(_figures(result)))}</p>\n'
+    for notice in result.notices or ():
+        yield f'<p class="about">{budget.text(notice)}</p>\n'
 
 
-def _figures(record: Record) -> Iterator[str]:
-    yield f"dataset {record['dataset']}"
-    if "threshold" in record:
-        yield f"limit {record['threshold']:g}"
-    if record.get("duration_ms") is not None:
-        yield f"{record['duration_ms']:,.0f} ms"
-    if record.get("cost_usd") is not None:
-        yield f"${record['cost_usd']:.4f}"
-    if record.get("token_usage"):
-        yield "tokens: " + ", ".join(f"{name} {count:g}" for name, count in record["token_usage"].items())
-    if "aggregation" in record:
-        of = record["aggregation"]
+def _figures(result: TestResult) -> Iterator[str]:
+    yield f"dataset {result.dataset}"
+    if result.threshold is not None:
+        yield f"limit {result.threshold:g}"
+    if result.duration_ms is not None:
+        yield f"{result.duration_ms:,.0f} ms"
+    if result.cost_usd is not None:
+        yield f"${result.cost_usd:.4f}"
+    if result.token_usage:
+        yield "tokens: " + ", ".join(f"{name} {count:g}" for name, count in result.token_usage.items())
+    if (of := result.aggregation) is not None:
         yield f"{of['passed_attempts']} of {of['total_attempts']} trials passed ({of['strategy'].replace('_', ' ')})"
 
 
-def _messages(title: str, messages: Any, room: Room) -> Iterator[str]:
+def _messages(title: str, messages: Any, budget: TextBudget) -> Iterator[str]:
     if not messages:
         return
     yield f"<h3>{title}</h3>\n"
     listed = messages if isinstance(messages, list) else [messages]
-    for place, each in enumerate(listed):
-        if room.full and place:
-            yield f'<p class="about">… and {len(listed) - place:,} more</p>\n'
+    for number, each in enumerate(listed):
+        if budget.spent and number:
+            yield f'<p class="about">… and {len(listed) - number:,} more</p>\n'
             return
         message = each if isinstance(each, dict) else {"content": each}
         yield f'<div class="role">{escape(str(message.get("role", "")))}</div>\n'
         if message.get("content") not in (None, ""):
-            yield room.block(message["content"])
+            yield budget.block(message["content"])
         for call in message.get("tool_calls") or []:
-            yield f'<div class="role">tool call</div>\n{room.block(call)}'
+            yield f'<div class="role">tool call</div>\n{budget.block(call)}'
 
 
-def _findings(record: Record, room: Room) -> Iterator[str]:
-    if record.get("scores"):
+def _findings(result: TestResult, budget: TextBudget) -> Iterator[str]:
+    if result.scores:
         yield '<h3>Scores</h3>\n<table><thead><tr><th>grader</th><th>type</th><th class="n">score</th>'
         yield '<th class="n">weight</th><th>found</th></tr></thead>\n<tbody>'
-        yield from _score_rows(record["scores"], 0, room)
+        yield from _score_rows(result.scores, 0, budget)
         yield "</tbody></table>\n"
-    if record.get("trials"):
+    if result.trials:
         yield '<h3>Trials</h3>\n<table><thead><tr><th class="n">trial</th><th>status</th><th class="n">score</th>'
         yield "<th>answer or error</th></tr></thead>\n<tbody>"
-        for trial in record["trials"]:
-            told = room.text(trial.get("error") or trial.get("answer") or "")
+        for trial in result.trials:
+            text = budget.text(trial.get("error") or trial.get("answer") or "")
             yield f'<tr><td class="n">{trial["attempt"] + 1}</td><td>{trial["status"].replace("_", " ")}</td>'
-            yield f'<td class="n">{_score(trial.get("score"))}</td><td>{told}</td></tr>\n'
+            yield f'<td class="n">{_score(trial.get("score"))}</td><td>{text}</td></tr>\n'
         yield "</tbody></table>\n"
 
 
-def _score_rows(scores: list[Record], depth: int, room: Room) -> Iterator[str]:
+def _score_rows(scores: Sequence[ScoreRecord], depth: int, budget: TextBudget) -> Iterator[str]:
     for score in scores:
         found = [f"✓ {hit}" for hit in score["hits"]] + [f"✗ {miss}" for miss in score["misses"]]
         found += [text for text in (score.get("reasoning"), score.get("error"), score.get("left_out")) if text]
-        yield f"<tr><td>{'› ' * depth}{room.text(score['name'])}</td><td>{room.text(score['type'])}</td>"
+        yield f"<tr><td>{'› ' * depth}{budget.text(score['name'])}</td><td>{budget.text(score['type'])}</td>"
         yield f'<td class="n">{_score(score["score"])}</td><td class="n">{score["weight"]:g}</td>'
-        yield f"<td>{'<br>'.join(map(room.text, found))}</td></tr>\n"
-        yield from _score_rows(score.get("scores", []), depth + 1, room)
+        yield f"<td>{'<br>'.join(map(budget.text, found))}</td></tr>\n"
+        yield from _score_rows(score.get("scores", []), depth + 1, budget)
 
 
 def _score(value: float | None) -> str:
@@ -303,25 +302,25 @@ _LEFT, _BOTTOM, _TOP = 34, 22, 22
 _AXIS = WIDTH - _LEFT - 8
 
 
-def distribution_plot(counts: Sequence[int], limit: float, title: str) -> str:
-    """A bar for each of equally wide bins from 0 to 1, with the pass limit as a line."""
+def distribution_plot(counts: Sequence[int], threshold: float, title: str) -> str:
+    """A bar for each of equally wide bins from 0 to 1, with the threshold as a line."""
     highest, total = max(*counts, 1), sum(counts)
     name = escape(f"{title}: {total:,} scores")
-    floor, room = HEIGHT - _BOTTOM, HEIGHT - _BOTTOM - _TOP
+    floor, space = HEIGHT - _BOTTOM, HEIGHT - _BOTTOM - _TOP
     parts = [f'<svg role="img" aria-label="{name}" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">']
     parts += [f'<text x="{_LEFT}" y="14">{name}</text>']
     step = _AXIS / len(counts)
-    for place, count in enumerate(counts):
-        height = room * count / highest
-        low, high = place / len(counts), (place + 1) / len(counts)
+    for number, count in enumerate(counts):
+        height = space * count / highest
+        low, high = number / len(counts), (number + 1) / len(counts)
         parts += [
-            f'<rect class="bar" x="{_LEFT + place * step + 1:.1f}" y="{floor - height:.1f}" width="{step - 2:.1f}" '
+            f'<rect class="bar" x="{_LEFT + number * step + 1:.1f}" y="{floor - height:.1f}" width="{step - 2:.1f}" '
             f'height="{height:.1f}"><title>{low:g} to {high:g}: {count:,}</title></rect>'
         ]
     parts += [f'<line x1="{_LEFT}" y1="{floor}" x2="{_LEFT + _AXIS}" y2="{floor}"/>']
-    x = _LEFT + limit * _AXIS
+    x = _LEFT + threshold * _AXIS
     parts += [
-        f'<line class="limit" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{floor}"><title>limit {limit:g}</title></line>'
+        f'<line class="limit" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{floor}"><title>limit {threshold:g}</title></line>'
     ]
     for mark in (0, 0.2, 0.4, 0.6, 0.8, 1):
         parts += [f'<text x="{_LEFT + mark * _AXIS:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{mark:g}</text>']

@@ -6,60 +6,216 @@ Figures are JSON numbers as JavaScript writes them, 1 and not 1.0; what came fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from statistics import stdev
-from typing import Any
+from typing import Any, ClassVar, Required, Self, TypedDict, cast
 
 from manyhands.core.decimals import exact_sum, weighted_mean
+from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import mean
 from manyhands.engine.contract import ItemRow
-from manyhands.graders.protocol import verdict_of
-from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, INVALID, PASSED, SKIPPED, UNGRADED
-from manyhands.workloads.evals.order import COST_LIMIT, DEPENDENCY_FAILED, FAILED_DEPENDENCIES, NEEDLESS, PASSED_BEFORE
-from manyhands.workloads.evals.workspaces.workspace import PLACE
+from manyhands.graders.protocol import ScoreRecord, verdict_of
+from manyhands.workloads.evals.items import (
+    ERROR,
+    FAILED,
+    GRADER_ERROR,
+    INVALID,
+    PASSED,
+    SKIPPED,
+    UNGRADED,
+    ItemRecord,
+)
+from manyhands.workloads.evals.order import COST_LIMIT, DEPENDENCY_FAILED, NEEDLESS, PASSED_BEFORE
 
 PENDING = "pending"
-OF_WORKSPACES = ("file_changes", "before_each_output", "after_each_output", PLACE)
-"""What is recorded of a test's workspace."""
 STATUSES = (PASSED, FAILED, ERROR, GRADER_ERROR, SKIPPED, UNGRADED, INVALID, PENDING)
 """What a test can have come to; their counts add up to the number of tests."""
 WITHOUT_SCORE = (ERROR, GRADER_ERROR)
 PASS_AT_K, MEAN, CONFIDENCE = "pass_at_k", "mean", "confidence_interval"
 NO_ID = "(no id)"
 """What a test is called that was left out since not even its id could be read."""
-_OF_SCORES = ("score", "weight", "required", "min_score")
-Record = dict[str, Any]
+
+
+class TrialRecord(TypedDict, total=False):
+    """One of several samples of a test; fields that are not known are left out."""
+
+    attempt: Required[int]
+    """The number of the sample, from 0."""
+    score: float
+    verdict: str
+    status: Required[str]
+    scores: list[ScoreRecord]
+    answer: str
+    error: str
+    cost_usd: float
+    duration_ms: float
+
+
+class Aggregation(TypedDict, total=False):
+    """How the samples of a test became one result."""
+
+    strategy: Required[str]
+    """``pass_at_k``, ``mean`` or ``confidence_interval``."""
+    passed_attempts: Required[int]
+    """Samples that passed."""
+    total_attempts: Required[int]
+    """Samples that were made."""
+    mean: float
+    min: float
+    max: float
+    ci95_lower: float
+    ci95_upper: float
+    stddev: float
+    planned_attempts: int
+    """Samples that were planned, where fewer were made as the others proved needless."""
+    stops_early: bool
+    """True where no sample follows one that passed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TestResult:
+    """What came of a test at one target: a line of ``results.jsonl``, whose fields have this order. What is None is left out there, but for
+    the fields without a default."""
+
+    __test__: ClassVar[bool] = False  # it is no test of pytest's
+
+    timestamp: str | None
+    """When the test ended, as ISO 8601 in UTC with milliseconds."""
+    test_id: str | None
+    """None for an invalid test of which not even the id could be read."""
+    dataset: str
+    """What the eval file is called."""
+    conversation_id: str | None = None
+    score: float | None
+    """From 0 to 1; None without one."""
+    status: str
+    """One of ``STATUSES``."""
+    verdict: str | None = None
+    """pass, borderline or fail."""
+    threshold: float | None = None
+    """The score from which on the test has passed."""
+    hits: list[str]
+    misses: list[str]
+    answer: str
+    """The text of the target's answer."""
+    target: str | None
+    """None for an invalid test, which no target was asked."""
+    reasoning: str | None = None
+    input: list[dict[str, Json]]
+    """The test's messages."""
+    expected_output: list[dict[str, Json]] | None = None
+    criteria: str | None = None
+    scores: list[ScoreRecord] | None = None
+    """What each grader found."""
+    error: str | None = None
+    """What went wrong, or why the test was left out."""
+    cause: str | None = None
+    """Why there is no score."""
+    trace: dict[str, Json] | None = None
+    """A summary of the target's tool calls."""
+    output: list[dict[str, Json]] | None = None
+    """The target's messages."""
+    token_usage: dict[str, float] | None = None
+    """Tokens by kind."""
+    cost_usd: float | None = None
+    """US dollars."""
+    duration_ms: float | None = None
+    """Milliseconds."""
+    notices: list[str] | None = None
+    """Lines for the person."""
+    file_changes: str | None = None
+    """What the target changed in its workspace, as a diff."""
+    before_each_output: str | None = None
+    """What the hook printed; also the other three of the kind."""
+    after_each_output: str | None = None
+    simulated: bool | None = None
+    """True where a simulated model answered."""
+    metadata: dict[str, Json] | None = None
+    tags: list[str] | None = None
+    group: str | None = None
+    """What the test shares with others that are not independent of it."""
+    turns: list[dict[str, Json]] | None = None
+    """Of a conversation: what was said, answered and scored, turn by turn."""
+    depends_on: list[str] | None = None
+    failed_dependencies: list[str] | None = None
+    attempts: int | None = None
+    """How often the test was attempted, where more than once."""
+    aggregation: Aggregation | None = None
+    trials: list[TrialRecord] | None = None
+    """The samples, where a test has several."""
+    cost_limited: bool | None = None
+    """True where samples were not made because those before had cost what they may."""
+    before_all_output: str | None = None
+    after_all_output: str | None = None
+    workspace_path: str | None = None
+    """Where the workspace is kept: absolute; as ``results`` gives it, below the run folder."""
+
+    def to_json(self) -> dict[str, Json]:
+        """As it is written."""
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None or name in _ALWAYS}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Self:
+        """What ``to_json`` has given; keys that are not known are passed over. Raises ValueError if one is missing."""
+        if missing := [name for name in _ALWAYS if name not in value]:
+            raise ValueError(f"no result of a test (it has no {missing[0]})")
+        return cls(**{name: value[name] for name in _FIELDS if name in value})
+
+    @property
+    def simulated_scores(self) -> bool:
+        """Whether a simulated model had a say in its scores, those of its trials included."""
+        return any(score.get("simulated") for scores in self._all_scores() for score in scores)
+
+    @property
+    def graders_left_out(self) -> set[str]:
+        """The names of the graders that had nothing to compare, in any of its trials; of a composite's members behind its own."""
+        return {name for scores in self._all_scores() for name in _names_left_out(scores)}
+
+    def _all_scores(self) -> Iterator[Sequence[ScoreRecord]]:
+        yield self.scores or ()
+        for trial in self.trials or ():
+            yield trial.get("scores") or ()
+
+
+_FIELDS = tuple(each.name for each in fields(TestResult))
+_SCORE_FIGURES = ("score", "weight", "required", "min_score")
+_ALWAYS = dict.fromkeys(each.name for each in fields(TestResult) if each.default is MISSING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One sample of a test."""
+
+    number: int
+    """From 0."""
+    result: TestResult
+    """What the test had come to, were this its only sample."""
+    strategy: str | None
+    """How the test wants its samples to become one."""
+    stops_early: bool
+    """Whether no sample follows one that passed."""
 
 
 def results(
     rows: Iterable[ItemRow], threshold: float | Sequence[float], strategy: str | None = None
-) -> Iterator[Record]:
+) -> Iterator[TestResult]:
     """The result of each test and target, in order of the input, streamed; of those that have not ended, with status ``pending``.
 
-    ``threshold``: the pass limit of tests without one of their own, or that of each file; ``strategy``: how trials become one,
+    ``threshold``: the one of tests without one of their own, or that of each file; ``strategy``: how trials become one,
     where the test doesn't say.
     """
     present = (row for row in rows if not row.left_input)
     for _, same in groupby(present, key=_test_of):
         planned = list(same)
         if len(planned) == 1:
-            record = _trial(planned[0], _limit_of(planned[0], threshold))
-            record["trial"] = None
-            yield _tidy(record)
+            yield _trial(planned[0], threshold).result
             continue
-        made = [row for row in planned if row.reason not in NEEDLESS] or planned
-        limited = any(row.reason == COST_LIMIT for row in planned)
-        trials = [_trial(row, _limit_of(row, threshold)) for row in made]
-        for trial in trials:
-            trial["stops_early"] |= any(row.reason == PASSED_BEFORE for row in planned)
-        yield _combined(trials, strategy, len(planned), cost_limited=limited)
-
-
-def _limit_of(row: ItemRow, threshold: float | Sequence[float]) -> float:
-    return threshold if isinstance(threshold, (int, float)) else threshold[row.payload["file"]]
+        trials = [_trial(row, threshold) for row in planned if row.reason not in NEEDLESS]
+        yield _combined(trials or [_trial(row, threshold) for row in planned], strategy, planned)
 
 
 def _test_of(row: ItemRow) -> tuple[Any, ...]:
@@ -69,121 +225,119 @@ def _test_of(row: ItemRow) -> tuple[Any, ...]:
     return (payload["file"], payload["test"]["id"], payload["target"])
 
 
-def _trial(row: ItemRow, threshold: float) -> Record:
+def _trial(row: ItemRow, thresholds: float | Sequence[float]) -> _Trial:
     """The result of one item."""
-    payload, found = row.payload, row.record or {}
+    payload, recorded = row.payload, cast(ItemRecord, row.record or {})
     test = payload.get("test", {})
-    limit = test.get("threshold")
-    limit = threshold if limit is None else limit
-    status, score = _status(row, found, limit)
-    record: Record = {
-        "timestamp": _time(row.finished_at),
-        "test_id": test.get("id", payload.get("id")),
-        "dataset": payload["dataset"],
-        "conversation_id": test.get("conversation_id"),
-        "score": plain(score),
-        "status": status,
-        "verdict": verdict_of(score, limit) if score is not None else None,
-        "threshold": plain(limit),
-        "hits": found.get("hits") or [],
-        "misses": found.get("misses") or [],
-        "answer": found.get("answer") or "",
-        "target": payload.get("target"),
-        "reasoning": found.get("reasoning"),
-        "input": test.get("input", []),
-        "expected_output": test.get("expected_output"),
-        "criteria": test.get("criteria"),
-        "scores": _with_plain_numbers(found.get("scores")),
-        "error": _error(row, found) if status in (*WITHOUT_SCORE, SKIPPED, INVALID) else None,
-        "cause": DEPENDENCY_FAILED if FAILED_DEPENDENCIES in found else row.cause if status in WITHOUT_SCORE else None,
-        "trace": found.get("trace"),
-        "output": found.get("output"),
-        "token_usage": _each_plain(found.get("token_usage")) or None,
-        "cost_usd": plain(found.get("cost_usd")),
-        "duration_ms": plain(found.get("duration_ms")),
-        "notices": found.get("notices") or None,
-        **{name: found[name] for name in OF_WORKSPACES if name in found},
-        "simulated": found.get("simulated") or None,
-        "metadata": test.get("metadata"),
-        "tags": test.get("tags"),
-        "group": payload.get("group"),
-        "turns": _with_plain_numbers(found.get("turns")),
-        "depends_on": test.get("depends_on"),
-        FAILED_DEPENDENCIES: found.get(FAILED_DEPENDENCIES),
-        "attempts": row.performances if row.performances > 1 and FAILED_DEPENDENCIES not in found else None,
-        "trial": payload.get("trial", 0),
-        "strategy": (test.get("trials") or {}).get("strategy"),
-        "stops_early": bool(found.get("stops_early")),
-    }
-    return record
+    threshold = test.get("threshold")
+    if threshold is None:
+        threshold = thresholds if isinstance(thresholds, (int, float)) else thresholds[payload["file"]]
+    status, score = _status(row, recorded, threshold)
+    depends = "failed_dependencies" in recorded
+    result = TestResult(
+        timestamp=_time(row.finished_at),
+        test_id=test.get("id", payload.get("id")),
+        dataset=payload["dataset"],
+        conversation_id=test.get("conversation_id"),
+        score=plain(score),
+        status=status,
+        verdict=verdict_of(score, threshold) if score is not None else None,
+        threshold=plain(threshold),
+        hits=recorded.get("hits") or [],
+        misses=recorded.get("misses") or [],
+        answer=recorded.get("answer") or "",
+        target=payload.get("target"),
+        reasoning=recorded.get("reasoning"),
+        input=test.get("input", []),
+        expected_output=test.get("expected_output"),
+        criteria=test.get("criteria"),
+        scores=_with_plain_numbers(recorded.get("scores")),
+        error=_error(row, recorded) if status in (*WITHOUT_SCORE, SKIPPED, INVALID) else None,
+        cause=DEPENDENCY_FAILED if depends else row.cause if status in WITHOUT_SCORE else None,
+        trace=recorded.get("trace"),
+        output=recorded.get("output"),
+        token_usage=_each_plain(recorded.get("token_usage")) or None,
+        cost_usd=plain(recorded.get("cost_usd")),
+        duration_ms=plain(recorded.get("duration_ms")),
+        notices=recorded.get("notices") or None,
+        file_changes=recorded.get("file_changes"),
+        before_each_output=recorded.get("before_each_output"),
+        after_each_output=recorded.get("after_each_output"),
+        simulated=recorded.get("simulated") or None,
+        metadata=test.get("metadata"),
+        tags=test.get("tags"),
+        group=payload.get("group"),
+        turns=_with_plain_numbers(recorded.get("turns")),
+        depends_on=test.get("depends_on"),
+        failed_dependencies=recorded.get("failed_dependencies"),
+        attempts=row.performances if row.performances > 1 and not depends else None,
+        workspace_path=recorded.get("workspace"),
+    )
+    strategy = (test.get("trials") or {}).get("strategy")
+    return _Trial(payload.get("trial", 0), result, strategy, bool(recorded.get("stops_early")))
 
 
-_ALWAYS = frozenset(
-    ("timestamp", "test_id", "dataset", "score", "status", "hits", "misses", "answer", "target", "input")
-)
-
-
-def _status(row: ItemRow, found: Mapping[str, Any], limit: float) -> tuple[str, float | None]:
-    """A status is taken of the score and today's limit, which a resume may have changed."""
+def _status(row: ItemRow, recorded: ItemRecord, threshold: float) -> tuple[str, float | None]:
+    """A status is taken of the score and today's threshold, which a resume may have changed."""
     if not row.state.final:
         return PENDING, None
     if row.state is ItemState.DISCARDED:
         return (SKIPPED if row.reason == DEPENDENCY_FAILED else INVALID), None
     if row.state is not ItemState.COMPLETED:
-        return (GRADER_ERROR if found.get("status") == GRADER_ERROR else ERROR), None
-    score = found.get("score")
+        return (GRADER_ERROR if recorded.get("status") == GRADER_ERROR else ERROR), None
+    score = recorded.get("score")
     if score is None:
         return UNGRADED, None
-    return (PASSED if score >= limit else FAILED), score
+    return (PASSED if score >= threshold else FAILED), score
 
 
-def _error(row: ItemRow, found: Mapping[str, Any]) -> str:
-    return str(found.get("error") or row.message or row.reason or row.cause or row.state)
+def _error(row: ItemRow, recorded: ItemRecord) -> str:
+    return str(recorded.get("error") or row.message or row.reason or row.cause or row.state)
 
 
-def _combined(trials: Sequence[Record], strategy: str | None, planned: int, *, cost_limited: bool) -> Record:
-    """One result of all trials of a test: of the fields that are not figures, those of the best one. ``planned``: how many there would have
-    been, had none proved needless.
+def _combined(trials: Sequence[_Trial], strategy: str | None, planned: Sequence[ItemRow]) -> TestResult:
+    """One result of all trials of a test: of the fields that are not figures, those of the best one. ``planned``: with those that
+    proved needless.
 
     pass_at_k: the best score; mean: their mean; confidence_interval: the lower end of the t interval of 95 %. A trial that broke leaves
     the test without a score, but for pass_at_k where another one passed.
     """
-    strategy = trials[0].pop("strategy") or strategy or PASS_AT_K
-    best = max(trials, key=lambda trial: (trial["score"] is not None, trial["score"] or 0))
-    result = {**best, "trial": None, **_of_trials(trials, strategy, best)}
-    for name in ("cost_usd", "duration_ms"):
-        known = [trial[name] for trial in trials if trial[name] is not None]
-        result[name] = plain(exact_sum(known)) if known else None
-    result["token_usage"] = _each_plain(added_tokens(trial["token_usage"] for trial in trials)) or None
-    result["trials"] = [_attempt(trial) for trial in trials]
-    if planned > len(trials):
-        result["aggregation"]["planned_attempts"] = planned
-    if any(trial["stops_early"] for trial in trials):
-        result["aggregation"]["stops_early"] = True
-    return _tidy(result | ({"cost_limited": True} if cost_limited else {}))
+    made = [trial.result for trial in trials]
+    result = _of_trials(made, trials[0].strategy or strategy or PASS_AT_K)
+    costs = [each.cost_usd for each in made if each.cost_usd is not None]
+    durations = [each.duration_ms for each in made if each.duration_ms is not None]
+    result.cost_usd = plain(exact_sum(costs)) if costs else None
+    result.duration_ms = plain(exact_sum(durations)) if durations else None
+    result.token_usage = _each_plain(added_tokens(each.token_usage for each in made)) or None
+    result.trials = [_trial_record(trial) for trial in trials]
+    reasons = {row.reason for row in planned}
+    if result.aggregation is not None and len(planned) > len(trials):
+        result.aggregation["planned_attempts"] = len(planned)
+    if result.aggregation is not None and (PASSED_BEFORE in reasons or any(trial.stops_early for trial in trials)):
+        result.aggregation["stops_early"] = True
+    result.cost_limited = True if COST_LIMIT in reasons else None
+    return result
 
 
-def _of_trials(trials: Sequence[Record], strategy: str, best: Record) -> Record:
-    passed = [trial for trial in trials if trial["status"] == PASSED]
-    aggregation: Record = {"strategy": strategy, "passed_attempts": len(passed), "total_attempts": len(trials)}
+def _of_trials(made: Sequence[TestResult], strategy: str) -> TestResult:
+    """The best one, with what all of them come to together."""
+    best = max(made, key=lambda each: (each.score is not None, each.score or 0))
+    passed = sum(each.status == PASSED for each in made)
+    aggregation = Aggregation(strategy=strategy, passed_attempts=passed, total_attempts=len(made))
+    result = replace(best, aggregation=aggregation)
     if strategy == PASS_AT_K and passed:
-        return {"aggregation": aggregation}
-    broken = next(
-        (
-            trial
-            for status in (PENDING, *WITHOUT_SCORE, SKIPPED, UNGRADED)
-            for trial in trials
-            if trial["status"] == status
-        ),
-        None,
-    )
-    if broken is not None:
-        kept = {name: broken[name] for name in ("status", "score", "verdict", "error", "cause")}
-        return {**kept, "aggregation": aggregation}
-    score, figures = _one_score([trial["score"] for trial in trials], strategy)
-    limit = best["threshold"]
-    found = {"score": plain(score), "verdict": verdict_of(score, limit), "status": PASSED if score >= limit else FAILED}
-    return {**found, "aggregation": aggregation | _each_plain(figures)}
+        return result
+    for status in (PENDING, *WITHOUT_SCORE, SKIPPED, UNGRADED):
+        broken = next((each for each in made if each.status == status), None)
+        if broken is not None:
+            kept = ("status", "score", "verdict", "error", "cause")
+            return replace(result, **{name: getattr(broken, name) for name in kept})
+    score, figures = _one_score([each.score or 0 for each in made], strategy)
+    threshold = best.threshold or 0
+    result.score, result.verdict = plain(score), verdict_of(score, threshold)
+    result.status = PASSED if score >= threshold else FAILED
+    result.aggregation = cast(Aggregation, {**aggregation, **_each_plain(figures)})
+    return result
 
 
 def _one_score(scores: Sequence[float], strategy: str) -> tuple[float, dict[str, float]]:
@@ -199,24 +353,13 @@ def _one_score(scores: Sequence[float], strategy: str) -> tuple[float, dict[str,
     return max(scores), {}
 
 
-def _attempt(trial: Record) -> Record:
+def _trial_record(trial: _Trial) -> TrialRecord:
     kept = ("score", "verdict", "status", "scores", "answer", "error", "cost_usd", "duration_ms")
-    return {"attempt": trial["trial"], **{name: trial[name] for name in kept if trial[name] is not None}}
+    found = {name: value for name in kept if (value := getattr(trial.result, name)) is not None}
+    return cast(TrialRecord, {"attempt": trial.number, **found})
 
 
-def simulated_scores(record: Record) -> bool:
-    """Whether a simulated model had a say in the result's scores, those of its trials included."""
-    trials = (trial.get("scores") or () for trial in record.get("trials") or ())
-    return any(score.get("simulated") for scores in (record.get("scores") or (), *trials) for score in scores)
-
-
-def graders_left_out(record: Record) -> set[str]:
-    """The names of the graders that had nothing to compare in a test, in any of its trials; of a composite's members behind its own."""
-    trials = (trial.get("scores") or () for trial in record.get("trials") or ())
-    return {name for scores in (record.get("scores") or (), *trials) for name in _names_left_out(scores)}
-
-
-def _names_left_out(scores: Iterable[Record], within: str = "") -> Iterator[str]:
+def _names_left_out(scores: Iterable[ScoreRecord], within: str = "") -> Iterator[str]:
     for score in scores:
         inner = [*_names_left_out(score.get("scores", ()), f"{within}{score['name']} > ")]
         yield from inner
@@ -242,23 +385,17 @@ def _each_plain(numbers: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: plain(number) for name, number in (numbers or {}).items()}
 
 
-def _with_plain_numbers(scores: Sequence[Record] | None) -> list[Record] | None:
-    """The graders' scores, those of members of a composite too."""
+def _with_plain_numbers(scores: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
+    """The graders' scores (or turns), those of members of a composite too."""
     if scores is None:
         return None
     found = []
     for score in scores:
-        figures: Record = {name: plain(score[name]) for name in _OF_SCORES if name in score}
+        figures = {name: plain(score[name]) for name in _SCORE_FIGURES if name in score}
         if "scores" in score:
             figures["scores"] = _with_plain_numbers(score["scores"])
         found.append({**score, **figures})
     return found
-
-
-def _tidy(record: Record) -> Record:
-    record.pop("strategy", None)
-    record.pop("stops_early", None)
-    return {name: value for name, value in record.items() if value is not None or name in _ALWAYS}
 
 
 def _time(moment: float | None) -> str | None:

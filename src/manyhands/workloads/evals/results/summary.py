@@ -20,10 +20,10 @@ from manyhands.core.statistics import (
     quantiles,
 )
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED
-from manyhands.workloads.evals.results.records import STATUSES, Record, graders_left_out, simulated_scores
+from manyhands.workloads.evals.results.records import STATUSES, TestResult
 
 BINS = 10
-MOST_RESAMPLED = 1000
+MAX_RESAMPLED = 1000
 """Scores up to which the interval by resampling is found too; beyond, the other one says the same."""
 DENOMINATORS = {
     "mean_score": "tests with a score (passed and failed); errors have none and are counted apart",
@@ -60,24 +60,24 @@ class Figures:
         self._left_out: Counter[str] = Counter()
         """Graders, and how many tests they had nothing to compare in."""
 
-    def add(self, record: Record, group: str) -> None:
+    def add(self, result: TestResult, group: str) -> None:
         """Count a result. ``group``: what it shares with results that it depends on."""
-        self._counts[record["status"]] += 1
-        if record["score"] is not None:
-            self._scores.append(record["score"])
-            self._passed.append(record["status"] == PASSED)
+        self._counts[result.status] += 1
+        if result.score is not None:
+            self._scores.append(result.score)
+            self._passed.append(result.status == PASSED)
             self._groups.append(hash(group))
-        if (cost := record.get("cost_usd")) is not None:
-            self._cost, self._priced = self._cost + cost, self._priced + 1
-        if usage := record.get("token_usage"):
-            self._tokens.update(usage)
+        if result.cost_usd is not None:
+            self._cost, self._priced = self._cost + result.cost_usd, self._priced + 1
+        if result.token_usage:
+            self._tokens.update(result.token_usage)
             self._with_tokens += 1
-        if (duration := record.get("duration_ms")) is not None:
-            self._durations.append(duration)
-        self._simulated += bool(record.get("simulated"))
-        self._simulated_scores += simulated_scores(record)
-        self._left_out.update(graders_left_out(record))
-        if (tries := _Tries.of(record)) is not None:
+        if result.duration_ms is not None:
+            self._durations.append(result.duration_ms)
+        self._simulated += bool(result.simulated)
+        self._simulated_scores += result.simulated_scores
+        self._left_out.update(result.graders_left_out)
+        if (tries := _Tries.of(result)) is not None:
             self._trials[tries] += 1
 
     def join(self, other: Figures) -> None:
@@ -126,7 +126,7 @@ class Figures:
 
     def _mean_score(self, level: float | None, seed: int) -> dict[str, Any]:
         found = _mean_json(mean(self._scores, self._groups, level or 0.95), level)
-        if level is not None and len(self._scores) <= MOST_RESAMPLED:
+        if level is not None and len(self._scores) <= MAX_RESAMPLED:
             resampled = bootstrap(self._scores, self._groups, level=level, seed=seed)
             found["bootstrap"] = _interval_json(resampled)
         return found
@@ -164,16 +164,16 @@ class _Tries:
     lead: int = 0
 
     @classmethod
-    def of(cls, record: Record) -> _Tries | None:
-        if "trials" not in record:
+    def of(cls, result: TestResult) -> _Tries | None:
+        if result.trials is None or result.aggregation is None:
             return None
-        made = [trial["status"] == PASSED for trial in record["trials"] if trial.get("score") is not None]
+        made = [trial["status"] == PASSED for trial in result.trials if trial.get("score") is not None]
         if not made:
             return None
-        stopped = made[-1] and not record.get("cost_limited")
-        planned = record["aggregation"].get("planned_attempts", 0)
+        stopped = made[-1] and not result.cost_limited
+        planned = result.aggregation.get("planned_attempts", 0)
         figures = len(made), sum(made), max(len(made), planned if stopped else 0)
-        if record["aggregation"].get("stops_early") is not True:
+        if result.aggregation.get("stops_early") is not True:
             return cls(*figures)
         first, lead = (made.index(True) + 1 if any(made) else 0), [*made, False].index(False)
         return cls(*figures, early=True, first=first, lead=lead)
@@ -195,23 +195,20 @@ class EvalFigures:
         self._seed = seed
         self._targets: dict[str | None, Figures] = {}
         """By target; None for tests that were left out before they had one."""
-        self._limits: Counter[float] = Counter()
+        self._thresholds: Counter[float] = Counter()
 
-    def add(self, record: Record) -> None:
+    def add(self, result: TestResult) -> None:
         """Count a result. Where several targets answer the same tests these belong together, in the figures of all."""
-        test = f"{record['dataset']}/{record['test_id']}"
-        named = record.get("group")
-        group = test if named is None else f"{record['dataset']}//{named}"
-        target = record["target"]
-        if target not in self._targets:
-            self._targets[target] = Figures()
-        self._targets[target].add(record, group)
-        if "threshold" in record:
-            self._limits[record["threshold"]] += 1
+        group = f"{result.dataset}/{result.test_id}" if result.group is None else f"{result.dataset}//{result.group}"
+        if result.target not in self._targets:
+            self._targets[result.target] = Figures()
+        self._targets[result.target].add(result, group)
+        if result.threshold is not None:
+            self._thresholds[result.threshold] += 1
 
     def to_json(self, threshold: float) -> dict[str, Any]:
         """As it is in ``eval_summary.json``, without what tells of the run."""
-        own = {f"{limit:g}": count for limit, count in sorted(self._limits.items()) if limit != threshold}
+        own = {f"{each:g}": count for each, count in sorted(self._thresholds.items()) if each != threshold}
         found = {name: figures.to_json(self._level, self._seed) for name, figures in self._targets.items()}
         targets = [{"target": name, **figures} for name, figures in found.items() if name is not None]
         return {

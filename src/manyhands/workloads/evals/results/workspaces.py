@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.sandboxes.files.trees import remove_tree
+from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.workloads.evals.batch.reports import TARGETS
 from manyhands.workloads.evals.items import PASSED
+from manyhands.workloads.evals.results.records import TestResult
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.workspaces.templates import TREE, Templates, template_states
-from manyhands.workloads.evals.workspaces.workspace import PLACE
 
 
 async def finish_workspaces(run_folder: Path, templates: Templates, options: EvalSpec) -> None:
@@ -33,19 +33,23 @@ async def finish_workspaces(run_folder: Path, templates: Templates, options: Eva
 
 
 def with_workspaces(
-    records: Iterable[dict[str, Any]], run_folder: Path, datasets: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+    results: Iterable[TestResult], run_folder: Path, datasets: Mapping[str, str]
+) -> Iterator[TestResult]:
     """Results with the paths of workspaces that are kept, and what hooks printed that run once: in the first result of their eval file
     that has a workspace. ``datasets``: of each eval file's path, what results call it."""
     printed = _printed(run_folder, datasets)
-    for record in records:
-        place = record.pop(PLACE, None)
-        if place is not None:
-            record |= printed.pop(record["dataset"], {})
-            path = (run_folder / place).absolute()
-            if path.is_dir():
-                record["workspace_path"] = str(path)
-        yield record
+    for result in results:
+        if result.workspace_path is not None:
+            path = (run_folder / result.workspace_path).absolute()
+            kept = str(path) if path.is_dir() else None
+            outputs = printed.pop(result.dataset, {})
+            result = replace(
+                result,
+                workspace_path=kept,
+                before_all_output=outputs.get("before_all_output"),
+                after_all_output=outputs.get("after_all_output"),
+            )
+        yield result
 
 
 def hook_problems(run_folder: Path) -> Iterator[str]:

@@ -1,37 +1,37 @@
 """The results of a run of evaluations, written from its journal: as often as wanted, and never half.
 
-The lines of ``results.jsonl`` and the figures that belong to them, from records that may come while tests still end.
-
-What each test took, a line of JSON for each: ``--trace_file``.
+``results.jsonl`` has a line for each test that ended, ``eval_summary.json`` the figures of all; ``--out`` and ``--output`` name further
+files of the same results, ``--trace_file`` one with what each test took.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.jsonio import Json, compact_line, line, loads, pretty
 from manyhands.engine.contract import RunReader
+from manyhands.engine.journal.lock import LOCK
 from manyhands.engine.journal.reader import JOURNAL
-from manyhands.engine.journal.store import LOCK
 from manyhands.graders.messages import tool_uses_of
-from manyhands.io.files import bytes_written_aside, remove_asides, written_aside
+from manyhands.io.files import bytes_written_aside, written_aside
+from manyhands.processes.strays import remove_asides
 from manyhands.runs.execution import SUMMARY as ENGINE_SUMMARY
 from manyhands.runs.ledger import timestamp
 from manyhands.workloads.evals.batch.reports import target_reports
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.prepared import PreparedEval
 from manyhands.workloads.evals.results.formats import write_as
-from manyhands.workloads.evals.results.records import PENDING, Record, results
+from manyhands.workloads.evals.results.records import PENDING, TestResult, results
 from manyhands.workloads.evals.results.summary import EvalFigures
 from manyhands.workloads.evals.results.workspaces import with_workspaces
 from manyhands.workloads.evals.settings import EvalSpec, ending_of_out
 
-SUMMARY = "eval_summary.json"
+RESULTS, SUMMARY = "results.jsonl", "eval_summary.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +42,24 @@ class Summary:
     files: tuple[Path, ...]
 
 
-def counting_of(prepared: PreparedEval) -> Counting:
-    """How a run's results are counted."""
-    options = prepared.options
-    return Counting(tuple(prepared.limits), prepared.pass_limit, options.score_interval, options.bootstrap_seed)
-
-
-def write_results(
-    reader: RunReader,
-    prepared: PreparedEval,
-    folder: Path,
-    figures: dict[str, Any] | None = None,
-    edits: Sequence[Edits] = (),
-) -> Summary:
+def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits: Sequence[Edits] = ()) -> Summary:
     """Write ``results.jsonl`` (every test that ended, in order) and ``eval_summary.json`` into the run folder, and what ``--out`` and
-    ``--output`` name. All are streamed, and each takes its place when it is whole. ``figures``: those of a ``results.jsonl`` that is
-    written already; ``edits``: what is different in the eval files since the run was made.
+    ``--output`` name. All are streamed, and each takes its place when it is whole. ``edits``: what is different in the eval files since
+    the run was made.
 
     Raises StorageError if one can't be written; the old one is then still there.
     """
     options = prepared.options
     with reader.snapshot():
-        if figures is None:
-            datasets = {file.path: file.dataset for file in prepared.files}
-            records = with_workspaces(results(reader.items(), prepared.limits), folder, datasets)
-            figures = write_lines(records, folder, counting_of(prepared))
+        datasets = {file.path: file.dataset for file in prepared.files}
+        found = with_workspaces(results(reader.items(), prepared.limits), folder, datasets)
+        figures = _write_lines(found, folder, EvalFigures(options.score_interval, options.bootstrap_seed))
         about = _about(reader, prepared, folder)
-    summary = {**about, **({"edited": [each.to_json() for each in edits]} if edits else {}), **figures}
+    summary = {
+        **about,
+        **({"edited": [each.to_json() for each in edits]} if edits else {}),
+        **figures.to_json(prepared.pass_limit),
+    }
     _write_json(folder / SUMMARY, summary)
     named = named_outputs(options)
     for path in named:
@@ -92,16 +83,31 @@ def write_output(folder: Path, summary: dict[str, Any], path: Path, *, ending: s
     """
     target = _usable(path, folder)
     with bytes_written_aside(target) as handle:
-        write_as(ending or path.suffix.lower(), handle, lambda: records_in(folder / RESULTS), summary)
+        write_as(ending or path.suffix.lower(), handle, lambda: results_in(folder / RESULTS), summary)
 
 
 def _write_trace(folder: Path, path: Path) -> None:
     with bytes_written_aside(_usable(path, folder)) as handle:
-        write_trace(handle, records_in(folder / RESULTS))
+        write_trace(handle, results_in(folder / RESULTS))
 
 
-def records_in(path: Path) -> Iterator[Record]:
-    """The records of a file of results, streamed. Raises UserError, naming the line, for what is none."""
+def results_in(path: Path) -> Iterator[TestResult]:
+    """The results in a ``results.jsonl``, streamed. Raises UserError, naming the line, for what is none."""
+    for number, record in _numbered_records(path):
+        try:
+            yield TestResult.from_json(record)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
+
+
+def records_in(path: Path) -> Iterator[dict[str, Json]]:
+    """The objects in a JSON Lines file, which another program may have written, streamed. Raises UserError, naming the line, for what is
+    none."""
+    return (record for _, record in _numbered_records(path))
+
+
+def _numbered_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
+    """The objects with their lines' numbers."""
     try:
         with path.open("rb") as handle:
             yield from _records(handle, path)
@@ -109,7 +115,7 @@ def records_in(path: Path) -> Iterator[Record]:
         raise UserError(f"{path}: can't be read ({error.strerror or error})") from error
 
 
-def _records(handle: Iterable[bytes], path: Path) -> Iterator[Record]:
+def _records(handle: Iterable[bytes], path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     for number, text in enumerate(handle, 1):
         if not text.strip():
             continue
@@ -119,7 +125,7 @@ def _records(handle: Iterable[bytes], path: Path) -> Iterator[Record]:
             raise UserError(f"{path}, line {number}: not JSON: {error}") from error
         if not isinstance(record, dict):
             raise UserError(f"{path}, line {number}: must be an object")
-        yield record
+        yield number, record
 
 
 def _about(reader: RunReader, prepared: PreparedEval, folder: Path) -> dict[str, Any]:
@@ -189,52 +195,30 @@ def _write_json(path: Path, value: Any) -> None:
         handle.write("\n")
 
 
-RESULTS = "results.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """How results are counted. ``limits``: the pass limit of each eval file's tests; ``pass_limit``: the run's; ``level``: of confidence
-    (None: no intervals); ``seed``: of resampling."""
-
-    limits: tuple[float, ...]
-    pass_limit: float
-    level: float | None
-    seed: int
-
-    def to_json(self) -> Json:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(tuple(value["limits"]), value["pass_limit"], value["level"], value["seed"])
-
-
-def write_lines(records: Iterable[Record], folder: Path, counting: Counting) -> dict[str, Any]:
-    """Write a run's ``results.jsonl``: a line for each test that ended. Returns the figures of all, as ``eval_summary.json`` has them.
+def _write_lines(results: Iterable[TestResult], folder: Path, figures: EvalFigures) -> EvalFigures:
+    """Write a run's ``results.jsonl``: a line for each test that ended. Returns ``figures``, in which all are counted.
 
     The file takes its place when it is whole. Raises StorageError if it can't be written; the old one is then still there.
     """
-    figures = EvalFigures(counting.level, counting.seed)
     with bytes_written_aside(folder / RESULTS) as handle:
-        for record in records:
-            figures.add(record)
-            if record["status"] != PENDING:
-                handle.write(compact_line(record))
-    return figures.to_json(counting.pass_limit)
+        for result in results:
+            figures.add(result)
+            if result.status != PENDING:
+                handle.write(compact_line(result.to_json()))
+    return figures
 
 
 _FIGURES = ("score", "duration_ms", "cost_usd", "token_usage")
 
 
-def write_trace(handle: BinaryIO, records: Iterable[Record]) -> None:
+def write_trace(handle: BinaryIO, results: Iterable[TestResult]) -> None:
     """A line for each result: ``test_id``, ``dataset``, ``target``, ``status``, ``score``, ``duration_ms``, ``cost_usd``, ``token_usage``
     (null where not known), and ``spans``: the tool calls in order."""
-    for record in records:
-        handle.write(line(_trace(record)).encode() + b"\n")
+    for result in results:
+        handle.write(line(_trace(result)).encode() + b"\n")
 
 
-def _trace(record: Record) -> dict[str, Any]:
-    told = {name: record.get(name) for name in ("test_id", "dataset", "target", "status", *_FIGURES)}
-    uses = tool_uses_of(record.get("output") or ())
-    return {**told, "spans": [{"type": "tool", "name": use.tool, "duration_ms": use.duration_ms} for use in uses]}
+def _trace(result: TestResult) -> dict[str, Any]:
+    figures = {name: getattr(result, name) for name in ("test_id", "dataset", "target", "status", *_FIGURES)}
+    uses = tool_uses_of(result.output or ())
+    return {**figures, "spans": [{"type": "tool", "name": use.tool, "duration_ms": use.duration_ms} for use in uses]}

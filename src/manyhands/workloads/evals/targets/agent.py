@@ -25,8 +25,8 @@ from manyhands.workloads.evals.targets.keys import AgentTargetOptions
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, keep_folder
 
 
-class AgentAnswerer:
-    """See ``answering.Answerer``. Every model call and tool call is a step. Without tools it is a plain model.
+class AgentTarget:
+    """A ``LiveTarget``. Every model call and tool call is a step. Without tools it is a plain model.
 
     A test's workspace is that of the sandbox: what is in it is there before the first tool call.
     """
@@ -113,9 +113,9 @@ class AgentAnswerer:
 
 
 class AgentConversation:
-    """See ``answering.Answerer``: an agent in one conversation, whose turns share a sandbox."""
+    """See ``answering.LiveTarget``: an agent in one conversation, whose turns share a sandbox."""
 
-    def __init__(self, agent: AgentAnswerer, world: World) -> None:
+    def __init__(self, agent: AgentTarget, world: World) -> None:
         self._agent = agent
         self._world = world
 

@@ -26,9 +26,9 @@ def shown(test_id: str) -> str:
 
 
 _ANSWERS = ("text", "output", "output_messages", "error")
-MOST_NOTICES = 10
+MAX_NOTICES = 10
 """Notices that are kept of one record."""
-LONGEST_MESSAGE = 2000
+MAX_MESSAGE = 2000
 """Characters of a reported error that are shown."""
 _TOKENS = ("input", "output")
 _TIMES = ("start_time", "end_time")
@@ -272,7 +272,7 @@ def _reported(error: Json) -> str | None:
         kind, message = error.get("type") or error.get("code"), error.get("message")
         if isinstance(message, str) and message:
             error = f"{kind}: {message}" if isinstance(kind, (str, int)) else message
-    return KNOWN.text(_as_text(error))[:LONGEST_MESSAGE]
+    return KNOWN.text(_as_text(error))[:MAX_MESSAGE]
 
 
 def _speaks(message: MessageJson) -> bool:
@@ -291,5 +291,5 @@ def _as_text(value: Json) -> str:
 def _some(notices: list[str]) -> tuple[str, ...]:
     if not notices:
         return ()
-    more = len(notices) - MOST_NOTICES
-    return tuple(notices) if more <= 0 else (*notices[:MOST_NOTICES], f"… and {more} more of this record")
+    more = len(notices) - MAX_NOTICES
+    return tuple(notices) if more <= 0 else (*notices[:MAX_NOTICES], f"… and {more} more of this record")

@@ -1,9 +1,5 @@
-"""What is certain to go wrong once an evaluation runs, found before anything is made: targets and judges that can't be used, tests that
-nobody would judge, targets that say of themselves that they can't do their work.
-
-Whether a target can be used at all: asked once, before anything is asked of it.
-
-Workspaces that a command can't have which answers all tests in one invocation.
+"""What is certain to go wrong once an evaluation runs, found before anything is made: targets and judges that can't be used or whose health
+check fails, tests that nobody would judge, workspaces that a command can't have which answers all tests at once.
 """
 
 from __future__ import annotations
@@ -24,18 +20,17 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
-from manyhands.engine.limits.waits import LEAST_SECONDS, Wait
+from manyhands.engine.limits.waits import MIN_SECONDS, Wait
 from manyhands.io.dotenv_files import additions, environment
 from manyhands.io.findings import Findings
 from manyhands.io.search_paths import Surroundings
-from manyhands.processes.commands import CommandRunner
-from manyhands.processes.exits import failure_of
-from manyhands.processes.programs import missing
+from manyhands.processes.commands import CommandRunner, failure_of
 from manyhands.processes.python_functions import load_function
 from manyhands.processes.strays import process_mark
+from manyhands.processes.templates import CommandTemplate, missing
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.workloads.evals.targets.choice import Choice, Group, Survey
-from manyhands.workloads.evals.targets.command_lines import CommandTemplate, Values
+from manyhands.workloads.evals.targets.command_lines import Values
 from manyhands.workloads.evals.targets.definitions import Target
 from manyhands.workloads.evals.targets.kinds import (
     AgentSettings,
@@ -183,7 +178,7 @@ async def check_usable(
     environ: Mapping[str, str],
     notice: Callable[[str], None] = lambda text: None,
     *,
-    patience: float = LEAST_SECONDS,
+    patience: float = MIN_SECONDS,
 ) -> None:
     """Look at ``targets`` that will be questioned and ``judges`` that will be asked, and ask those that say how whether they can do their
     work, once each. ``here``: the folder where the evaluation was given; ``notice`` is told of those that
@@ -295,7 +290,7 @@ async def _problem_of(
     with TemporaryDirectory(prefix="manyhands-healthcheck-", ignore_cleanup_errors=True) as name:
         values = _values(Path(name), eval_file, check.folder)
         try:
-            words = template.filled(values)
+            words = values.filled(template)
             additions = {**environment, **values.environment()}
             end = await runner.run(words, folder=check.folder, additions=additions, timeout=check.seconds)
         except ItemError as error:

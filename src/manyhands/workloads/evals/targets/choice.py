@@ -1,6 +1,5 @@
-"""Which targets answer the tests of an eval file, and which may judge the answers.
-
-What the tests of an eval file want, found in one pass over them: targets of their own, judges, commands before them.
+"""Which targets answer the tests of an eval file, and which may judge the answers, by what the tests want: targets of their own, judges,
+commands before them.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from manyhands.core.errors import UserError
 from manyhands.core.settings import shown
 from manyhands.io.findings import MOST_SHOWN, Findings
+from manyhands.io.keys import spelled_at
 from manyhands.io.locations import Place
 from manyhands.workloads.evals.evalfile.grader_lists import JudgeNeed, entries_of, judge_needs
 from manyhands.workloads.evals.evalfile.loading import place_of
-from manyhands.workloads.evals.evalfile.spelling import spelled_at
 from manyhands.workloads.evals.evalfile.tests import EvalFile, Test, Trials, Workspace
 from manyhands.workloads.evals.targets.definitions import Target, TargetFile, naming
 

@@ -1,6 +1,4 @@
-"""A target whose command answers one test at a time.
-
-A command that answers one test: invoked for each, it writes a record or plain text, or prints its answer.
+"""A target whose command answers one test at a time: invoked for each, it writes a record or plain text, or prints its answer.
 
 What a test's id looks like is of no consequence: it names no file.
 """
@@ -20,8 +18,7 @@ from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
 from manyhands.engine.contract import Context, Effect
 from manyhands.io.wide_text import wide_encoding
-from manyhands.processes.commands import MAX_OUTPUT, CommandEnd, CommandRunner
-from manyhands.processes.exits import failure_of
+from manyhands.processes.commands import MAX_OUTPUT, CommandEnd, CommandRunner, failure_of
 from manyhands.sandboxes.files.trees import NotPlain, Tree
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.targets.answers import (
@@ -35,7 +32,7 @@ from manyhands.workloads.evals.targets.answers import (
     shown,
 )
 from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
-from manyhands.workloads.evals.targets.protocol import paid, spent
+from manyhands.workloads.evals.targets.protocol import cost_usage, with_cost
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, keep_folder
 
 PROMPT = "prompt.txt"
@@ -47,12 +44,12 @@ FILES = "target"
 """The folder of its files, in the attempt's."""
 
 
-class CommandAnswerer:
-    """See ``answering.Answerer``. Each invocation is a step. ``identity``: what makes it another target if it changes."""
+class CommandTarget:
+    """A ``LiveTarget``. Each invocation is a step. ``identity``: what makes it another target if it changes."""
 
     simulated = False
 
-    def __init__(self, target: CommandTarget, identity: Json, *, keep_files: bool = False) -> None:
+    def __init__(self, target: CommandInvoker, identity: Json, *, keep_files: bool = False) -> None:
         """``keep_files``: whether the attempt's folder stays, as the command's files in it do."""
         self._keep_files = keep_files
         self._target = target
@@ -70,10 +67,12 @@ class CommandAnswerer:
             answer = asked.answer
             printed = {"exit_code": asked.exit_code, "stdout": asked.stdout, "stderr": asked.stderr}
             output = {"answer": answer.to_json(), "seconds": asked.seconds, **printed}
-            return Effect(output, spent(answer.cost_usd))
+            return Effect(output, cost_usage(answer.cost_usd))
 
         request = {"target": self._identity, "test": test.id, "prompt": prompt, "trial": trial}
-        asking = paid(context, f"target {self._identity}", effect if workspace is None else workspace.around(effect))
+        asking = with_cost(
+            context, f"target {self._identity}", effect if workspace is None else workspace.around(effect)
+        )
         output = await context.step(STEP, request, asking)
         if workspace is not None:
             await workspace.recall(output)
@@ -122,7 +121,7 @@ class Asked:
     notices: tuple[str, ...] = ()
 
 
-class CommandTarget:
+class CommandInvoker:
     """Asks questions by invocations of a command."""
 
     def __init__(
@@ -150,12 +149,12 @@ class CommandTarget:
         settings, folder = self._settings.within(workspace), folder.absolute()
         values = await asyncio.to_thread(self._prepare, question, folder, workspace or settings.folder)
         if self._tell is not None:
-            self._tell(self._redactor.text(settings.template.shown(values)))
+            self._tell(self._redactor.text(values.shown(settings.template)))
         try:
             if not settings.folder.is_dir():
                 raise ItemError(Cause.WORKER_ERROR, f"there is no folder {settings.folder} to start the command in")
             end = await self._runner.run(
-                settings.template.filled(values),
+                values.filled(settings.template),
                 folder=settings.folder,
                 additions={**settings.additions, **values.environment()},
                 timeout=settings.seconds or NO_LIMIT,

@@ -1,9 +1,7 @@
-"""Targets: who answers the tests.
+"""Targets: who answers the tests, and the files in which they are written down.
 
 A target keeps what a person wrote, with the names of environment variables in it; their values are put in by ``Target.resolved``, when
 it is used. So a run can record its targets without any secret in the record.
-
-Where targets are written down, and reading such a file.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ from manyhands.core.redaction import protect
 from manyhands.core.settings import shown, suggestion
 from manyhands.io.dotenv_files import environment
 from manyhands.io.findings import Findings, told
+from manyhands.io.keys import Spelled, checked, present
 from manyhands.io.locations import Place
 from manyhands.io.search_paths import Surroundings
 from manyhands.io.yaml_files import read_yaml
 from manyhands.workloads.evals.evalfile.config_file import LISTS, NAMES
-from manyhands.workloads.evals.evalfile.spelling import Spelled, checked, present
 from manyhands.workloads.evals.evalfile.tests import EvalFile
 from manyhands.workloads.evals.evalfile.variables import Interpolation, has_reference, is_reference, names
-from manyhands.workloads.evals.targets.command_lines import CommandTemplate
+from manyhands.workloads.evals.targets.command_lines import parse_command
 from manyhands.workloads.evals.targets.keys import TargetBlock
 from manyhands.workloads.evals.targets.kinds import KINDS, Making, TargetSettings, kind_of
 
@@ -305,7 +303,7 @@ def _check_value(key: str, value: Json, place: Place) -> None:
     elif key == _SECRET and value is not None:
         raise place.error("must be a variable of the environment, as ${{ OPENAI_API_KEY }}: keys don't belong in files")
     elif key == _COMMAND:
-        CommandTemplate.parse(value, place)
+        parse_command(value, place)
 
 
 def _named(option: Path, surroundings: Surroundings) -> Path:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from manyhands.core.errors import ItemError, describe
+from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
+from manyhands.core.redaction import describe
 from manyhands.engine.contract import Context, Effect
-from manyhands.processes.python_functions import Function, call
+from manyhands.processes.python_functions import Function, Overdue, call
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.targets.answers import Answer, answer_from_json
 from manyhands.workloads.evals.targets.command import STEP, timed
 from manyhands.workloads.evals.targets.kinds import PythonSettings
-from manyhands.workloads.evals.targets.protocol import paid, spent
+from manyhands.workloads.evals.targets.protocol import cost_usage, with_cost
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace
 
 
-class FunctionAnswerer:
-    """See ``answering.Answerer``.
+class FunctionTarget:
+    """A ``LiveTarget``.
 
     The function is called with an object: ``id``, ``prompt``, ``input`` (messages), ``criteria``, ``metadata``, ``files``, ``trial``,
     ``config``, ``workspace`` (its path, or None). It may be async, and returns the answer's text, or a record as a batch command writes it
@@ -40,26 +40,26 @@ class FunctionAnswerer:
             began = time.monotonic()
             record = _record(await self._called(test, trial, workspace))
             cost = answer_from_json({"record": record}).cost_usd
-            return Effect({"record": record, "seconds": round(time.monotonic() - began, 3)}, spent(cost))
+            return Effect({"record": record, "seconds": round(time.monotonic() - began, 3)}, cost_usage(cost))
 
         request = {"target": self._identity, "test": test.id, "prompt": test.prompt(), "trial": trial}
-        asking = paid(context, f"target {self._identity}", effect if workspace is None else workspace.around(effect))
+        asking = with_cost(
+            context, f"target {self._identity}", effect if workspace is None else workspace.around(effect)
+        )
         output = await context.step(STEP, request, asking)
         if workspace is not None:
             await workspace.recall(output)
         return timed(answer_from_json({"record": output["record"]}), 1000 * output["seconds"])
 
     async def _called(self, test: Test, trial: int, workspace: TestWorkspace | None) -> Any:
-        limit = asyncio.timeout(self._settings.seconds)
+        seconds = self._settings.seconds
         try:
-            async with limit:
-                return await call(self._function, _asked(test, trial, self._settings.config, workspace))
+            asked = _asked(test, trial, self._settings.config, workspace)
+            return await call(self._function, asked, seconds=seconds)
         except ItemError:
             raise
-        except TimeoutError as error:
-            if not limit.expired():
-                raise ItemError(Cause.WORKER_ERROR, describe(error)) from error
-            raise ItemError(Cause.TIMEOUT, f"the function took longer than {self._settings.seconds:g} s") from None
+        except Overdue:
+            raise ItemError(Cause.TIMEOUT, f"the function took longer than {seconds:g} s") from None
         except Exception as error:
             raise ItemError(Cause.WORKER_ERROR, describe(error)) from error
 

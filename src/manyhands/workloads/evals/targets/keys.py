@@ -8,10 +8,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, WithJsonSchema, create_model
 
-from manyhands.agents.options import CONVERSATION, MODEL, TOOLS, AgentOptions
+from manyhands.agents.options import AgentOptions
 from manyhands.core.settings import Flag, OptionalList, Text, number, optional_number, optional_whole, setting, whole
 from manyhands.io.keys import key
 from manyhands.models.openai.errors import LEAST_STATUS, MOST_STATUS, Retries
+from manyhands.runs.options import CONVERSATION, MODEL, TOOLS
 from manyhands.workloads.evals.evalfile.keys import DEPRECATED, REFERENCE, Block, Mapped
 
 

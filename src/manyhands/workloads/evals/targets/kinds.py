@@ -1,8 +1,7 @@
-"""What targets of each kind are set to, with the values of the environment in place. These objects hold secrets and are not recorded.
+"""Kinds of targets: their names, their keys, their settings with the values of the environment in place (which hold secrets and are not
+recorded), and known agents as commands.
 
-Kinds of targets: their names, their keys, and what makes their settings.
-
-Known agents as commands. Each reads the prompt from a file, asks nobody anything, and leaves its answer in the output file.
+Each known agent's command reads the prompt from a file, asks nobody anything, and leaves its answer in the output file.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.settings import shown, suggestion
 from manyhands.io.findings import Findings, told
+from manyhands.io.keys import Spellings, collect
 from manyhands.io.locations import Place
 from manyhands.models.factory import OWN_KEY_VARIABLE, is_simulated, key_variable
-from manyhands.processes.shell_quoting import quoted
-from manyhands.workloads.evals.evalfile.spelling import Words, read
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, CommandTemplate, check_files_format
+from manyhands.processes.templates import CommandTemplate, quoted
+from manyhands.workloads.evals.targets.command_lines import CommandSettings, check_files_format, parse_command
 from manyhands.workloads.evals.targets.keys import (
     AgentCliBlock,
     AgentTargetOptions,
@@ -117,7 +116,7 @@ class Making:
 
     kind: str
     place: Place
-    words: Words
+    words: Spellings
     folder: Path
     eval_file: Path | None
     environ: Mapping[str, str]
@@ -136,14 +135,14 @@ class Making:
 
 def cli_settings(block: CliBlock, making: Making) -> CliSettings:
     """Raises UserError for a command with unknown placeholders, or a healthcheck that is none."""
-    template = CommandTemplate.parse(block.command, making.at("command"))
+    template = parse_command(block.command, making.at("command"))
     return _program(block, template, making)
 
 
 def agent_cli_settings(block: AgentCliBlock, making: Making) -> CliSettings:
     """A known agent's command. Raises UserError for arguments with unknown placeholders."""
     line = AGENT_COMMANDS[making.kind].command(block.executable, block.model, block.args)
-    return _program(block, CommandTemplate.parse(line, making.at("args")), making)
+    return _program(block, parse_command(line, making.at("args")), making)
 
 
 def _program(block: ProgramBlock, template: CommandTemplate, making: Making) -> CliSettings:
@@ -195,7 +194,7 @@ def _healthcheck_mapping(
     value: Any, seconds: float, command: CommandSettings, making: Making, place: Place
 ) -> Healthcheck:
     findings = Findings()
-    found = read(HealthcheckBlock, value, place, findings)
+    found = collect(HealthcheckBlock, value, place, findings)
     if found is None:
         raise told(findings.problems)
     block = found.block
@@ -203,7 +202,7 @@ def _healthcheck_mapping(
         raise place.error("needs either type http with a url, or type command with a command")
     if block.url is not None and not block.url.startswith(_HTTP):
         raise found.at("url").error(f"must be an address that starts with http:// or https://, not {shown(block.url)}")
-    template = None if block.command is None else CommandTemplate.parse(block.command, found.at("command"))
+    template = None if block.command is None else parse_command(block.command, found.at("command"))
     folder = command.folder if block.cwd is None else making.path(block.cwd)
     return Healthcheck(block.timeout_seconds or seconds, folder, block.url, template)
 

@@ -1,8 +1,7 @@
 """What a target is to the workload: something that answers a test.
 
-What commands and functions say that they cost counts as the run's cost, beside its model calls.
-
-A target that answers the same to everything.
+What commands and functions say that they cost counts as the run's cost, beside its model calls. Here is also the simplest target, the mock,
+which answers the same to everything.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from manyhands.workloads.evals.targets.kinds import MockSettings
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace
 
 
-class Answerer(Protocol):
-    """A target, ready to be questioned. Made by ``Opening``; one for each target of each eval file."""
+class LiveTarget(Protocol):
+    """A target, ready to answer tests; one for each target of each eval file."""
 
     @property
     def simulated(self) -> bool:
@@ -29,7 +28,7 @@ class Answerer(Protocol):
         ...
 
     async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
-        """``workspace``: where it works, if the test has a workspace; the answerer has it made when the target is really asked.
+        """``workspace``: where it works, if the test has a workspace; the target has it made when the target is really asked.
 
         Whatever is paid for or takes effect outside is a step of the context, so that a resumed run does not ask again. An answer
         with an ``error`` is a target that failed. Raises ItemError for what may pass (an endpoint that is down …).
@@ -37,8 +36,8 @@ class Answerer(Protocol):
         ...
 
 
-class Talk(Answerer, Protocol):
-    """An answerer of all turns of one conversation."""
+class Talk(LiveTarget, Protocol):
+    """A target for all turns of one conversation."""
 
     def still(self) -> AbstractAsyncContextManager[None]:
         """Within this nothing that the target started runs, so that what is in its workspace can be looked at."""
@@ -47,14 +46,11 @@ class Talk(Answerer, Protocol):
 
 @runtime_checkable
 class Conversational(Protocol):
-    """An answerer that keeps something from one turn of a conversation to the next."""
+    """A target that keeps something from one turn of a conversation to the next."""
 
     def conversing(self, context: Context) -> AbstractAsyncContextManager[Talk]:
         """What answers all turns of one conversation. ``context``: the item's, of which each turn has a scope."""
         ...
-
-
-Opening = AbstractAsyncContextManager[Answerer]
 
 
 COST = "cost"
@@ -62,7 +58,7 @@ COST = "cost"
 Effects = Callable[[], Awaitable[Effect]]
 
 
-def spent(cost_usd: float | None) -> Usage:
+def cost_usage(cost_usd: float | None) -> Usage:
     """A cost as usage; none if nobody said one."""
     if not cost_usd:
         return ZERO
@@ -70,7 +66,7 @@ def spent(cost_usd: float | None) -> Usage:
     return Usage(cost=cost or 0.0, unpriced_calls=int(cost is None))
 
 
-def paid(context: Context, name: str, effect: Effects) -> Effects:
+def with_cost(context: Context, name: str, effect: Effects) -> Effects:
     """The same effect, whose usage counts against the run's budget, which must not be used up before. ``name``: of who is paid.
 
     What it gives raises ItemError(OVER_BUDGET) besides.
@@ -89,19 +85,19 @@ def paid(context: Context, name: str, effect: Effects) -> Effects:
     return limited
 
 
-async def note_cost(context: Context, name: str, cost_usd: float | None) -> None:
+async def record_cost(context: Context, name: str, cost_usd: float | None) -> None:
     """Count a cost that was told with an answer which is no step."""
     if not cost_usd:
         return
 
     async def effect() -> Effect:
-        return Effect(None, spent(cost_usd))
+        return Effect(None, cost_usage(cost_usd))
 
-    await context.scope(COST).step(COST, {"cost_usd": cost_usd}, paid(context, name, effect))
+    await context.scope(COST).step(COST, {"cost_usd": cost_usd}, with_cost(context, name, effect))
 
 
-class MockAnswerer:
-    """See ``answering.Answerer``. What it does costs nothing and is always the same, so that it is no step."""
+class MockTarget:
+    """A ``LiveTarget``. What it does costs nothing and is always the same, so that it is no step."""
 
     simulated = True
 

@@ -1,21 +1,36 @@
-"""The answers of a run that has ended, to be graded again."""
+"""Answers that were given before: those of a run that has ended, to be graded again (--regrade), and those that are kept in a cache
+(--cache).
+
+The cache has a file for each answer, ``<2 hex digits>/<digest>.json``. The digest is of everything that an answer depends on
+(``question_key``): who is asked, down to the files that its command names, and what is asked, down to what is in the input files. So
+whatever is changed there is asked anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import inspect
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, RunError, UserError
 from manyhands.core.failures import Cause
-from manyhands.engine.contract import Context, ItemRow
+from manyhands.core.jsonio import Json, dumps, loads
+from manyhands.engine.contract import Context, Effect, ItemRow
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.io.files import bytes_written_aside
+from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.items import TestItem, item_key
 from manyhands.workloads.evals.order import FAILED_DEPENDENCIES, NEEDLESS
-from manyhands.workloads.evals.targets.answers import Answer, read_record, read_text
-from manyhands.workloads.evals.workspaces.workspace import PLACE, Seen, TestWorkspace
+from manyhands.workloads.evals.targets.answers import Answer, answer_from_json, read_record, read_text
+from manyhands.workloads.evals.targets.protocol import LiveTarget
+from manyhands.workloads.evals.workspaces.workspace import WORKSPACE_KEY, Seen, TestWorkspace
 
 WORKLOAD = "evals"
 """What journals of such runs say."""
@@ -31,8 +46,8 @@ class RecordedTrial:
     stops_early: bool
 
 
-class RecordedAnswerer:
-    """See ``answering.Answerer``. Nobody is asked: an answer is what the other run's journal holds for the item of the same key."""
+class RecordedTarget:
+    """A ``LiveTarget``. Nobody is asked: an answer is what the other run's journal holds for the item of the same key."""
 
     def __init__(self, reader: JournalReader, dataset: str, target: str) -> None:
         """``reader``: of the other run, closed by whoever opened it."""
@@ -90,9 +105,9 @@ class RecordedAnswerer:
         """The workspace in which the target worked, as far as it was kept."""
         row = self._reader.item_by_key(item.key)
         record = (row.record if row is not None else None) or {}
-        if PLACE not in record:
+        if WORKSPACE_KEY not in record:
             return None
-        path = (self._reader.folder / record[PLACE]).absolute()
+        path = (self._reader.folder / record[WORKSPACE_KEY]).absolute()
         return Seen(path if path.is_dir() else None, record.get("file_changes"))
 
     def trial(self, item: TestItem) -> RecordedTrial | None:
@@ -122,3 +137,120 @@ def _given(record: Mapping[str, Any]) -> Answer:
     given = {"text": record["answer"], "output": record["output"]}
     figures = {name: record[name] for name in _FIGURES if record.get(name) is not None}
     return read_record({**{name: value for name, value in given.items() if value is not None}, **figures})
+
+
+STEP = "cache"
+"""The kind of a step that looks into the cache: a resumed run goes on with what was there when it looked."""
+FOUND = "answer of an earlier run (--cache)"
+
+
+class CachedTarget:
+    """A ``LiveTarget``. Errors are not kept, and where tests have a workspace every one is asked: what an answer left there is
+    not in the cache.
+
+    ``asked``: all that makes the target another one if it changes; ``told``: see ``question_key``.
+    """
+
+    def __init__(self, target: LiveTarget, cache: AnswerCache, asked: Json, told: tuple[str, ...] = ()) -> None:
+        self.target = target
+        self._cache = cache
+        self._asked = asked
+        self._told = told
+
+    @property
+    def simulated(self) -> bool:
+        return self.target.simulated
+
+    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+        if workspace is not None:
+            return await self.target.answer(context, test, trial, workspace)
+        key = await asyncio.to_thread(question_key, self._asked, test, self._told)
+
+        async def effect() -> Effect:
+            return Effect({"found": await asyncio.to_thread(self._cache.find, key)})
+
+        looked = await context.scope(STEP).step(STEP, {"test": test.id}, effect)
+        if looked["found"] is not None:
+            found = answer_from_json(looked["found"])
+            return replace(found, notices=(*found.notices, FOUND))
+        answer = await self.target.answer(context, test, trial, workspace)
+        if answer.error is None:
+            await asyncio.to_thread(self._cache.keep, key, answer)
+        return answer
+
+
+CACHE_FOLDER = "eval_cache"
+"""Its name in the data folder."""
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCache:
+    """A cache in a folder, which is made when the first answer is kept."""
+
+    folder: Path
+
+    def find(self, key: str) -> Json:
+        """An answer as ``Answer.to_json`` gave it; None if there is none, or none that can be read."""
+        try:
+            value = loads(self._path(key).read_bytes())
+            answer_from_json(value)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+        return value
+
+    def keep(self, key: str, answer: Answer) -> None:
+        """Raises StorageError."""
+        with bytes_written_aside(self._path(key)) as file:
+            file.write(dumps(answer.to_json()))
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
+
+
+def question_key(asked: Json, test: Test, told: tuple[str, ...] = ()) -> str:
+    """What an answer depends on, as one digest. ``asked``: who is asked; ``told``: fields of the test that it is told besides its prompt,
+    input and files."""
+    files = {str(path): content(path) for path in (*test.files, *test.guideline_files)}
+    question = {"id": test.id, "prompt": test.prompt(), "guidelines": test.guidelines, "files": files}
+    more = {name: getattr(test, name) for name in ("input", *told)}
+    return digest("cached answer", {"asked": asked, **question, **more}).hex()
+
+
+def named_files(template: CommandTemplate, folder: Path) -> dict[str, Json]:
+    """The files that a command's words name, from the folder where it starts, with digests of what is in them."""
+    words = template.words if template.line is None else _line_words(template.line)
+    return _contents(folder / word for word in words if word)
+
+
+def source_file(function: Callable[..., Any]) -> dict[str, Json]:
+    """The file in which a function stands, the like."""
+    try:
+        named = inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:
+        named = None
+    return _contents([Path(named)] if named else [])
+
+
+def content(path: Path) -> str | None:
+    """A digest of what is in a file; None if it can't be read."""
+    found = blake2b(digest_size=20)
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                found.update(chunk)
+    except (OSError, ValueError):
+        return None
+    return found.hexdigest()
+
+
+def _contents(paths: Iterable[Path]) -> dict[str, Json]:
+    found = {str(path): content(path) for path in paths}
+    return {path: value for path, value in found.items() if value is not None}
+
+
+def _line_words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()

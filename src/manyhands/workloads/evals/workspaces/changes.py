@@ -1,9 +1,7 @@
 """What changed in a folder, as a unified diff in git's format.
 
-It is git's where git is installed, and is made with ``difflib`` where it is not. ``changed_files`` says what counts. git sees copies of the
+It is git's where git is installed, and is made with ``difflib`` where it is not. git sees copies of the
 changed files only, outside of any repository: nothing that the folder holds (``.git/config``, ``.gitattributes``) tells it what to run.
-
-Which files differ between two folders.
 
 Files are compared byte by byte, and symbolic links by what they say; times and owners do not count, and of a file's mode only whether it
 can be executed. Folders called ``.git`` are left out, as are sockets, pipes and devices. Nothing is reached by following links.
@@ -22,21 +20,22 @@ from pathlib import Path
 from manyhands.core.errors import ItemError
 from manyhands.core.jsonio import without_surrogates
 from manyhands.processes.commands import CommandRunner
-from manyhands.sandboxes.files.trees import Tree, read_at_most, remove_tree
+from manyhands.sandboxes.files.removing import remove_tree
+from manyhands.sandboxes.files.trees import Tree, read_at_most
 
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 """Of a diff; what is beyond is left out, and the diff's last line says so."""
-MOST_FILES = 2_000
+MAX_FILES = 2_000
 """Changed files that are compared line by line."""
-LARGEST = 4 << 20
+MAX_FILE_BYTES = 4 << 20
 """Bytes of a file that is compared line by line; of a larger one only that it changed is said."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Bytes of changed files, before and after, that are compared line by line."""
-MOST_LINES = 2_000
+MAX_LINES = 2_000
 """Lines that ``difflib`` compares; its time grows with their square. Where more differ, all of them count as changed."""
 _TOO_MUCH = "too many files, or too large a file, to be compared line by line"
 _GIT_SECONDS = 60.0
-_GIT_OUTPUT = 16 * MOST_CHARACTERS
+_GIT_OUTPUT = 16 * MAX_CHARACTERS
 _OLD, _NEW = "a", "b"
 
 
@@ -52,16 +51,16 @@ async def file_changes(before: Path, after: Path, scratch: Path, runner: Command
         text = await asyncio.to_thread(lambda: "".join(plain_diff(each) for each in compared))
     told = {each.name for each in compared}
     others = [each for each in changes if each.name not in told]
-    named = [f"{_heading(each)}[{_TOO_MUCH}]\n" for each in others[:MOST_FILES]]
+    named = [f"{_heading(each)}[{_TOO_MUCH}]\n" for each in others[:MAX_FILES]]
     return cut(without_surrogates(text + "".join(named)))
 
 
 def _compared(changes: Sequence[Change]) -> Iterator[Change]:
     """Those that are not too much to be compared line by line."""
-    left = MOST_BYTES
-    for each in changes[:MOST_FILES]:
+    left = MAX_BYTES
+    for each in changes[:MAX_FILES]:
         size = sum(entry.size for entry in (each.old, each.new) if entry is not None)
-        if each.largest <= LARGEST and size <= left:
+        if each.largest <= MAX_FILE_BYTES and size <= left:
             left -= size
             yield each
 
@@ -81,9 +80,9 @@ def plain_diff(change: Change) -> str:
 
 def cut(text: str) -> str:
     """A diff that is not too long: cut after a line, which it then says."""
-    if len(text) <= MOST_CHARACTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    kept = text[: text.rfind("\n", 0, MOST_CHARACTERS) + 1]
+    kept = text[: text.rfind("\n", 0, MAX_CHARACTERS) + 1]
     return f"{kept}[cut after {len(kept)} characters]\n"
 
 
@@ -178,10 +177,10 @@ def _heading(change: Change) -> str:
 
 def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
     start, end = _alike(old, new), 0
-    if max(len(old), len(new)) - start > MOST_LINES:
+    if max(len(old), len(new)) - start > MAX_LINES:
         end = _alike(old[start:][::-1], new[start:][::-1])
     middle = max(len(old), len(new)) - start - end
-    found = _replaced(old, new, start, end) if middle > MOST_LINES else list(unified_diff(old, new, n=3))[2:]
+    found = _replaced(old, new, start, end) if middle > MAX_LINES else list(unified_diff(old, new, n=3))[2:]
     for line in found:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 

@@ -16,15 +16,14 @@ from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
 from manyhands.io.dotenv_files import additions
 from manyhands.io.search_paths import Surroundings
-from manyhands.processes.commands import CommandEnd, CommandRunner
-from manyhands.processes.exits import failure_of
-from manyhands.processes.shell_quoting import PREFIX
+from manyhands.processes.commands import CommandEnd, CommandRunner, failure_of
+from manyhands.processes.templates import PREFIX
 from manyhands.workloads.evals.evalfile.tests import Hook, Test
 
 BEFORE_ALL, AFTER_ALL, BEFORE_EACH, AFTER_EACH = "before_all", "after_all", "before_each", "after_each"
 BEFORE_SECONDS, AFTER_SECONDS = 60.0, 30.0
 """What a hook may take where it does not say."""
-MOST_OUTPUT = 8_000
+MAX_OUTPUT = 8_000
 """Characters that are kept of the end of what a hook printed."""
 PATH_VARIABLES = (f"{PREFIX}WORKSPACE", "AGENTV_WORKSPACE_PATH")
 """In the environment of hooks: the workspace."""
@@ -97,4 +96,4 @@ def _read(name: str, end: CommandEnd, limit: float, redactor: Redactor) -> HookE
     printed = redactor.text(decode(end.output))
     both = "\n".join(text.strip("\n") for text in (printed, errors) if text.strip())
     failure = failure_of(end.exit_code, limit if end.exit_code is None else None, errors.strip() or printed)
-    return HookEnd(both[-MOST_OUTPUT:], None if failure is None else f"{name}: {failure}")
+    return HookEnd(both[-MAX_OUTPUT:], None if failure is None else f"{name}: {failure}")

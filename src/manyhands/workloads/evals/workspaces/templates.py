@@ -20,7 +20,8 @@ from manyhands.core.digests import digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, loads
 from manyhands.io.files import bytes_written_aside, make_private
-from manyhands.sandboxes.files.trees import Found, Tree, make_folder, open_folder, remove_tree
+from manyhands.sandboxes.files.removing import remove_tree
+from manyhands.sandboxes.files.trees import Found, Tree, make_folder, open_folder
 from manyhands.sandboxes.files.trees import copy_tree as copy_entries
 from manyhands.sandboxes.project import is_run_folder
 from manyhands.workloads.evals.evalfile.tests import Workspace

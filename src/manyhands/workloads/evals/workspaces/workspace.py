@@ -17,11 +17,12 @@ from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import Outcome
 from manyhands.core.redaction import Redactor
-from manyhands.engine.attempt import KEEP
 from manyhands.engine.contract import Context, Effect
+from manyhands.engine.workspaces import KEEP
 from manyhands.io.files import make_private
 from manyhands.processes.commands import CommandRunner
-from manyhands.sandboxes.files.trees import NotPlain, open_folder, remove_tree
+from manyhands.sandboxes.files.removing import remove_tree
+from manyhands.sandboxes.files.trees import NotPlain, open_folder
 from manyhands.workloads.evals.evalfile.tests import Test, Workspace
 from manyhands.workloads.evals.workspaces.changes import file_changes
 from manyhands.workloads.evals.workspaces.hooks import AFTER_EACH, BEFORE_EACH, Hooks
@@ -31,7 +32,7 @@ STEP = "workspace"
 """The kind of a step that makes a workspace, looks at what changed in it, or runs a hook."""
 BASELINE = "baseline"
 """The folder beside a workspace with what was in it before the target came, where that is more than its template."""
-PLACE = "workspace"
+WORKSPACE_KEY = "workspace"
 """The key of an item's record that says where its workspace is in the run folder."""
 _SCRATCH = "changes"
 _OUTPUT = "workspace"
@@ -202,7 +203,7 @@ class TestWorkspace:
     def _added(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A record with what is known of the workspace, and its place in the run folder."""
         notices = [*(record.get("notices") or ()), *self._notices]
-        return {**record, **self._found, "notices": notices, PLACE: "/".join(self.path.parts[-3:])}
+        return {**record, **self._found, "notices": notices, WORKSPACE_KEY: "/".join(self.path.parts[-3:])}
 
     def _take(self, output: Mapping[str, Any]) -> None:
         self._notices += output.get("notices") or []

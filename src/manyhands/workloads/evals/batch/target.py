@@ -13,12 +13,12 @@ from manyhands.workloads.evals.batch.reports import BatchReport, Fault
 from manyhands.workloads.evals.batch.workspaces import InvocationWorkspaces
 from manyhands.workloads.evals.evalfile.tests import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_text
-from manyhands.workloads.evals.targets.protocol import note_cost
+from manyhands.workloads.evals.targets.protocol import record_cost
 from manyhands.workloads.evals.workspaces.workspace import Seen, TestWorkspace
 
 
-class BatchAnswerer:
-    """See ``answering.Answerer``. The command's output is kept in the run folder and is read again on a resume, so that taking a record
+class BatchTarget:
+    """A ``LiveTarget``. The command's output is kept in the run folder and is read again on a resume, so that taking a record
     from it is no step."""
 
     simulated = False
@@ -57,7 +57,7 @@ class BatchAnswerer:
         if isinstance(found, Fault):
             return read_text("", error=found.message)
         if self._ran and found.cost_usd:
-            await note_cost(context, "target", found.cost_usd)
+            await record_cost(context, "target", found.cost_usd)
         if self._ran and found.duration_ms is None and self._wants_duration(graders):
             return found.timed(self._share_ms(await self._ended()))
         return found

@@ -1,4 +1,4 @@
-"""The founding document's example on its own toolchain: its judge as it stands there, and a runner in the same language.
+"""AgentV's example of a batch command on its own toolchain: its judge as published, and a runner in the same language.
 
 Run where ``bun`` is on the path, or ``MANYHANDS_BUN`` names the program.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.batches import Ran, read_lines, run_command
+from tests.support.batches import Ran, read_lines, run_command
 
 BUN = os.environ.get("MANYHANDS_BUN") or shutil.which("bun")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(BUN is None, reason="bun is not on the path, and MANYHANDS_BUN does not name it"),
 ]
-SEED = Path(__file__).parents[3] / "shared" / "seeds" / "001_e37f9b499ca95349.txt"
+JUDGE = Path(__file__).parents[1] / "data/evals/check-output.ts"
 
 CASE = """\
   - id: {id}
@@ -59,7 +59,7 @@ targets:
     commandTemplate: bun run ./scripts/batch-runner.ts --eval {EVAL_FILE} --output {OUTPUT_FILE}
     provider_batching: true
 """
-# The document has this runner's command line, its output and its answer to --healthcheck, and leaves the rest to the reader.
+# AgentV's documentation has this runner's command line, its output and its answer to --healthcheck, and leaves the rest to the reader.
 RUNNER = """\
 import fs from 'node:fs';
 import { YAML } from 'bun';
@@ -94,23 +94,13 @@ main();
 """
 
 
-def judge() -> str:
-    """The judge as the document prints it: from its first import to the call of ``main``."""
-    lines = SEED.read_text(encoding="utf-8").splitlines()
-    begin = next(number for number, line in enumerate(lines) if line.startswith("import fs"))
-    end = next(number for number, line in enumerate(lines) if line == "main();")
-    return "\n".join(lines[begin : end + 1]) + "\n"
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    if not SEED.is_file():
-        pytest.skip("the founding document is not here")
     (tmp_path / "my-eval.yaml").write_text(EVAL)
     (tmp_path / "agentv-targets.yaml").write_text(TARGETS)
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "batch-runner.ts").write_text(RUNNER)
-    (tmp_path / "scripts" / "check-output.ts").write_text(judge())
+    shutil.copy(JUDGE, tmp_path / "scripts")
     monkeypatch.setenv("PATH", f"{Path(BUN or '').parent}:{os.environ['PATH']}")
     return tmp_path
 

@@ -1,7 +1,7 @@
-"""A child: an evaluation, made and performed in this process.
+"""A child: an evaluation, made and executed in this process.
 
-Argument: ``suite`` (an eval file beside its ``targets.yaml``). Reports what making and performing it took, the
-most memory that was resident (its own, and that of the process that writes the results of a large run), and the scores.
+Argument: ``suite`` (an eval file beside its ``targets.yaml``). Reports what making and executing it took, the most memory
+that was resident, and the scores.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.children import ChildMemory, Meter, arguments, peak_memory, report
+from benchmarks.children import Meter, arguments, peak_memory, report
 from manyhands.core.jsonio import loads
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import perform_run
+from manyhands.runs.execution import execute_run
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.settings import EvalSpec
 
@@ -25,14 +25,18 @@ def main() -> None:
     making = Meter()
     options = EvalSpec.make({"eval_files": [str(suite)], **given})
     session = run_on_loop(open_eval(options, resume=False, notice=lambda text: None, environ=os.environ))
-    made, performing = making.read(), Meter()
-    with ChildMemory("manyhands.workloads.evals.results.process") as writer:
-        result = run_on_loop(perform_run(session.folder, session.workload))
-    performed = performing.read()
+    made, executing = making.read(), Meter()
+    result = run_on_loop(execute_run(session))
+    executed = executing.read()
     summary = loads((session.folder / "eval_summary.json").read_bytes())
     scores = {"passed": summary["tests"]["passed"], "mean": summary["mean_score"]["value"]}
-    memory = peak_memory() + writer.peak
-    report(make=asdict(made), perform=asdict(performed), memory=memory, completed=result.ledger["completed"], **scores)
+    report(
+        make=asdict(made),
+        execute=asdict(executed),
+        memory=peak_memory(),
+        completed=result.ledger["completed"],
+        **scores,
+    )
 
 
 if __name__ == "__main__":

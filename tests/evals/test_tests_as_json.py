@@ -1,19 +1,17 @@
-"""Tests of an eval file are read, checked and planned one after another: nothing grows with their number but the set of their ids."""
+"""Tests of an eval file as the journal holds them, and faults in late lines of a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, loads
 from manyhands.io.locations import Place
-from manyhands.workloads.evals.evalfile.kept_tests import BLOCK, IN_MEMORY, KeptTests
 from manyhands.workloads.evals.evalfile.loading import load_evals
 from manyhands.workloads.evals.evalfile.tests import Conversation, Hook, Test, Trials, Turn, Workspace
 from manyhands.workloads.evals.making import open_eval
@@ -99,41 +97,12 @@ def test_nothing_of_a_test_is_forgotten_here() -> None:
     }
 
 
-@settings(deadline=None, max_examples=40)
 @given(FULL)
 def test_every_test_survives_json(test: Test) -> None:
     assert Test.from_json(loads(dumps(test.to_json()))) == test
 
 
-@settings(deadline=None, max_examples=15)
-@given(st.lists(FULL, max_size=6))
-def test_tests_are_kept_as_they_are(tests: Sequence[Test]) -> None:
-    kept = KeptTests(tests)
-    assert list(kept) == [kept[index] for index in range(len(kept))] == kept[:] == tests
-    assert [Test.from_json(value) for value in kept.written()] == tests
-    assert [(one.id, other.id) for one in kept for other in kept] == [
-        (one.id, other.id) for one in tests for other in tests
-    ]
-
-
-def test_more_than_memory_holds_goes_to_a_file() -> None:
-    long = "x" * (BLOCK // 3)
-    tests = [
-        Test(f"t{number}", ({"role": "user", "content": long},), Place("f", (), {(): number + 1}))
-        for number in range(60)
-    ]
-    kept = KeptTests()
-    for number, test in enumerate(tests):
-        kept.append(test)
-        assert kept[number // 2].id == f"t{number // 2}"  # what was added is there at once
-    assert sum(len(dumps(value)) for value in kept.written()) > IN_MEMORY
-    assert list(kept) == tests
-    assert kept[-1] == tests[-1]
-    with pytest.raises(IndexError):
-        kept[60]
-
-
-def test_lines_of_a_whole_file_are_kept_once(tmp_path: Path) -> None:
+def test_a_test_knows_the_lines_of_its_fields(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("tests:\n  - id: a\n    criteria: c\n    input: i\n    tags: [x]\n")
     (file,) = load_evals([tmp_path / "x.yaml"], here=tmp_path, notices=lambda _: None)
     assert str(file.tests[0].place.at("tags")) == "x.yaml, line 5: tests[0].tags"

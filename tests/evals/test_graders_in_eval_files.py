@@ -12,8 +12,8 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.testing.eval_runs import EvalRun, perform_eval
 from manyhands.workloads.trajectories.grade_file import load_checks
+from tests.support.eval_runs import EvalRun, perform_eval
 
 ANSWER: dict[str, Any] = {
     "id": "a",

@@ -1,4 +1,4 @@
-"""The founding document's example: its eval file, its targets, its runner and its judge (these two ported to Python)."""
+"""AgentV's example of a batch command: its eval file, its targets, its runner and its judge (these two ported to Python)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import Ran, read_lines, run_command
+from tests.support.batches import Ran, read_lines, run_command
 
 EVAL = """\
 description: Batch CLI demo using structured input
@@ -235,7 +235,7 @@ def test_tool_calls_of_the_documents_second_record(folder: Path) -> None:
     assert found["output"] == record["output"]
 
 
-# --- Broken in every way of the behaviour specification's section 3.3
+# --- Broken in every way
 
 BROKEN_RUNNER = """\
 import json

@@ -1,1 +1,0 @@
-"""The kinds of targets, ready to be questioned: one module a kind."""
