@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.testing.memory_schedules import FACTS, WORDING, count_words
 from manyhands.workloads.memory.conversation.filler import Fact, FactFiller, builtin_facts, read_facts
 from manyhands.workloads.memory.conversation.tokens import estimate
+from tests.support.memory_schedules import FACTS, WORDING, count_words
 
 COUNT = estimate()
 

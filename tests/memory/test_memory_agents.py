@@ -17,7 +17,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.messages import text_of
 from manyhands.io.files import folder_name
 from manyhands.models.protocol import ChatRequest, ChatSettings
-from manyhands.testing.memory_context import MemoryContext
+from manyhands.testing.context import MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.workloads.memory.agents.chat import OVERHEAD, SYSTEM, ChatAgent, Window, age_in_words
 from manyhands.workloads.memory.agents.choice import choose_agent

@@ -25,10 +25,10 @@ from rich.console import Console
 from manyhands.cli.main import main
 from manyhands.cli.memory.benchmark import line_of, view_of
 from manyhands.core.errors import UserError
-from manyhands.testing.commands import PROGRAM, environment
-from manyhands.testing.memory_benchmarks import START, log_of, write_configuration
-from manyhands.workloads.memory.conversation.driver import Standing, WaitingTest
+from manyhands.workloads.memory.conversation.driver import ConversationStatus, WaitingTest
 from manyhands.workloads.memory.datasets.configuration import read_configuration
+from tests.support.commands import PROGRAM, environment
+from tests.support.memory_benchmarks import START, log_of, write_configuration
 
 
 def manyhands(*words: str) -> tuple[int, str, str]:
@@ -155,7 +155,7 @@ def test_wrong_words_are_one_line(words: Sequence[str], says: str) -> None:
 def test_help_names_every_command() -> None:
     code, out, _ = manyhands("memory", "--help")
     assert code == 0
-    for name in ("run", "generate", "replay", "rescore", "report", "import", "describe"):
+    for name in ("run", "generate", "rescore", "report", "describe"):
         assert f"\n  {name} " in out
     assert manyhands("memory", "runn")[0] == 2
 
@@ -239,7 +239,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(VALUES)
 def test_whatever_is_in_a_configuration_it_is_read_or_refused(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "any.yml"
@@ -298,16 +298,16 @@ def test_a_person_is_asked_and_sees_the_sessions(tmp_path: Path) -> None:
 
 def test_the_view_shows_who_speaks_and_who_waits() -> None:
     waiting = tuple(WaitingTest(f"Test [b]{number}[/b]", 100 * number, 60.0 * number) for number in range(5))
-    standing = Standing("Agent [/x]", "Colours [red]- 0", waiting, 1.7e9, 12_345, 2, 9, 0.5)
+    status_of = ConversationStatus("Agent [/x]", "Colours [red]- 0", waiting, 1.7e9, 12_345, 2, 9, 0.5)
     console = Console(file=io.StringIO(), width=400)
-    console.print(view_of([standing]))
+    console.print(view_of([status_of]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for part in ("Agent [/x]", "Colours [red]- 0", "2/9", "0.50", "12,345", "Test [b]1[/b] (100 tokens and 0:01:00)"):
         assert part in text
     assert "and 2 more" in text
-    assert line_of(standing).startswith("Agent [/x]: 2 of 9 tests ended, score so far 0.50, 12,345 tokens")
+    assert line_of(status_of).startswith("Agent [/x]: 2 of 9 tests ended, score so far 0.50, 12,345 tokens")
     waits = f"waiting until {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M:%S}: time passes really"
-    assert line_of(replace(standing, real_until=1.7e9)).endswith(waits)
+    assert line_of(replace(status_of, real_until=1.7e9)).endswith(waits)
 
 
 # --- Tests that a model writes

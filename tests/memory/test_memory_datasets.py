@@ -29,9 +29,11 @@ from manyhands.workloads.memory.conversation.definitions import (
 from manyhands.workloads.memory.datasets.base import BaseDataset
 from manyhands.workloads.memory.datasets.builtin.chapterbreak import pages_of
 from manyhands.workloads.memory.datasets.builtin.restaurant import MENU, Restaurant
+from manyhands.workloads.memory.datasets.definition_files import format_definition
 from manyhands.workloads.memory.datasets.registry import create, dataset_class, dataset_ids
 from manyhands.workloads.memory.datasets.rule_judge import rule_judge
 
+DATA = Path(__file__).parents[1] / "data" / "memory"
 SPAN = 100_000
 Agent = Callable[[BaseDataset, Definition, Sequence[Message], str], str]
 ASKED_OF_MODELS = (
@@ -224,6 +226,27 @@ def test_tests_are_the_same_on_every_machine_and_python() -> None:
     made_of = {each: json.dumps([asdict(one) for one in generated(made(each))]) for each in KNOWN}
     assert {each: digest("tests", [made_of[each]]).hex()[:12] for each in made_of} == KNOWN
     assert len(KNOWN) == 18
+
+
+def digests_and_scores(dataset_id: str, seed: int) -> list[Any]:
+    """The digest of a seed's tests as they are in files, and what a perfect memory gets for each by either rules."""
+    tests = driven(made(dataset_id).generate(3, seed, 16_000))
+    written = [json.dumps([each.unique_id, format_definition(each)]) for each in tests]
+    kinds = ("mended", "published")
+    scores = [[Conversation(made(dataset_id, kind), each, perfect).evaluation() for each in tests] for kind in kinds]
+    said = json.dumps([[asdict(each) for each in kind] for kind in scores])
+    return [
+        digest("tests", written).hex(),
+        digest("tests", [said]).hex(),
+        [[each.score for each in kind] for kind in scores],
+    ]
+
+
+@pytest.mark.parametrize("dataset_id", KNOWN)
+def test_tests_of_existing_runs_can_be_made_again(dataset_id: str) -> None:
+    """For the same seed, byte for byte: whatever draws from word lists depends on their order."""
+    known = json.loads((DATA / "definition_digests.json").read_text(encoding="utf-8"))
+    assert {str(seed): digests_and_scores(dataset_id, seed) for seed in range(3)} == known[dataset_id]
 
 
 @pytest.mark.parametrize("dataset_id", ASKED_OF_MODELS)

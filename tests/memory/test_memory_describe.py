@@ -14,11 +14,11 @@ from manyhands.cli.memory.benchmark import run as run_command
 from manyhands.cli.memory.describe import run as describe_command
 from manyhands.core.errors import UserError
 from manyhands.models.pricing import Price
-from manyhands.testing.memory_schedules import ToldDataset, scheduler_of
 from manyhands.workloads.memory.agents.choice import choose_agent
-from manyhands.workloads.memory.description import SessionSettings, describe_configuration, price_of, simulate
+from manyhands.workloads.memory.description import ConversationSettings, describe_configuration, price_of, simulate
 from manyhands.workloads.memory.results.figures import figures_of
-from manyhands.workloads.memory.results.timeline import MOST_ROWS, Course, Timeline, schedule_text
+from manyhands.workloads.memory.results.timeline import MAX_ROWS, Course, Timeline, schedule_text
+from tests.support.memory_schedules import ToldDataset, scheduler_of
 
 CONFIGURATION = """
 config: {run_name: Described}
@@ -77,7 +77,7 @@ def test_a_run_is_described_as_its_configuration(folder: Path, capsys: pytest.Ca
 
 
 def test_what_the_tests_are(folder: Path) -> None:
-    outlook = describe_configuration(folder / "described.yml", SessionSettings(tokenizer="estimate"))
+    outlook = describe_configuration(folder / "described.yml", ConversationSettings(tokenizer="estimate"))
     by_id = {each.id: each for each in outlook.datasets}
     colours, jokes, restaurant = by_id["colours"], by_id["jokes"], by_id["restaurant"]
     assert (colours.tests, colours.messages, colours.questions, colours.needles, colours.judged) == (2, 8, 2, 6, 0)
@@ -152,6 +152,6 @@ def test_a_long_schedule_is_cut_and_says_so() -> None:
         Course(f"A very long name of a test, in fact - {number}", number, number + 1) for number in range(120)
     )
     lines = schedule_text(Timeline(courses, ((0, 50),), (), 121, 0.0, 0, 1), 40)
-    assert len(lines) == MOST_ROWS + 3
+    assert len(lines) == MAX_ROWS + 3
     assert lines[-2] == "… and 20 more tests"
     assert all(len(line) <= 34 + 40 for line in lines)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from manyhands.engine.journal.reader import run_id_of
-from manyhands.testing.commands import Command, SimulatedProcess, alive, marked_processes, one_line, run
-from manyhands.testing.memory_benchmarks import START, log_of, opened, performed, records_of, write_configuration
+from tests.support.commands import Command, SimulatedProcess, alive, marked_processes, one_line, run
+from tests.support.memory_benchmarks import START, log_of, opened, performed, records_of, write_configuration
 
 DATASETS: tuple[Any, ...] = (
     "colours",

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from manyhands.core.digests import Draws
 from manyhands.workloads.memory.conversation.definitions import Definition
-from manyhands.workloads.memory.datasets.builtin.sallyanne import tell
+from manyhands.workloads.memory.datasets.builtin.sallyanne import FIRST_NAMES, tell
 from manyhands.workloads.memory.datasets.registry import create
-from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES
 
 SEEDS = st.integers(0, 2**32)
 CHANGED = re.compile(

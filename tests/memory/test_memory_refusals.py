@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,8 @@ import pytest
 
 from manyhands.cli.memory.benchmark import spelled
 from manyhands.core.errors import RunError, UserError
-from manyhands.testing.commands import PROGRAM, environment
-from manyhands.testing.memory_benchmarks import opened, performed, rows_of, write_configuration
+from tests.support.commands import PROGRAM, environment
+from tests.support.memory_benchmarks import opened, performed, rows_of, write_configuration
 
 
 @pytest.mark.parametrize(
@@ -131,3 +134,26 @@ def test_a_failed_session_is_said_on_one_line_and_an_estimate_lacks_no_judge(tmp
     assert done.returncode == 1, done.stderr
     assert [line for line in done.stderr.splitlines() if "Bad" in line] == ["Bad: the agent raised ValueError: one two"]
     assert "judge_model" not in done.stdout
+
+
+def test_a_run_that_was_imported_is_read_but_not_continued(tmp_path: Path) -> None:
+    """Earlier versions made runs of sessions of the GoodAI LTM Benchmark that had not ended."""
+    write_configuration(tmp_path)
+    run = opened(tmp_path, "forgetful")
+    asyncio.run(performed(run))
+    past = {"events": [], "counters": [0, 0, 0.0, None], "scores": {}, "lengths": {}, "cost": 0.0, "judge_cost": 0.0}
+    journal = sqlite3.connect(run.folder / "run.db")
+    with closing(journal), journal:
+        (text,) = journal.execute("SELECT value FROM meta WHERE name = 'spec'").fetchone()
+        spec = json.loads(text)
+        spec["sessions"][0]["past"] = past
+        journal.execute("UPDATE meta SET value = ? WHERE name = 'spec'", (json.dumps(spec),))
+    with pytest.raises(
+        RunError, match=r"imported from the GoodAI LTM Benchmark, which this version can't continue; .*$"
+    ):
+        opened(tmp_path, "forgetful")
+    for command, code in (("resume", 2), ("show", 0), ("memory rescore", 0), ("memory report", 0)):
+        words = [*PROGRAM, *command.split(), str(run.folder)]
+        found = subprocess.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert found.returncode == code, found.stderr
+        assert found.stderr.count("\n") == (1 if code else 0), found.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from manyhands.cli.memory.benchmark import run as run_command
 from manyhands.cli.memory.report import run as report_command
 from manyhands.core.errors import UserError
-from manyhands.testing.memory_schedules import count_words
 from manyhands.workloads.memory.conversation.events import Event, EventType
 from manyhands.workloads.memory.report import plots
 from manyhands.workloads.memory.report.comparison import pairings
@@ -30,10 +28,11 @@ from manyhands.workloads.memory.report.gathering import Reported, gather
 from manyhands.workloads.memory.report.page import NO_PLOTS, file_name, write_report
 from manyhands.workloads.memory.report.views import agent_views
 from manyhands.workloads.memory.report.words import agent_colours, score_colour
-from manyhands.workloads.memory.results.figures import FEWEST, figures_of, span_groups
+from manyhands.workloads.memory.results.figures import MIN_TESTS, figures_of, span_groups
 from manyhands.workloads.memory.results.timeline import timeline_of
+from tests.support.goodai import expected, needs_all_sessions, published
+from tests.support.memory_schedules import count_words
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "memory"
 CONFIGURATION = """
 config: {run_name: Small}
 datasets:
@@ -82,13 +81,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["-c", str(configuration), "-a", "perfect", "-a", "forgetful", "--data_dir", str(folder / "data")]
     assert run_command([*words, "-y", "-l", "--quiet", "--start_time", "2024-05-17T09:00:00"]) == 0
     return folder / "data"
-
-
-@pytest.fixture(scope="module")
-def published() -> Path:
-    if not PUBLISHED.is_dir():
-        pytest.skip(f"no published results: {PUBLISHED} is absent")
-    return PUBLISHED
 
 
 def page_of(agents: list[Reported], path: Path, *, with_plots: bool = False, **more: Any) -> Page:
@@ -169,17 +161,16 @@ def test_without_matplotlib_there_are_tables_and_a_hint(data_dir: Path, tmp_path
 # --- Published results
 
 
-def published_rows(published: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    with (published / "verification" / "published_scores.csv").open(encoding="utf-8", newline="") as handle:
-        for row in csv.DictReader(handle):
-            folder = published / "tests" / row["run"] / "results" / row["agent"]
-            if folder.is_dir():
-                yield folder, row
+def published_rows() -> Iterator[tuple[Path, dict[str, str]]]:
+    for row in expected("published_scores"):
+        folder = published() / "tests" / row["run"] / "results" / row["agent"]
+        if folder.is_dir():
+            yield folder, row
 
 
-def test_published_figures_come_out_again(published: Path) -> None:
-    rows = list(published_rows(published))
-    assert len(rows) >= 5
+def test_published_figures_come_out_again() -> None:
+    rows = list(published_rows())
+    assert rows
     for folder, row in rows:
         facts = {fact.name: fact.value for fact in published_facts(figures_of(folder))}
         assert facts["Score"] == f"{float(row['score']):.3f} ± {float(row['score_std']):.3f} of {row['max_score']}"
@@ -187,9 +178,10 @@ def test_published_figures_come_out_again(published: Path) -> None:
         assert float(facts["LTM score"].replace(",", "")) == pytest.approx(float(row["ltm_score"]), abs=1)
 
 
-def test_runs_of_all_formats_get_a_page(published: Path, tmp_path: Path) -> None:
+@needs_all_sessions
+def test_runs_of_all_formats_get_a_page(tmp_path: Path) -> None:
     names = ["Benchmark 3 - 1k", "Benchmark 3 - 32k (isolated)", "Benchmark 2 - 1k Filler"]
-    agents = gather(names, published, ["gpt"])
+    agents = gather(names, published(), ["gpt"])
     assert {agent.figures.run for agent in agents} == set(names)
     page = page_of(agents, tmp_path / "page.html")
     assert "the configuration has none" in page.text  # of the second version
@@ -201,8 +193,9 @@ def test_runs_of_all_formats_get_a_page(published: Path, tmp_path: Path) -> None
     assert all(0 <= test.score <= 1 for test in older.figures.tests if test.score is not None)
 
 
-def test_a_published_timeline_ends_where_its_session_did(published: Path) -> None:
-    (agent,) = gather(["Benchmark 3 - 32k"], published)
+@needs_all_sessions
+def test_a_published_timeline_ends_where_its_session_did() -> None:
+    (agent,) = gather(["Benchmark 3 - 32k"], published())
     assert agent.timeline is not None
     assert agent.figures.stats is not None
     assert agent.timeline.tokens == pytest.approx(agent.figures.stats.total_tokens, rel=0.1)
@@ -249,7 +242,7 @@ def harmless(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return page_of(gather([str(folder)], place), place / "page.html").tags
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     said=st.text(min_size=1, max_size=60)
     | st.sampled_from(["</pre><script>x()</script>", "<img src=x onerror=x()>", "{{ 7*7 }}", "\ud800"])
@@ -355,7 +348,7 @@ def test_a_timeline_says_where_everything_was() -> None:
 def test_every_test_is_in_one_span_group(tests: list[tuple[int, float, str]]) -> None:
     groups = span_groups(tests)
     assert sum(group.score.count for group in groups) == len(tests)
-    assert all(group.score.count >= min(FEWEST, len(tests)) for group in groups)
+    assert all(group.score.count >= min(MIN_TESTS, len(tests)) for group in groups)
     assert all(one.most <= other.least for one, other in pairwise(groups))
 
 

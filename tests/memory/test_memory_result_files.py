@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.memory_benchmarks import opened, performed, write_configuration
 from manyhands.workloads.memory.conversation.definitions import Evaluation, Exchange, Message
 from manyhands.workloads.memory.conversation.events import RESPONSES, SENDS, Event, EventType
 from manyhands.workloads.memory.conversation.filler import random_state
@@ -19,10 +18,12 @@ from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
 from manyhands.workloads.memory.conversation.schedule import EndedTest
 from manyhands.workloads.memory.conversation.wording import read_wording
 from manyhands.workloads.memory.datasets.registry import class_named, made_of
-from manyhands.workloads.memory.replaying import PublishedSession, read_session
 from manyhands.workloads.memory.results.files import result_of
+from tests.memory.replay.session import PublishedSession, read_session
+from tests.support.goodai import published
+from tests.support.memory_benchmarks import opened, performed, write_configuration
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "memory" / "tests"
+PUBLISHED = published() / "tests"
 KEYS = [
     "task_log",
     "actual_responses",
@@ -36,7 +37,7 @@ KEYS = [
     "needles",
 ]
 EXACT = ("task_log", "actual_responses", "characters", "full_log", "expected_responses", "needles")
-"""What follows from log and definitions alone (behaviour specification, section 8.2)."""
+"""What follows from log and definitions alone."""
 
 
 def conversation(events: list[Event]) -> list[Message]:
@@ -79,7 +80,6 @@ def folders() -> list[Path]:
     return sorted(PUBLISHED.glob("Benchmark 3*/results/*"))
 
 
-@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"{PUBLISHED} is not here")
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: f"{folder.parent.parent.name}-{folder.name}")
 def test_published_result_files_are_made_of_their_log(folder: Path) -> None:
     """All of their texts carry the local time of whoever made them, one or two hours beside UTC."""
@@ -89,14 +89,14 @@ def test_published_result_files_are_made_of_their_log(folder: Path) -> None:
     checked = 0
     for ended in ended_tests(session):
         definition = ended.test.definition
-        published = json.loads((folder / definition.dataset / f"{definition.example_id}_0.json").read_text())
+        result = json.loads((folder / definition.dataset / f"{definition.example_id}_0.json").read_text())
         zones = [timezone(timedelta(hours=hours)) for hours in (1, 2)]
         reset = resets.get(definition.dataset, "")
-        made = [result_of(ended, session.log[: ended.ended], reset=reset, zone=zone) for zone in zones]
-        assert [key for key in published if key in KEYS] == KEYS
+        made = [dict[str, Any](result_of(ended, session.log[: ended.ended], reset=reset, zone=zone)) for zone in zones]
+        assert [key for key in result if key in KEYS] == KEYS
         checked += 1
         for key in EXACT:
-            if not any(each[key] == published[key] for each in made):
+            if not any(each[key] == result[key] for each in made):
                 differing[f"{definition.dataset} {key}"] += 1
     assert checked >= 25
     # Not in the definitions: what a dynamic test expects, and keywords that were added after the session.

@@ -18,10 +18,14 @@ from aiohttp import web
 from manyhands.core.errors import ManyhandsError, RunError, UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import ItemRow
-from manyhands.engine.journal.store import RunLock
+from manyhands.engine.journal.lock import RunLock
 from manyhands.runs.execution import Controls, RunResult
-from manyhands.testing.commands import alive
-from manyhands.testing.memory_benchmarks import (
+from manyhands.runs.making import Opened
+from manyhands.workloads.memory.agents.simulated import ReadingModel
+from manyhands.workloads.memory.workload import MemoryWorkload
+from tests.support.commands import alive
+from tests.support.forked import tests_path
+from tests.support.memory_benchmarks import (
     WITHOUT_MODEL,
     log_of,
     opened,
@@ -31,8 +35,6 @@ from manyhands.testing.memory_benchmarks import (
     steps_of,
     write_configuration,
 )
-from manyhands.workloads.memory.agents.simulated import ReadingModel
-from manyhands.workloads.memory.opening import Opened
 
 CHAT = "LLMChatSession - simulated - 600"
 
@@ -344,7 +346,8 @@ class Clock:
         return f"it is {time.time()}"
 
 
-async def test_time_travel_of_the_process(tmp_path: Path) -> None:
+async def test_time_travel_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", tests_path())
     write_configuration(tmp_path, ["jokes"])
     run = opened(tmp_path, f"python:{__name__}:Clock", time_travel="process")
     began = time.time()
@@ -474,7 +477,7 @@ async def test_failures_and_budgets_stop_and_nothing_is_paid_twice(tmp_path: Pat
     assert located["judge"] == "judge"
 
 
-async def interrupted(run: Opened, events: int) -> RunResult:
+async def interrupted(run: Opened[MemoryWorkload], events: int) -> RunResult:
     """Hold its one session until so many events are in its log."""
     controls = Controls()
 

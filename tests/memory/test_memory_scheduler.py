@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.testing.memory_schedules import MIDDLE, ToldDataset, drive, says, scheduler_of
 from manyhands.workloads.memory.conversation.definitions import Wait
 from manyhands.workloads.memory.conversation.events import Event, EventType
 from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
@@ -23,6 +22,7 @@ from manyhands.workloads.memory.conversation.schedule import (
     Travel,
 )
 from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from tests.support.memory_schedules import MIDDLE, ToldDataset, drive, says, scheduler_of
 
 
 def said(scheduler: Scheduler) -> list[str]:
@@ -307,7 +307,6 @@ INCOMPATIBLE = st.sampled_from([[], [frozenset("ab")], [frozenset("ab"), frozens
 REPLIES = st.lists(st.sampled_from(["", "Yes.", "a b c d e", "word " * 30]), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=150)
 @given(some_tests(), INCOMPATIBLE, REPLIES, st.booleans(), st.booleans())
 def test_whatever_the_tests(
     tests: list[ScheduledTest], excluded: list[frozenset[str]], replies: list[str], isolated: bool, resets: bool
@@ -369,7 +368,6 @@ def check_waits(events: list[Event]) -> None:
         tokens += len(event.message.split())
 
 
-@settings(deadline=None, max_examples=60)
 @given(some_tests(), REPLIES, st.booleans(), st.integers(0, 60))
 def test_the_same_replies_give_the_same_actions(
     tests: list[ScheduledTest], replies: list[str], isolated: bool, length: int

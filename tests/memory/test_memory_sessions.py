@@ -12,19 +12,19 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.models.protocol import ChatSettings
-from manyhands.testing.memory_benchmarks import opened, write_configuration
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
 from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.workloads.memory.agents.chat import ChatAgent
-from manyhands.workloads.memory.agents.external.agent import OutsideAgent
+from manyhands.workloads.memory.agents.external.agent import ExternalAgent
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.agents.simulated import ForgetfulAgent, ReadingModel
-from manyhands.workloads.memory.conversation.driver import Session, TimeTravel
+from manyhands.workloads.memory.conversation.driver import Conversation, TimeTravel
 from manyhands.workloads.memory.conversation.events import Event, EventType, format_event
 from manyhands.workloads.memory.datasets.benchmark import Benchmark
-from manyhands.workloads.memory.folders import ResultPlaces
+from manyhands.workloads.memory.folders import ResultPaths
 from manyhands.workloads.memory.judge import RuleJudge
-from manyhands.workloads.memory.results.files import SessionFiles
+from manyhands.workloads.memory.results.files import ConversationFiles
+from tests.support.memory_benchmarks import opened, write_configuration
 
 START = 1_715_936_400.0
 DATASETS = ("colours", "jokes", "prospective_memory", "restaurant", "shopping", "trigger_response")
@@ -66,7 +66,7 @@ class Held:
 
     def __init__(self, benchmark: Benchmark, folder: Path) -> None:
         self.benchmark = benchmark
-        self.places = ResultPlaces.of(folder, "agent")
+        self.places = ResultPaths.of(folder, "agent")
         self.journal: MemoryJournal = {}
         self.model = ScriptedModel(default=self._answer)
         self._reading = ReadingModel([(test.definition, test.dataset) for test in benchmark.tests])  # type: ignore[misc]
@@ -76,13 +76,13 @@ class Held:
     def _answer(self, request: Any) -> Any:
         return self._reading._message(request, [str(message.get("content")) for message in request.messages])
 
-    async def hold(self, crash: CrashPoint | None = None, *, isolated: bool = False) -> Session:
+    async def hold(self, crash: CrashPoint | None = None, *, isolated: bool = False) -> Conversation:
         caller = ModelCaller(self.model, ChatSettings(model="scripted"))
         agent = ChatAgent("agent", caller, self.benchmark.tokens, limit=1200, reserve=100)
         context = MemoryContext(self.journal, crash=crash, clock=self.clock)
-        files = SessionFiles(self.places, {"agent": "agent"}, is_replaying=lambda: context.replaying)
+        files = ConversationFiles(self.places, {"agent": "agent"}, is_replaying=lambda: context.replaying)
         scheduler = self.benchmark.scheduler(isolated=isolated, max_message_size=300)
-        session = Session(scheduler, agent, RuleJudge(), START, files)
+        session = Conversation(scheduler, agent, RuleJudge(), START, files)
         try:
             await session.run(context)
         finally:
@@ -183,7 +183,7 @@ async def test_an_isolated_session_goes_on_too(benchmark_: Benchmark, tmp_path: 
 # --- An agent from outside, which remembers by itself or not at all
 
 
-class Line:
+class AgentConnection:
     """An agent from outside. ``keeps``: whether what it was told outlives it."""
 
     def __init__(self, kept: list[tuple[int, str]] | None = None) -> None:
@@ -214,23 +214,23 @@ class Line:
 
 @pytest.mark.parametrize("keeps", [True, False])
 async def test_an_agent_from_outside_catches_up(benchmark_: Benchmark, keeps: bool) -> None:
-    async def hold(journal: MemoryJournal, line: Line, crash: CrashPoint | None = None) -> Session:
+    async def hold(journal: MemoryJournal, line: AgentConnection, crash: CrashPoint | None = None) -> Conversation:
         scheduler = benchmark_.scheduler(isolated=False, max_message_size=300)
-        agent = OutsideAgent("outside", line, session="s")
-        session = Session(scheduler, agent, RuleJudge(), START, Nobody())
+        agent = ExternalAgent("outside", line, session="s")
+        session = Conversation(scheduler, agent, RuleJudge(), START, Nobody())
         await session.run(MemoryContext(journal, crash=crash, clock=Ticks(0.0)))
         return session
 
-    whole = Line()
+    whole = AgentConnection()
     expected = said((await hold({}, whole)).scheduler.events)
     kept: list[tuple[int, str]] = []
     for step in (3, 20, 37):
         kept.clear()
         journal: MemoryJournal = {}
-        first = Line(kept if keeps else None)
+        first = AgentConnection(kept if keeps else None)
         with pytest.raises(Crash):
             await hold(journal, first, CrashPoint(step))
-        second = Line(kept if keeps else None)
+        second = AgentConnection(kept if keeps else None)
         session = await hold(journal, second)
         assert said(session.scheduler.events) == expected
         put = [each["number"] for line in (first, second) for each in line.sent if each["type"] == "message"]
@@ -245,17 +245,17 @@ async def test_an_agent_from_outside_catches_up(benchmark_: Benchmark, keeps: bo
 
 
 class Nobody:
-    def ended(self, session: Session, test: Any) -> None:
+    def ended(self, session: Conversation, test: Any) -> None:
         pass
 
-    def progress(self, session: Session) -> None:
+    def progress(self, session: Conversation) -> None:
         pass
 
 
 async def test_a_reset_is_told_with_the_virtual_time(benchmark_: Benchmark) -> None:
-    line = Line()
+    line = AgentConnection()
     scheduler = benchmark_.scheduler(isolated=True, max_message_size=300)
-    session = Session(scheduler, OutsideAgent("outside", line, session="s"), RuleJudge(), START, Nobody())
+    session = Conversation(scheduler, ExternalAgent("outside", line, session="s"), RuleJudge(), START, Nobody())
     await session.run(MemoryContext(clock=Ticks(9e9)))
     times = [each["now"] for each in line.sent]
     assert times == sorted(times)
@@ -278,7 +278,7 @@ async def test_real_waits_are_not_begun_anew(benchmark_: Benchmark) -> None:
     async def hold(journal: MemoryJournal, clock: Ticks, crash: CrashPoint | None) -> None:
         scheduler = benchmark_.scheduler(isolated=False, max_message_size=300)
         travel: TimeTravel = "real"
-        session = Session(scheduler, ForgetfulAgent(), RuleJudge(), START, Nobody(), travel)
+        session = Conversation(scheduler, ForgetfulAgent(), RuleJudge(), START, Nobody(), travel)
         await session.run(MemoryContext(journal, crash=crash, clock=clock))
 
     whole: MemoryJournal = {}

@@ -19,12 +19,13 @@ from aiohttp import web
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.testing.commands import PROGRAM, alive, environment
-from manyhands.testing.memory_benchmarks import write_configuration
-from manyhands.workloads.memory.agents.external.http import TIME_HEADER, HttpLine
-from manyhands.workloads.memory.agents.external.program import ProgramLine, command_words
-from manyhands.workloads.memory.agents.external.python_class import ClassLine
+from manyhands.processes.templates import CommandTemplate
+from manyhands.workloads.memory.agents.external.http import TIME_HEADER, HttpConnection
+from manyhands.workloads.memory.agents.external.program import ProgramConnection
+from manyhands.workloads.memory.agents.external.python_class import ClassConnection
 from manyhands.workloads.memory.agents.factory import class_of
+from tests.support.commands import PROGRAM, alive, environment
+from tests.support.memory_benchmarks import write_configuration
 
 MESSAGE: dict[str, Any] = {
     "type": "message",
@@ -64,9 +65,9 @@ for line in sys.stdin:
 
 
 @asynccontextmanager
-async def program(folder: Path, text: str = PROGRAM_TEXT, seconds: float = 20.0) -> AsyncIterator[ProgramLine]:
+async def program(folder: Path, text: str = PROGRAM_TEXT, seconds: float = 20.0) -> AsyncIterator[ProgramConnection]:
     (folder / "agent.py").write_text(text)
-    line = ProgramLine(
+    line = ProgramConnection(
         [sys.executable, "agent.py"],
         folder=folder,
         mark=f"test-{os.getpid()}-{time.monotonic_ns()}",
@@ -129,7 +130,7 @@ async def test_a_program_that_will_not_end_is_killed_with_its_children(tmp_path:
 
 
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    line = ProgramLine(
+    line = ProgramConnection(
         ["/no/such/program"], folder=tmp_path, mark="m", seconds=1, errors=tmp_path / "e.txt", started_at=0.0
     )
     with pytest.raises(ItemError, match="can't be started"):
@@ -140,7 +141,7 @@ async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ['"unclosed', "   "])
 def test_words_that_are_no_command(text: str) -> None:
     with pytest.raises(UserError, match=r"^--agent_name: "):
-        command_words(text)
+        CommandTemplate.split(text, name="--agent_name")
 
 
 # --- Servers
@@ -149,7 +150,7 @@ def test_words_that_are_no_command(text: str) -> None:
 @asynccontextmanager
 async def server(
     answer: Callable[[dict[str, Any], web.Request], Any], seconds: float = 10.0
-) -> AsyncIterator[HttpLine]:
+) -> AsyncIterator[HttpConnection]:
     async def handle(request: web.Request) -> web.StreamResponse:
         found = answer(await request.json(), request)
         if isinstance(found, web.StreamResponse):
@@ -162,7 +163,7 @@ async def server(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]
-    line = HttpLine(f"http://{host}:{port}/agent", seconds=seconds, key="agent-key")
+    line = HttpConnection(f"http://{host}:{port}/agent", seconds=seconds, key="agent-key")
     await line.open()
     try:
         yield line
@@ -215,7 +216,7 @@ async def test_a_server_that_breaks(given: Callable[[], Any], cause: Cause, says
 
 
 async def test_a_server_that_is_not_there() -> None:
-    line = HttpLine("http://127.0.0.1:9/", seconds=5)
+    line = HttpConnection("http://127.0.0.1:9/", seconds=5)
     await line.open()
     with pytest.raises(ItemError, match="can't be talked to"):
         await line.send(MESSAGE)
@@ -257,8 +258,8 @@ class LikeTheOriginals:
         self.jumps.append(seconds)
 
 
-def line_of(make: Callable[[], Any], folder: Path, seconds: float = 10.0) -> ClassLine:
-    return ClassLine(make, folder=folder, seconds=seconds)
+def line_of(make: Callable[[], Any], folder: Path, seconds: float = 10.0) -> ClassConnection:
+    return ClassConnection(make, folder=folder, seconds=seconds)
 
 
 def keeping(folder: Path) -> Callable[[], LikeTheOriginals]:

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from manyhands.core.errors import UserError
-from manyhands.testing.commands import run
-from manyhands.testing.memory_benchmarks import opened, performed, records_of, write_configuration
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.conversation.events import MESSAGES, RESPONSES, read_master_log
+from tests.support.commands import run
+from tests.support.memory_benchmarks import opened, performed, records_of, write_configuration
 
 AGENTS = '''
 import sys, time

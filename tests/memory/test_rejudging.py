@@ -14,8 +14,6 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.check import _first_difference
-from manyhands.testing.commands import Command, SimulatedProcess, run
-from manyhands.testing.memory_benchmarks import START, opened, performed, records_of, write_configuration
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedServer
 from manyhands.workloads.memory.conversation.definitions import Ask, Definition
 from manyhands.workloads.memory.datasets.definition_files import format_definition
@@ -26,6 +24,8 @@ from manyhands.workloads.memory.published.rescoring import DIFFERS, EQUAL, Resco
 from manyhands.workloads.memory.results.figures import figures_of
 from manyhands.workloads.memory.results.judged_scores import judged_scores
 from manyhands.workloads.memory.results.records import true_record
+from tests.support.commands import Command, SimulatedProcess, run
+from tests.support.memory_benchmarks import START, opened, performed, records_of, write_configuration
 
 JUDGED = ("jokes", "trigger_response", "locations", "delayed_recall", "restaurant")
 AGENT = "ForgetfulAgent"

@@ -24,7 +24,7 @@ from manyhands.workloads.memory.conversation.events import (
     readable,
 )
 from manyhands.workloads.memory.conversation.schedule import Counters
-from manyhands.workloads.memory.conversation.tokens import counted_before, counter_named, estimate, read_token_lengths
+from manyhands.workloads.memory.conversation.tokens import counter_named, estimate
 from manyhands.workloads.memory.conversation.wording import default_wording, read_wording
 from manyhands.workloads.memory.datasets.definition_files import (
     definition_path,
@@ -33,6 +33,7 @@ from manyhands.workloads.memory.datasets.definition_files import (
     write_definitions,
 )
 from manyhands.workloads.memory.results.runstats import read_runstats, runstats_of
+from tests.memory.replay.session import counted_before, read_token_lengths
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 TIMES = st.floats(min_value=0, max_value=4e9)

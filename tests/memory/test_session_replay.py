@@ -9,12 +9,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.testing.memory_schedules import FACTS, WORDING, ToldDataset, count_words, says, scheduler_of
-from manyhands.testing.memory_sessions import HeldSession, hold, write_session
 from manyhands.workloads.memory.conversation.definitions import Dataset, Wait
 from manyhands.workloads.memory.conversation.events import EventType
 from manyhands.workloads.memory.conversation.filler import Fact
@@ -23,9 +21,11 @@ from manyhands.workloads.memory.conversation.schedule import Counters
 from manyhands.workloads.memory.conversation.scheduler import Scheduler
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
 from manyhands.workloads.memory.conversation.wording import Wording
-from manyhands.workloads.memory.replay_model import ReplayResult
-from manyhands.workloads.memory.replaying import replay
-from manyhands.workloads.memory.resuming import resume
+from tests.memory.replay.result import ReplayResult
+from tests.memory.replay.resuming import resume
+from tests.memory.replay.session import replay
+from tests.support.memory_schedules import FACTS, WORDING, ToldDataset, count_words, says, scheduler_of
+from tests.support.memory_sessions import HeldSession, hold, write_session
 
 SPAN = 120
 WORDS = TokenCounter("words", count_words, exact=False)
@@ -91,7 +91,6 @@ def test_a_session_whose_filler_had_no_seed_is_accepted(tmp_path: Path, isolated
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=4))
 def test_an_interrupted_session_is_exact(isolated: bool, interruptions: list[int]) -> None:
     session = hold(maker(isolated=isolated), interruptions)

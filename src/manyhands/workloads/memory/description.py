@@ -1,9 +1,8 @@
-"""What the tests of a configuration are, and what a session with them would come to, before anything is spent.
+"""What the tests of a configuration are, and what a conversation with them would come to, before anything is spent.
 
-A session held without an agent, an engine or a file, to see how its tests would be interleaved.
-
-An agent that remembers nothing replies, and rules judge in place of a model; a reply takes no time. So a session is as long as can be
-expected of an agent with short replies, and a test that stops where it is answered wrong is at its shortest.
+To see how its tests would be interleaved, a conversation is simulated without an agent, an engine or a file: an agent that remembers
+nothing replies, and rules judge in place of a model; a reply takes no time. So it is as long as can be expected of an agent with short
+replies, and a test that stops where it is answered wrong is at its shortest.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _RECORDED = ("isolated", "tokenizer", "filler", "wording", "max_message_size", "
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
+class ConversationSettings:
     """What of a run's settings decides how its sessions go. ``limit``: tokens of the agent's context, None for no limit."""
 
     isolated: bool = False
@@ -75,7 +74,7 @@ class DatasetDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Description:
     """A configuration described. ``timeline``, ``session``: of the simulated session, None if no test is written; ``tokens``: of its
     conversation; ``counted_by``: how tokens are counted."""
 
@@ -88,7 +87,7 @@ class Outlook:
     datasets: tuple[DatasetDescription, ...]
     benchmark: Benchmark
     timeline: Timeline | None
-    session: SimulatedSession | None
+    session: SimulatedConversation | None
 
     @property
     def tests(self) -> int:
@@ -100,7 +99,7 @@ class Outlook:
         return 0 if self.timeline is None else sum(last - first for first, last in self.timeline.filler)
 
 
-def describe_configuration(path: Path, settings: SessionSettings) -> Outlook:
+def describe_configuration(path: Path, settings: ConversationSettings) -> Description:
     """A configuration whose tests are made for this, but for those that a model has to write. Raises UserError."""
     configuration = read_configuration(path)
     datasets = datasets_of(configuration, counter_named(settings.tokenizer))
@@ -108,7 +107,7 @@ def describe_configuration(path: Path, settings: SessionSettings) -> Outlook:
     return _outlook(configuration, datasets, made, unwritten, settings)
 
 
-def describe_run(folder: Path, settings: SessionSettings) -> Outlook:
+def describe_run(folder: Path, settings: ConversationSettings) -> Description:
     """The tests of a run, as its definitions have them. Raises UserError."""
     configuration = read_configuration(folder / DEFINITIONS / CONFIGURATION)
     datasets = datasets_of(configuration, counter_named(settings.tokenizer))
@@ -117,7 +116,7 @@ def describe_run(folder: Path, settings: SessionSettings) -> Outlook:
 
 
 def recorded_settings(folder: Path) -> dict[str, Any]:
-    """What a run was made with, by the names of ``SessionSettings``; empty for a folder without a journal."""
+    """What a run was made with, by the names of ``ConversationSettings``; empty for a folder without a journal."""
     if not is_made(folder):
         return {}
     with closing(open_reader(folder)) as reader:
@@ -136,7 +135,7 @@ def price_of(choice: AgentChoice, prices: Path | None) -> Price | None:
     return table.price(choice.model)
 
 
-def expected_cost(outlook: Outlook, settings: SessionSettings, price: Price) -> Usage:
+def expected_cost(outlook: Description, settings: ConversationSettings, price: Price) -> Usage:
     """What one session would use and cost, as the agent ``cost(…)`` estimates it; what the judge costs is not in it."""
     limit, reserve = settings.limit, settings.max_response_tokens
     estimator = CostEstimator(
@@ -176,8 +175,8 @@ def _outlook(
     datasets: dict[str, BaseDataset],
     definitions: Sequence[Definition],
     unwritten: set[str],
-    settings: SessionSettings,
-) -> Outlook:
+    settings: ConversationSettings,
+) -> Description:
     tokens = counter_named(settings.tokenizer)
     benchmark = Benchmark(
         configuration,
@@ -190,7 +189,7 @@ def _outlook(
     session = None
     if definitions:
         session = simulate(benchmark.scheduler(isolated=settings.isolated, max_message_size=settings.max_message_size))
-    return Outlook(
+    return Description(
         configuration.run_name,
         configuration.memory_span,
         configuration.scoring,
@@ -234,7 +233,7 @@ def _descriptions(benchmark: Benchmark, unwritten: set[str], judged: dict[str, i
     return found
 
 
-MOST_ACTIONS = 2_000_000
+MAX_ACTIONS = 2_000_000
 """After which a session counts as one without an end."""
 START = 1_704_103_200.0
 """When sessions begin, in virtual time: seconds since 1970 UTC."""
@@ -242,7 +241,7 @@ Reply = Callable[[Incoming], str]
 
 
 @dataclass(slots=True)
-class SimulatedSession:
+class SimulatedConversation:
     """``judged``: how often the judge was asked, by test; ``messages``: how many the agent was sent; ``answered``: to how many of these it
     had to reply itself."""
 
@@ -266,10 +265,10 @@ def simulate(
     reply: Reply = forgetful,
     reset: Callable[[], None] = lambda: None,
     *,
-    most_actions: int = MOST_ACTIONS,
-) -> SimulatedSession:
+    most_actions: int = MAX_ACTIONS,
+) -> SimulatedConversation:
     """Hold a session to its end. Raises UserError if it has none."""
-    session = SimulatedSession(scheduler)
+    session = SimulatedConversation(scheduler)
     for _ in range(most_actions):
         action = scheduler.next(session.now)
         match action:
@@ -297,18 +296,18 @@ def estimated_cost(scheduler: Scheduler, estimator: CostEstimator) -> Usage:
     return estimator.spent
 
 
-def _send(session: SimulatedSession, send: Send, reply: Reply) -> None:
+def _send(session: SimulatedConversation, send: Send, reply: Reply) -> None:
     session.messages += 1
     session.answered += send.expected_reply is None
     text = reply(Incoming(session.messages, send.message, session.now, send.expected_reply))
     session.scheduler.replied(text, session.now, session.now)
 
 
-def _note(session: SimulatedSession, test_id: str) -> None:
+def _note(session: SimulatedConversation, test_id: str) -> None:
     session.judged[test_id] = session.judged.get(test_id, 0) + 1
 
 
-def _evaluated(session: SimulatedSession, action: Evaluate) -> Evaluation:
+def _evaluated(session: SimulatedConversation, action: Evaluate) -> Evaluation:
     scoring = session.scheduler.runs[action.test_id].test.dataset.evaluate(action.exchange)
     try:
         ask = next(scoring)

@@ -29,10 +29,10 @@ SCORES = "scores"
 MASTER_LOG = "master_log.jsonl"
 RUNSTATS = "runstats.json"
 SESSION = "session.json"
-"""What the original's files have no place for: of which run these results are, and what they were made with."""
+"""What the files of the GoodAI LTM Benchmark have no field for: of which run these results are, and what they were made with."""
 ISOLATED = " (isolated)"
 """What is added to the name of a run whose tests are not interleaved."""
-_LONGEST = 130
+_MAX_NAME_BYTES = 130
 """Bytes of an agent's name as part of a folder's: what a run's name leaves of the 255 that most file systems have."""
 
 
@@ -42,14 +42,14 @@ def run_folder(data_dir: Path, run_name: str, *, isolated: bool = False) -> Path
 
 
 @dataclass(frozen=True, slots=True)
-class ResultPlaces:
+class ResultPaths:
     """The places of one agent's results in a run. ``folder``: ``results/AGENT``."""
 
     folder: Path
 
     @classmethod
-    def of(cls, run: Path, agent: str) -> ResultPlaces:
-        return cls(run / RESULTS / folder_name(agent, _LONGEST))
+    def of(cls, run: Path, agent: str) -> ResultPaths:
+        return cls(run / RESULTS / folder_name(agent, _MAX_NAME_BYTES))
 
     @property
     def master_log(self) -> Path:
@@ -85,4 +85,4 @@ def move_aside(folder: Path) -> Path:
 
 def persistence_folder(data_dir: Path, run_name: str, agent: str) -> Path:
     """Where an agent keeps what it wants to keep."""
-    return data_dir / "persistence" / f"{run_name} - {folder_name(agent, _LONGEST)}"
+    return data_dir / "persistence" / f"{run_name} - {folder_name(agent, _MAX_NAME_BYTES)}"

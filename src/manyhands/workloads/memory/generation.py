@@ -1,37 +1,34 @@
-"""Making tests that a model has to write: a run of its own, in the folder of definitions, so that no call is paid twice.
+"""The tests of a configuration, made before any agent is asked.
 
-Making the tests of a configuration, before any agent is asked.
+Where a model has to write them, that is a run of its own, in the folder of definitions, so that no call is paid twice.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from manyhands.agents.descriptions import describe_step
-from manyhands.agents.run_settings import Notice, chat_settings, execution_of, model_of
+from manyhands.agents.run_settings import execution_of
 from manyhands.core.digests import digest
-from manyhands.core.errors import ItemError, RunError, UserError
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.version import VERSION
-from manyhands.engine.contract import Context, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Execution, PlannedItem, RecordedStep, RunReader, Workload
 from manyhands.io.files import written_aside
-from manyhands.models.factory import is_simulated
-from manyhands.runs.execution import create_run
-from manyhands.runs.folders import is_made, open_reader
-from manyhands.workloads.memory.agents.model_calls import ModelCaller
+from manyhands.runs.folders import is_made
+from manyhands.runs.making import create_run, recorded_run
+from manyhands.runs.progress import Notice
 from manyhands.workloads.memory.conversation.definitions import Definition
 from manyhands.workloads.memory.conversation.tokens import counter_named
 from manyhands.workloads.memory.datasets.benchmark import datasets_of, generated_alone
 from manyhands.workloads.memory.datasets.configuration import Configuration, read_configuration
 from manyhands.workloads.memory.datasets.definition_files import SUFFIX, format_definition, read_definitions
-from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, run_folder, writing
-from manyhands.workloads.memory.judge import ModelJudge, RuleJudge
+from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, run_folder
+from manyhands.workloads.memory.judge import judge_of
 from manyhands.workloads.memory.opening import (
     check_same_tests,
     keep_configuration,
@@ -39,13 +36,13 @@ from manyhands.workloads.memory.opening import (
     refuse_if_performed,
     write_tests,
 )
-from manyhands.workloads.memory.settings import JUDGE_KEY, MemorySpec, keys_of
+from manyhands.workloads.memory.settings import MemorySpec, keys_of
 
 SOURCE = "source.yml"
 """The copy of the configuration whose tests are being made."""
 
 
-class GenerationWorkload:
+class GenerationWorkload(Workload):
     """The tests of each dataset, as an item. ``spec``: ``{"options": …}``; the configuration is in the run folder."""
 
     name = "memory_definitions"
@@ -78,16 +75,12 @@ class GenerationWorkload:
     def set_secrets(self, secrets: Mapping[str, str]) -> None:
         self._secrets = dict(secrets)
 
-    @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
-        yield
-
-    async def perform(self, context: Context) -> Outcome:
+    async def run(self, context: Context) -> Outcome:
         configuration = self.configuration
         entry = configuration.datasets[context.item.payload["entry"]]
         datasets = datasets_of(configuration, counter_named(self._options.tokenizer))
         dataset = next(each for each in datasets.values() if each.id == entry.id)
-        judge = self._judge()
+        judge = judge_of(self._options, self._secrets, self._folder)
         making = dataset.generate(entry.examples, entry.seed, entry.memory_span)
         try:
             ask = next(making)
@@ -110,25 +103,10 @@ class GenerationWorkload:
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
 
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        return None
-
     def export(self, reader: RunReader) -> None:
         """The definitions, when all are made, and last the configuration, without which there are none."""
         if write_made(reader, self._folder) is not None:
             keep_configuration(self._folder, self.configuration.text)
-
-    def _judge(self) -> ModelJudge | RuleJudge | None:
-        options = self._options
-        if options.judge_model is None:
-            return None
-        if is_simulated(options.judge_model, options.judge_base_url or options.base_url):
-            return RuleJudge()
-        url = options.judge_base_url or options.base_url
-        asked = options.model_copy(update={"model": options.judge_model, "base_url": url})
-        return ModelJudge(
-            ModelCaller(model_of(asked, self._secrets.get(JUDGE_KEY), self._folder), chat_settings(asked))
-        )
 
 
 def write_made(reader: RunReader, folder: Path) -> int | None:
@@ -139,8 +117,6 @@ def write_made(reader: RunReader, folder: Path) -> int | None:
     made = [each for row in rows for each in row.record["definitions"]]
     for each in made:
         path = folder / each["dataset"] / f"{each['id']}{SUFFIX}"
-        with writing(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
         with written_aside(path) as handle:
             handle.write(each["text"])
     return len(made)
@@ -195,19 +171,12 @@ def _workload(
     options: MemorySpec, folder: Path, text: str, environ: Mapping[str, str], notice: Notice
 ) -> GenerationWorkload:
     keys = keys_of(options, (), environ)
-    spec = json.loads(json.dumps({"options": options.recorded()}))
     if is_made(folder):
-        with closing(open_reader(folder)) as reader:
-            if reader.meta("workload") != GenerationWorkload.name:
-                raise RunError(f"{folder}: a run of another kind ({reader.meta('workload')})")
-            spec = reader.meta("spec")
-        workload = GenerationWorkload(spec, folder)
+        workload = GenerationWorkload(recorded_run(folder, GenerationWorkload.name).spec, folder)
     else:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
         with written_aside(folder / SOURCE) as handle:
             handle.write(text)
-        workload = GenerationWorkload(spec, folder)
+        workload = GenerationWorkload({"options": options.recorded()}, folder)
         create_run(folder, workload.name, workload, version=VERSION, notice=notice)
     workload.set_secrets(keys)
     return workload

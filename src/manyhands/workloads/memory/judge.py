@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
+from manyhands.agents.run_settings import chat_settings, model_of
 from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context
+from manyhands.models.factory import is_simulated
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.conversation.definitions import Ask
 from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.settings import JUDGE_KEY, MemorySpec
 
 
 class ModelJudge:
-    """See ``session.Judge``."""
+    """Judges by a model: each question to it is a step."""
 
     def __init__(self, caller: ModelCaller) -> None:
         self._caller = caller
@@ -36,7 +40,7 @@ class ModelJudge:
 
 
 class RuleJudge:
-    """See ``session.Judge``. Judges by rules in place of a model: what ``--judge_model=simulated`` means."""
+    """Judges by rules in place of a model: what ``--judge_model=simulated`` means."""
 
     name = "rules (simulated)"
 
@@ -46,6 +50,22 @@ class RuleJudge:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def settings_of_judge(options: MemorySpec) -> MemorySpec:
+    """The settings with the judge as the model that is asked."""
+    url = options.judge_base_url or options.base_url
+    return options.model_copy(update={"model": str(options.judge_model), "base_url": url})
+
+
+def judge_of(options: MemorySpec, secrets: Mapping[str, str], folder: Path) -> ModelJudge | RuleJudge | None:
+    """The judge that is configured; None if none is. ``folder``: of the run, which keeps the files that the settings name."""
+    if options.judge_model is None:
+        return None
+    asked = settings_of_judge(options)
+    if is_simulated(asked.model, asked.base_url):
+        return RuleJudge()
+    return ModelJudge(ModelCaller(model_of(asked, secrets.get(JUDGE_KEY), folder), chat_settings(asked)))
 
 
 def _message(said: Mapping[str, str]) -> Message:

@@ -6,19 +6,17 @@ Nothing is deleted: test definitions and results that something new takes the pl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.options import resume_spec
-from manyhands.agents.run_settings import Notice, check_prices, keep_files, tell_bound, warn_of_unpriced
+from manyhands.agents.run_settings import check_prices, tell_bound, warn_of_unpriced
 from manyhands.core.errors import RunError, UserError
-from manyhands.core.version import VERSION
-from manyhands.engine.journal.store import LOCK, RunLock
+from manyhands.engine.journal.lock import LOCK, RunLock
 from manyhands.io.files import written_aside
-from manyhands.runs.execution import create_run
-from manyhands.runs.folders import is_made, open_reader
+from manyhands.runs.folders import is_made
+from manyhands.runs.making import Opened, keep_files, make_run, recorded_run
+from manyhands.runs.options import resume_spec
+from manyhands.runs.progress import Notice
 from manyhands.workloads.memory.agents.choice import WITH_MODELS, AgentChoice, choose_agent
 from manyhands.workloads.memory.agents.factory import check_agent, session_name
 from manyhands.workloads.memory.conversation.definitions import Definition
@@ -28,7 +26,7 @@ from manyhands.workloads.memory.datasets.benchmark import datasets_of, generated
 from manyhands.workloads.memory.datasets.builtin.chapterbreak import DEFINITIONS_PLACE
 from manyhands.workloads.memory.datasets.configuration import Configuration, read_configuration
 from manyhands.workloads.memory.datasets.definition_files import read_definitions, write_definitions
-from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, ResultPlaces, move_aside, run_folder, writing
+from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, ResultPaths, move_aside, run_folder
 from manyhands.workloads.memory.settings import MemorySpec, keys_of
 from manyhands.workloads.memory.workload import MemoryWorkload, clock_of_process
 
@@ -36,16 +34,7 @@ Ask = Callable[[str, bool], bool]
 """Asks the person a yes-or-no question; the default is what is assumed where nobody can be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A run folder and its workload, ready for ``perform_run``."""
-
-    folder: Path
-    workload: MemoryWorkload
-    spec_changed: bool = False
-
-
-def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Notice, ask: Ask) -> Opened:
+def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Notice, ask: Ask) -> Opened[MemoryWorkload]:
     """Make or continue the run of a configuration, with a session for each agent.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError, StorageError.
@@ -87,10 +76,10 @@ def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Noti
     return opened
 
 
-def reopen_memory(folder: Path, *, environ: Mapping[str, str]) -> Opened:
+def reopen_memory(folder: Path, *, environ: Mapping[str, str]) -> Opened[MemoryWorkload]:
     """Continue a run with all of its sessions, as it was. Raises UserError, RunError, StorageError."""
-    with closing(open_reader(folder)) as reader:
-        spec = reader.meta("spec")
+    spec = recorded_run(folder, MemoryWorkload.name).spec
+    _refuse_imported(folder, spec)
     latest = {each["name"]: each["round"] for each in sorted(spec["sessions"], key=lambda each: each["round"])}
     sessions = [{**each, "performed": each["round"] == latest[each["name"]]} for each in spec["sessions"]]
     workload = MemoryWorkload({**spec, "sessions": sessions}, folder)
@@ -108,13 +97,11 @@ def _opened(
     names: Mapping[str, str],
     notice: Notice,
     ask: Ask,
-) -> Opened:
+) -> Opened[MemoryWorkload]:
     recorded: dict[str, Any] | None = None
     if is_made(folder):
-        with closing(open_reader(folder)) as reader:
-            if reader.meta("workload") != MemoryWorkload.name:
-                raise RunError(f"{folder}: a run of another kind ({reader.meta('workload')})")
-            recorded = reader.meta("spec")
+        recorded = recorded_run(folder, MemoryWorkload.name).spec
+        _refuse_imported(folder, recorded)
         options = resume_spec(MemorySpec(**recorded["options"], data_dir=options.data_dir), options)
     now = [_session(options, choice, names[choice.id], folder, recorded, notice, ask) for choice in choices]
     named = [(each["name"], each["round"]) for each in now]
@@ -125,11 +112,22 @@ def _opened(
     ]
     spec = {"options": options.recorded(), "sessions": [*now, *others]}
     workload = MemoryWorkload(spec, folder)
+    opened = Opened(folder, workload, spec_changed=recorded is not None and recorded != spec)
     if recorded is None:
-        create_run(folder, workload.name, workload, version=VERSION, notice=notice)
-    keep_files(options, folder)
+        make_run(opened, options, notice)
+    else:
+        keep_files(options, folder)
     _tell_of_budget(options, choices, notice)
-    return Opened(folder, workload, spec_changed=recorded is not None and recorded != spec)
+    return opened
+
+
+def _refuse_imported(folder: Path, spec: Mapping[str, Any]) -> None:
+    """Raises RunError for a run that an earlier version made of a session of the GoodAI LTM Benchmark that had not ended."""
+    if any("past" in each for each in spec["sessions"]):
+        raise RunError(
+            f"{folder}: begins with a session that an earlier version imported from the GoodAI LTM Benchmark, which this version "
+            "can't continue; its results can be shown, reported and scored again"
+        )
 
 
 def _tell_of_budget(options: MemorySpec, choices: Sequence[AgentChoice], notice: Notice) -> None:
@@ -163,7 +161,7 @@ def _session(
         (each for each in (recorded or {}).get("sessions", ()) if each["name"] == name), key=lambda each: each["round"]
     )
     number = before[-1]["round"] if before else 0
-    places = ResultPlaces.of(folder, name)
+    places = ResultPaths.of(folder, name)
     if before and (options.restart or places.folder.is_dir()) and _to_restart(options, name, ask):
         number += 1
     if places.folder.is_dir() and (not before or number > before[-1]["round"]):
@@ -265,17 +263,13 @@ def _generated(
 
 def _take_over(source: Path, target: Path) -> None:
     """Copy the tests of the run that is not isolated, so that both have the same."""
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
-        write_definitions(target, read_definitions(source))
+    write_definitions(target, read_definitions(source))
     keep_configuration(target, (source / CONFIGURATION).read_text(encoding="utf-8"))
 
 
 def write_tests(definitions: Path, configuration: Configuration, tests: Sequence[Definition]) -> None:
     """Write tests and the configuration that they were made of. Raises StorageError."""
-    with writing(definitions):
-        definitions.mkdir(parents=True, exist_ok=True)
-        write_definitions(definitions, list(tests))
+    write_definitions(definitions, tests)
     keep_configuration(definitions, configuration.text)
 
 

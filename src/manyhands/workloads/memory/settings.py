@@ -1,8 +1,6 @@
-"""The settings of a run of the memory benchmark.
+"""The settings of a run of the memory benchmark, and which key goes to which endpoint: each to its own, and nowhere else.
 
-The first six are those of the original's ``run_benchmark.py``.
-
-Which key goes to which endpoint: each to its own, and nowhere else.
+The first six are those of the GoodAI LTM Benchmark's ``run_benchmark.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator
 
-from manyhands.agents.options import LIMITS, MODEL, OUTPUT, RESUME, SPEED, AgentOptions
+from manyhands.agents.options import AgentOptions
 from manyhands.agents.run_settings import API_KEY, usable_key
 from manyhands.core.settings import (
     Flag,
@@ -27,6 +25,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.runs.options import LIMITS, MODEL, OUTPUT, RESUME, SPEED
 from manyhands.workloads.memory.agents.choice import WITH_MODELS, AgentChoice, choose_agent
 
 BENCHMARK = "Benchmark"
@@ -59,72 +58,68 @@ class MemorySpec(AgentOptions):
     headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)
     files: ClassVar[tuple[str, ...]] = ("prices", "filler", "wording")
 
-    configuration: Path = setting(
-        ..., "The YAML file that says what the benchmark is made of.", group=BENCHMARK, value="FILE"
-    )
+    configuration: Path = setting(..., "Benchmark configuration (YAML).", group=BENCHMARK, value="FILE")
     agent_name: Annotated[tuple[str, ...], BeforeValidator(_agents)] = setting(
         ...,
-        "The agent that is tested (repeatable): a model, retrieval(MODEL), scratchpad(MODEL), command:…, http://…, python:MODULE:CLASS, …",
+        "Agent to test (repeatable): a model, retrieval(MODEL), scratchpad(MODEL), command:…, http://…, python:MODULE:CLASS, …",
         group=AGENTS,
         value="AGENT",
     )
     max_prompt_size: Annotated[int | None, optional_whole(1)] = setting(
-        None, "Tokens of an agent's context; without it there is no limit.", group=AGENTS, value="TOKENS"
+        None, "Context size of the agent in tokens; without it there is no limit.", group=AGENTS, value="TOKENS"
     )
     yes: Flag = setting(False, "Reuse test definitions and resume, without asking.", group=RESUME, recorded=False)
     # Of the sessions that are begun now, not of the run: each session keeps its own.
-    local: Flag = setting(
-        False, "Agents are free of charge: their costs are not counted.", group=AGENTS, recorded=False
-    )
+    local: Flag = setting(False, "Do not count the agents' costs.", group=AGENTS, recorded=False)
     isolated: Flag = setting(
         False,
-        "One test after the other, without filler; the agent forgets between tests.",
+        "Run tests one at a time without filler; the agent is reset between them.",
         group=BENCHMARK,
         identity=True,
     )
-    reuse: Flag = setting(False, "Use the test definitions that are there.", group=RESUME, recorded=False)
+    reuse: Flag = setting(False, "Use existing test definitions.", group=RESUME, recorded=False)
     regenerate: Flag = setting(
-        False, "Make new test definitions; what the old ones gave is kept beside them.", group=RESUME, recorded=False
+        False, "Generate new test definitions; old ones and their results are renamed.", group=RESUME, recorded=False
     )
-    resume: Flag = setting(False, "Go on with the sessions that are there.", group=RESUME, recorded=False)
+    resume: Flag = setting(False, "Continue existing conversations.", group=RESUME, recorded=False)
     restart: Flag = setting(
         False,
-        "Begin the agents' sessions anew; what they gave is kept beside the new one.",
+        "Restart the agents' conversations; old results are renamed.",
         group=RESUME,
         recorded=False,
     )
     filler: OptionalPath = setting(
         None,
-        "Questions and answers that fill the conversation (TriviaQA's format); without it the built-in ones.",
+        "File of filler questions and answers (TriviaQA's format); without it the built-in ones.",
         group=BENCHMARK,
         identity=True,
         value="FILE",
     )
     wording: OptionalPath = setting(
         None,
-        "What the benchmark itself says; without it the built-in wording.",
+        "File with the benchmark's own messages; without it the built-in ones.",
         group=BENCHMARK,
         identity=True,
         value="FILE",
     )
     tokenizer: Text = setting(
         "auto",
-        "How tokens are counted: auto (cl100k where tiktoken has it on this machine, else an estimate), cl100k, or estimate.",
+        "Token counter: auto (cl100k where tiktoken has it on this machine, else an estimate), cl100k, or estimate.",
         group=BENCHMARK,
         identity=True,
         value="NAME",
     )
     max_message_size: Annotated[int, whole(64)] = setting(
-        4096, "Tokens of the longest message that an agent is sent.", group=AGENTS, identity=True
+        4096, "Maximum tokens of a message to an agent.", group=AGENTS, identity=True
     )
     max_response_tokens: Annotated[int, whole(1)] = setting(
         4096,
-        "Tokens of an agent's context that are kept free for its reply; at most a quarter of it.",
+        "Context tokens reserved for a reply; at most a quarter of the context.",
         group=AGENTS,
         identity=True,
     )
     message_timeout: Annotated[float, number(above=0)] = setting(
-        600.0, "Seconds for an agent's reply to one message.", group=LIMITS
+        600.0, "Timeout of one reply, in seconds.", group=LIMITS
     )
     time_travel: Literal["virtual", "process", "real"] = setting(
         "virtual",
@@ -134,32 +129,32 @@ class MemorySpec(AgentOptions):
     )
     judge_model: OptionalText = setting(
         None,
-        "The model that judges and generates for the benchmark; without it tests that need one are not scored.",
+        "Model that judges answers and writes tests; without it tests that need one are not scored.",
         group=MODEL,
         identity=True,
     )
     judge_base_url: OptionalText = setting(
-        None, "The judge's endpoint; without it that of --base_url.", group=MODEL, value="URL"
+        None, "Endpoint of the judge; without it that of --base_url.", group=MODEL, value="URL"
     )
     embedding_model: Text = setting(
-        "text-embedding-3-small", "The model of agents that search by embeddings.", group=MODEL, identity=True
+        "text-embedding-3-small", "Embedding model of agents that search by embeddings.", group=MODEL, identity=True
     )
     embedding_base_url: OptionalText = setting(
-        None, "The endpoint for embeddings; without it that of --base_url.", group=MODEL, value="URL"
+        None, "Endpoint for embeddings; without it that of --base_url.", group=MODEL, value="URL"
     )
-    concurrency: Annotated[int, whole(1, 10_000)] = setting(20, "Sessions at once.", group=SPEED)
+    concurrency: Annotated[int, whole(1, 10_000)] = setting(20, "Maximum concurrent conversations.", group=SPEED)
     item_timeout: Annotated[float, number(above=0)] = setting(
-        30 * 24 * 3600.0, "Seconds for one session, in all.", group=LIMITS
+        30 * 24 * 3600.0, "Timeout of one conversation, in seconds.", group=LIMITS
     )
     on_divergence: Literal["fresh", "stop"] = setting(
-        "stop", "When recorded steps no longer fit: begin the session afresh, or stop.", group=RESUME
+        "stop", "Action when recorded steps no longer match: start a fresh attempt, or stop.", group=RESUME
     )
     executor: Literal["processes", "local"] = setting(
-        "local", "processes: worker processes; local: everything in this one.", group=SPEED
+        "local", "Where conversations run: processes (worker processes) or local (this process).", group=SPEED
     )
     start_time: Annotated[str | None, BeforeValidator(_moment)] = setting(
         None,
-        "When the conversation begins, in virtual time, as 2024-05-17T09:00:00; without it now.",
+        "Start of the conversation in virtual time (ISO 8601), as 2024-05-17T09:00:00; without it now.",
         group=BENCHMARK,
         value="TIME",
     )

@@ -1,32 +1,40 @@
-"""Workload 4: an agent's memory is tested in one long conversation; a session (one agent, one configuration) is an item.
+"""The memory workload: an agent's memory is tested in one long conversation (one agent, one configuration), which is an item.
 
-Letting this process's own clock show the virtual time, for agents that read it (the package ``time-machine``).
+The clock of this process can show the virtual time, for agents that read it (the package ``time-machine``).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.run_settings import API_KEY, chat_settings, execution_of, kept_file, model_of
+from manyhands.agents.run_settings import API_KEY, chat_settings, execution_of, model_of
 from manyhands.agents.task import moment
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.usage import Usage
-from manyhands.engine.contract import Context, Execution, FinishedItem, Item, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import (
+    Context,
+    Execution,
+    FinishedItem,
+    Item,
+    PlannedItem,
+    RecordedStep,
+    RunReader,
+    Workload,
+)
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import load_price_table
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
+from manyhands.runs.making import kept_file
 from manyhands.workloads.memory.agents.choice import choose_agent
-from manyhands.workloads.memory.agents.factory import Surroundings, make_agent
+from manyhands.workloads.memory.agents.factory import AgentSetup, make_agent
 from manyhands.workloads.memory.agents.model_calls import EndpointEmbedder, ModelCaller
 from manyhands.workloads.memory.agents.simulated import (
     CostEstimator,
@@ -36,23 +44,22 @@ from manyhands.workloads.memory.agents.simulated import (
     ReadingModel,
 )
 from manyhands.workloads.memory.conversation.agent import MemoryAgent
-from manyhands.workloads.memory.conversation.driver import Session
+from manyhands.workloads.memory.conversation.driver import Conversation
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
 from manyhands.workloads.memory.datasets.benchmark import Benchmark, load_benchmark
 from manyhands.workloads.memory.datasets.configuration import read_configuration
-from manyhands.workloads.memory.folders import CONFIGURATION, ResultPlaces, move_aside, persistence_folder
-from manyhands.workloads.memory.judge import ModelJudge, RuleJudge
-from manyhands.workloads.memory.past import NO_PAST, Past
-from manyhands.workloads.memory.results.files import SessionFiles
+from manyhands.workloads.memory.folders import CONFIGURATION, ResultPaths, move_aside, persistence_folder
+from manyhands.workloads.memory.judge import ModelJudge, RuleJudge, judge_of
+from manyhands.workloads.memory.results.files import ConversationFiles
 from manyhands.workloads.memory.results.records import session_record
 from manyhands.workloads.memory.results.steps import LoggedExchanges
-from manyhands.workloads.memory.settings import EMBEDDING_KEY, JUDGE_KEY, MemorySpec
+from manyhands.workloads.memory.settings import EMBEDDING_KEY, MemorySpec
 
 TRIES = 5
 """How often a session is performed in all whose agent fails, if nothing else was said."""
 
 
-class MemoryWorkload:
+class MemoryWorkload(Workload):
     """Sessions become scores. ``spec``: ``{"options": …, "sessions": [{"agent", "name", "limit", "round",
     "start_time", "local", "asks_class"}, …]}``; sessions with ``"performed": false`` were begun earlier and are left alone."""
 
@@ -68,7 +75,7 @@ class MemoryWorkload:
         self._secrets: dict[str, str] = {}
         self._benchmark: Benchmark | None = None
         self._exchanges = LoggedExchanges(run_folder)
-        self.watching: list[Session] = []
+        self.watching: list[Conversation] = []
         """The sessions that are held in this process, for whoever shows them."""
 
     @property
@@ -93,15 +100,14 @@ class MemoryWorkload:
     def execution(self) -> Execution:
         options = self._options
         apart = options.time_travel == "process"  # a process has but one clock
-        execution = execution_of(
+        return execution_of(
             options.model_copy(update={"executor": "processes"}) if apart else options,
             workers=min(options.concurrency, max(1, len(self._performed))) if apart else 1,
             concurrency=1 if apart else options.concurrency,
             item_timeout=options.item_timeout,
         )
-        return replace(execution, tries=self._tries)
 
-    def _tries(self, item: Item, failure: ItemError) -> int | None:
+    def max_attempts(self, item: Item, failure: ItemError) -> int | None:
         """An agent that fails is tried again, from where the session was."""
         return (self._options.max_attempts or TRIES) if failure.cause is Cause.TARGET_ERROR else None
 
@@ -126,38 +132,34 @@ class MemoryWorkload:
         self._secrets = dict(secrets)
 
     @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         _ = self.benchmark  # whatever is wrong with it is found before anything is asked
         yield
         self.watching.clear()
 
-    async def perform(self, context: Context) -> Outcome:
+    async def run(self, context: Context) -> Outcome:
         payload = context.item.payload
         options, benchmark = self._options, self.benchmark
         start = await self._start(context)
-        past = Past.from_json(payload["past"]) if "past" in payload else NO_PAST
-        sessions: list[Session] = []
+        sessions: list[Conversation] = []
         agent = self._agent(context, start, sessions)
         # An agent may have a limit of its own.
         size = agent.max_message_size
         tokens: TokenCounter | None = getattr(agent, "tokens", None)
-        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, past=past, tokens=tokens)
+        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, tokens=tokens)
         is_estimate = isinstance(agent, CostEstimator)
-        judge = None if is_estimate else self._judge()
-        places = ResultPlaces.of(self._folder, payload["name"])
-        files = SessionFiles(
+        judge = None if is_estimate else judge_of(options, self._secrets, self._folder)
+        places = ResultPaths.of(self._folder, payload["name"])
+        files = ConversationFiles(
             places, self._about(agent, judge, tokens or benchmark.tokens), is_replaying=lambda: context.replaying
         )
-        session = Session(
+        session = Conversation(
             scheduler,
             agent,
             judge,
             start,
             files,
             options.time_travel,
-            agent_usage=Usage(cost=past.cost),
-            managing_usage=Usage(cost=past.judge_cost),
-            past=past,
             is_free=payload.get("local", False),
             is_estimate=is_estimate,
         )
@@ -186,7 +188,7 @@ class MemoryWorkload:
         named = context.item.payload["start_time"]
         return await moment(context) if named is None else datetime.fromisoformat(named).timestamp()
 
-    def _agent(self, context: Context, start: float, sessions: list[Session]) -> MemoryAgent:
+    def _agent(self, context: Context, start: float, sessions: list[Conversation]) -> MemoryAgent:
         payload: Mapping[str, Any] = context.item.payload
         options, choice = self._options, choose_agent(payload["agent"])
         if choice.kind == "perfect":
@@ -197,7 +199,7 @@ class MemoryWorkload:
         folder = persistence_folder(Path(options.data_dir), run_name, payload["name"]).absolute()
         if not context.resumed and folder.is_dir():
             move_aside(folder)  # what an earlier session kept is nothing that this one's agent knows
-        around = Surroundings(
+        setup = AgentSetup(
             session=f"{run_name} - {payload['name']} ({run_id[:8]}-{context.item.number}-{context.attempt})",
             folder=folder,
             mark=process_mark(run_id),
@@ -219,26 +221,17 @@ class MemoryWorkload:
                 prices=None if options.prices is None else load_price_table(kept_file(self._folder, options.prices)),
             ),
         )
-        return make_agent(choice, around)
+        return make_agent(choice, setup)
 
-    def _caller(self, model: str, base_url: str | None = None, key: str = API_KEY) -> ModelCaller:
-        changes = {"model": model, "base_url": base_url or self._options.base_url}
-        options = self._options.model_copy(update=changes)
+    def _caller(self, model: str) -> ModelCaller:
+        options = self._options.model_copy(update={"model": model})
         settings = chat_settings(options)
         if is_simulated(model, options.base_url):
             tests = [(test.definition, test.dataset) for test in self.benchmark.tests]
             chat_model: ChatModel = ReadingModel(tests, options.simulated_latency)  # type: ignore[arg-type]
         else:
-            chat_model = model_of(options, self._secrets.get(key), self._folder)
+            chat_model = model_of(options, self._secrets.get(API_KEY), self._folder)
         return ModelCaller(chat_model, settings)
-
-    def _judge(self) -> ModelJudge | RuleJudge | None:
-        options = self._options
-        if options.judge_model is None:
-            return None
-        if is_simulated(options.judge_model, options.judge_base_url or options.base_url):
-            return RuleJudge()
-        return ModelJudge(self._caller(options.judge_model, options.judge_base_url, JUDGE_KEY))
 
     def _about(self, agent: MemoryAgent, judge: ModelJudge | RuleJudge | None, tokens: TokenCounter) -> dict[str, Any]:
         options = self._options
@@ -259,7 +252,7 @@ def _reserve(wanted: int, limit: int | None) -> int:
     return wanted if limit is None else min(wanted, limit // 4)
 
 
-def _insight(session: Session) -> Insight:
+def _insight(session: Conversation) -> Insight:
     scheduler = session.scheduler
     sent = session.sending
     runs = scheduler.runs

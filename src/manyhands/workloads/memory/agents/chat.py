@@ -1,7 +1,4 @@
-"""A model with as much of the conversation as its context holds, and nothing else to remember by.
-
-The part of a conversation that fits into a model's context.
-"""
+"""A model with as much of the conversation as its context holds, and the part that fits: the context window."""
 
 from __future__ import annotations
 
@@ -17,7 +14,9 @@ SYSTEM = "You are an assistant in a long conversation. Answer briefly, and keep 
 
 
 class ChatAgent:
-    """See ``protocol.MemoryAgent``. ``limit``: tokens of the model's context; ``reserve``: of these, for its reply; ``timestamps``: whether
+    """An agent that is a model with as much of the conversation as its context holds.
+
+    ``limit``: tokens of the model's context; ``reserve``: of these, for its reply; ``timestamps``: whether
     each of the user's messages says how long ago it was sent."""
 
     def __init__(
@@ -63,9 +62,6 @@ class ChatAgent:
         self._window.add(incoming.text, str(text), incoming.now)
         return Answer(str(text), usage)
 
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        self._window.add(incoming.text, reply, incoming.now)
-
     async def forward_time(self, context: Context, now: float) -> None:
         """Nothing: each message brings its time."""
 
@@ -91,7 +87,7 @@ _UNITS: tuple[tuple[float, float, Callable[[float], str]], ...] = (
 
 
 def age_in_words(seconds: float) -> str:
-    """How long ago something was said, in the form of the original's agent with timestamps (section 6)."""
+    """How long ago something was said, as the GoodAI LTM Benchmark's agents with timestamps (``ts-MODEL``) are told."""
     if seconds < 1:
         return "just now"
     return next(words(seconds / unit) for below, unit, words in _UNITS if seconds < below)

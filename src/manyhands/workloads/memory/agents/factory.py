@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from manyhands.core.errors import UserError
+from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.memory.agents.chat import ChatAgent, TokenLength
 from manyhands.workloads.memory.agents.choice import AgentChoice
-from manyhands.workloads.memory.agents.external.agent import Line, OutsideAgent, OwnClock
-from manyhands.workloads.memory.agents.external.http import KEY_VARIABLE, HttpLine
-from manyhands.workloads.memory.agents.external.program import ProgramLine, command_words
-from manyhands.workloads.memory.agents.external.python_class import ClassLine, OwnClass
-from manyhands.workloads.memory.agents.external.terminal import HumanLine
+from manyhands.workloads.memory.agents.external.agent import AgentConnection, ExternalAgent, OwnClock
+from manyhands.workloads.memory.agents.external.http import KEY_VARIABLE, HttpConnection
+from manyhands.workloads.memory.agents.external.program import ProgramConnection
+from manyhands.workloads.memory.agents.external.python_class import ClassConnection, OwnClass
+from manyhands.workloads.memory.agents.external.terminal import TerminalConnection
 from manyhands.workloads.memory.agents.model_calls import EndpointEmbedder, ModelCaller
 from manyhands.workloads.memory.agents.retrieval import EmbeddingIndex, RetrievalAgent, TextIndex
 from manyhands.workloads.memory.agents.scratchpad import ScratchpadAgent
@@ -27,15 +27,15 @@ from manyhands.workloads.memory.agents.simulated import CostEstimator
 from manyhands.workloads.memory.conversation.agent import MemoryAgent
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
 
-NEEDED_LIMIT = 32_000
+DEFAULT_LIMIT = 32_000
 """Tokens of context of agents that need a limit where none is given."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AgentSetup:
     """What agents of a session are made with. ``folder``: the agent's own, for what it keeps; ``session``: names the session;
     ``mark``: what marks the run's processes; ``caller``: makes what asks a model; ``embedder`` likewise; ``limit``, ``reserve``: tokens
-    of the context, and of these for the reply; ``seconds``: for one reply; ``started_at``: virtual time; ``clock``: see ``outside``;
+    of the context, and of these for the reply; ``seconds``: for one reply; ``started_at``: virtual time; ``clock``: see ``ExternalAgent``;
     ``name``: what results call the agent; ``isolated``: whether it must forget between tests; ``asks_class``: whether a class's own
     ``token_len`` and ``max_message_size`` count, by which sessions of earlier versions did not go."""
 
@@ -56,102 +56,88 @@ class Surroundings:
     asks_class: bool = True
 
 
-def make_agent(choice: AgentChoice, around: Surroundings) -> MemoryAgent:
+def make_agent(choice: AgentChoice, setup: AgentSetup) -> MemoryAgent:
     """Raises UserError for one that can't be used."""
-    name, size = around.name or choice.name(around.limit), around.max_message_size
-    limit = around.limit or NEEDED_LIMIT
+    name = setup.name or choice.name(setup.limit)
     match choice.kind:
-        case "chat" | "timestamps":
-            return ChatAgent(
-                name,
-                around.caller(choice.model),
-                around.token_length,
-                limit=around.limit,
-                reserve=around.reserve,
-                timestamps=choice.kind == "timestamps",
-                max_message_size=size,
-            )
-        case "retrieval" | "embeddings":
-            index = TextIndex() if choice.kind == "retrieval" else EmbeddingIndex(around.embedder())
-            return RetrievalAgent(
-                name,
-                around.caller(choice.model),
-                index,
-                around.token_length,
-                limit=limit,
-                reserve=around.reserve,
-                max_message_size=size,
-            )
-        case "scratchpad":
-            return ScratchpadAgent(
-                name,
-                around.caller(choice.model),
-                around.token_length,
-                limit=limit,
-                reserve=around.reserve,
-                max_message_size=size,
-            )
+        case "chat" | "timestamps" | "retrieval" | "embeddings" | "scratchpad":
+            return _of_model(name, choice, setup)
         case "cost":
             return CostEstimator(
                 name,
-                around.token_length,
+                setup.token_length,
                 input_price=choice.prices[0],
                 output_price=choice.prices[1],
-                limit=around.limit,
-                reserve=around.reserve,
-                max_message_size=size,
+                limit=setup.limit,
+                reserve=setup.reserve,
+                max_message_size=setup.max_message_size,
             )
         case "command":
-            line = ProgramLine(
-                command_words(choice.target),
-                folder=Path.cwd(),
-                mark=around.mark,
-                seconds=around.seconds,
-                errors=around.folder / "stderr.txt",
-                started_at=around.started_at,
-            )
-            return _outside(name, line, around, size)
+            return _outside(name, _program(choice, setup), setup, setup.max_message_size)
         case "http":
-            server = HttpLine(choice.target, seconds=around.seconds, key=os.environ.get(KEY_VARIABLE))
-            return _outside(name, server, around, size)
+            server = HttpConnection(choice.target, seconds=setup.seconds, key=os.environ.get(KEY_VARIABLE))
+            return _outside(name, server, setup, setup.max_message_size)
         case "python":
-            return _of_class(name, choice, around)
+            return _of_class(name, choice, setup)
         case "human":
-            return OutsideAgent(name, HumanLine(), session=around.session, max_message_size=1 << 30)
+            return ExternalAgent(name, TerminalConnection(), session=setup.session, max_message_size=1 << 30)
         case _:
             raise UserError(f"--agent_name: {choice.id} can't be made here")
 
 
+def _of_model(name: str, choice: AgentChoice, setup: AgentSetup) -> MemoryAgent:
+    model, limit = setup.caller(choice.model), setup.limit or DEFAULT_LIMIT
+    more: dict[str, Any] = {"reserve": setup.reserve, "max_message_size": setup.max_message_size}
+    if choice.kind in ("chat", "timestamps"):
+        timestamps = choice.kind == "timestamps"
+        return ChatAgent(name, model, setup.token_length, limit=setup.limit, timestamps=timestamps, **more)
+    if choice.kind == "scratchpad":
+        return ScratchpadAgent(name, model, setup.token_length, limit=limit, **more)
+    index = TextIndex() if choice.kind == "retrieval" else EmbeddingIndex(setup.embedder())
+    return RetrievalAgent(name, model, index, setup.token_length, limit=limit, **more)
+
+
+def _program(choice: AgentChoice, setup: AgentSetup) -> ProgramConnection:
+    return ProgramConnection(
+        CommandTemplate.split(choice.target, name="--agent_name").words,
+        folder=Path.cwd(),
+        mark=setup.mark,
+        seconds=setup.seconds,
+        errors=setup.folder / "stderr.txt",
+        started_at=setup.started_at,
+    )
+
+
 def _outside(
-    name: str, line: Line, around: Surroundings, size: int, tokens: TokenCounter | None = None
-) -> OutsideAgent:
-    return OutsideAgent(
+    name: str, line: AgentConnection, setup: AgentSetup, size: int, tokens: TokenCounter | None = None
+) -> ExternalAgent:
+    return ExternalAgent(
         name,
         line,
-        session=around.session,
+        session=setup.session,
         max_message_size=size,
-        clock=around.clock,
-        isolated=around.isolated,
+        clock=setup.clock,
+        isolated=setup.isolated,
         tokens=tokens,
     )
 
 
-def _of_class(name: str, choice: AgentChoice, around: Surroundings) -> OutsideAgent:
+def _of_class(name: str, choice: AgentChoice, setup: AgentSetup) -> ExternalAgent:
     made = class_of(choice.target)
-    own = OwnClass(made, choice, around.seconds)
+    own = OwnClass(made, choice, setup.seconds)
     make = own.maker(
         {
-            "run_name": around.session,
-            "save_path": around.folder,
-            "max_prompt_size": around.limit,
-            "max_message_size": around.max_message_size,
+            "run_name": setup.session,
+            "save_path": setup.folder,
+            "max_prompt_size": setup.limit,
+            "max_message_size": setup.max_message_size,
         }
     )
-    line = ClassLine(make, folder=around.folder, seconds=around.seconds)
-    if not around.asks_class:
+    line = ClassConnection(make, folder=setup.folder, seconds=setup.seconds)
+    if not setup.asks_class:
         size = getattr(made, "max_message_size", None)
-        return _outside(name, line, around, size if isinstance(size, int) else around.max_message_size)
-    return _outside(name, line, around, own.message_size(make) or around.max_message_size, own.counter(make))
+        return _outside(name, line, setup, size if isinstance(size, int) else setup.max_message_size)
+    return _outside(name, line, setup, own.message_size(make) or setup.max_message_size, own.counter(make))
 
 
 def session_name(choice: AgentChoice, limit: int | None, run_name: str, seconds: float) -> str:
@@ -167,9 +153,7 @@ def check_agent(choice: AgentChoice, *, isolated: bool = False) -> None:
     if choice.kind == "python":
         OwnClass(class_of(choice.target), choice, seconds=60).check(isolated=isolated)
     if choice.kind == "command":
-        program = command_words(choice.target)[0]
-        if which(program) is None:
-            raise UserError(f"--agent_name: there is no program {program}")
+        CommandTemplate.split(choice.target, name="--agent_name").check(Path.cwd(), os.environ, name="--agent_name")
 
 
 def class_of(target: str) -> Callable[..., Any]:

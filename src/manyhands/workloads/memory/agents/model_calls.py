@@ -1,7 +1,4 @@
-"""A model call of an agent, as a step.
-
-Embeddings from an endpoint that speaks OpenAI's ``/embeddings``, each a step.
-"""
+"""Calls of a model, and embeddings from an endpoint that speaks OpenAI's ``/embeddings``, each as a step."""
 
 from __future__ import annotations
 
@@ -118,7 +115,9 @@ _PASSING = (408, 429, 500, 502, 503, 504, 529)
 
 
 class EndpointEmbedder:
-    """See ``retrieval.Embedder``. ``timeout``: seconds for one call."""
+    """Gets embeddings from an endpoint, each as a step.
+
+    ``timeout``: seconds for one call."""
 
     def __init__(
         self,

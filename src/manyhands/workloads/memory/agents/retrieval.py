@@ -31,7 +31,7 @@ RECENT = 0.5
 """The share of the context that the newest messages may take; the rest is for what the search finds."""
 _HEAD = "Earlier in this conversation, as far as it seems to matter now, oldest first:"
 _WORD = re.compile(r"\w{2,}")
-_MOST_FOUND = 400
+_MAX_FOUND = 400
 
 
 class Index(Protocol):
@@ -71,7 +71,7 @@ class TextIndex:
         wanted = " OR ".join(f'"{word}"' for word in words)
         rows = self._database.execute(
             "SELECT rowid FROM said WHERE said MATCH ? AND rowid <= ? ORDER BY rank, rowid LIMIT ?",
-            (wanted, before, _MOST_FOUND),
+            (wanted, before, _MAX_FOUND),
         )
         return [row[0] - 1 for row in rows], ZERO
 
@@ -111,7 +111,7 @@ class EmbeddingIndex:
             for number, other in self._vectors.items()
             if number < before
         }
-        return sorted(likeness, key=lambda number: (-likeness[number], number))[:_MOST_FOUND], usage
+        return sorted(likeness, key=lambda number: (-likeness[number], number))[:_MAX_FOUND], usage
 
     def forget(self) -> None:
         self._vectors.clear()
@@ -121,7 +121,9 @@ class EmbeddingIndex:
 
 
 class RetrievalAgent:
-    """See ``protocol.MemoryAgent``. ``limit``: tokens of the model's context; ``reserve``: of these, for its reply."""
+    """An agent that is a model which is shown what a search in all earlier messages finds.
+
+    ``limit``: tokens of the model's context; ``reserve``: of these, for its reply."""
 
     def __init__(
         self,
@@ -165,11 +167,6 @@ class RetrievalAgent:
         self._window.add(incoming.text, text, incoming.now)
         adding = await self._index.add(context, len(self._window.pairs) - 1, incoming.text)
         return Answer(text, searching + usage + adding)
-
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        self._window.add(incoming.text, reply, incoming.now)
-        if incoming.expected_reply is None:
-            await self._index.add(context, len(self._window.pairs) - 1, incoming.text)
 
     async def forward_time(self, context: Context, now: float) -> None:
         """Nothing: each message brings its time."""

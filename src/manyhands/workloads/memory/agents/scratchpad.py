@@ -16,9 +16,9 @@ SYSTEM = (
     "You are an assistant in a long conversation, of which you see only the newest part. Whatever may matter later you write into your "
     "notes with the tools before you answer, and you keep the notes true and short. Answer briefly."
 )
-MOST_CALLS = 5
+MAX_CALLS = 5
 """Model calls for one message."""
-LONGEST_NOTES = 0.3
+MAX_NOTES_SHARE = 0.3
 """The share of the context that the notes may take."""
 TOOLS: tuple[dict[str, Any], ...] = (
     {
@@ -51,7 +51,9 @@ TOOLS: tuple[dict[str, Any], ...] = (
 
 
 class ScratchpadAgent:
-    """See ``protocol.MemoryAgent``. ``limit``: tokens of the model's context; ``reserve``: of these, for its reply."""
+    """An agent that is a model which keeps notes.
+
+    ``limit``: tokens of the model's context; ``reserve``: of these, for its reply."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class ScratchpadAgent:
         self._model = model
         self._token_length = token_length
         self._window = Window(token_length, limit, reserve)
-        self._most_notes = int((limit - reserve) * LONGEST_NOTES)
+        self._most_notes = int((limit - reserve) * MAX_NOTES_SHARE)
         self._fixed = token_length(SYSTEM) + token_length(json.dumps(TOOLS)) + 2 * OVERHEAD
         self._notes = ""
 
@@ -89,8 +91,8 @@ class ScratchpadAgent:
         fixed = self._fixed + self._most_notes + self._token_length(incoming.text) + OVERHEAD
         past = as_messages(self._window.kept(fixed))
         turn, added, total, text = [said], [said], ZERO, ""
-        for number in range(MOST_CALLS):
-            tools = TOOLS if number < MOST_CALLS - 1 else ()
+        for number in range(MAX_CALLS):
+            tools = TOOLS if number < MAX_CALLS - 1 else ()
             messages = [self._head(), *past, *turn]
             message, usage, _ = await self._model.ask(context, messages, added=added, tools=tools)
             total = total + usage
@@ -102,9 +104,6 @@ class ScratchpadAgent:
             turn += [message, *added]
         self._window.add(incoming.text, text, incoming.now)
         return Answer(text, total)
-
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        self._window.add(incoming.text, reply, incoming.now)
 
     async def forward_time(self, context: Context, now: float) -> None:
         """Nothing: each message brings its time."""

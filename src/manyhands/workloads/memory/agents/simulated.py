@@ -1,13 +1,9 @@
-"""Agents that ask no model, for tests of the benchmark itself: one remembers everything, the other nothing.
+"""Agents that ask no model, for trying the benchmark out: one remembers everything, one nothing, one only adds up costs.
 
-Both are told by the benchmark what a message is about, which no real agent is.
-
-The simulated model as the benchmark uses it: it answers from what is in its context, and only from that.
-
-It knows the tests, and so recognises their lines in what it is sent. To a question it gives the right answer if all that the test told
-before is in the context, and says otherwise that it does not remember. So what it scores shows what an agent's memory brought before it.
-
-No agent, but what one would cost: every message is answered with the same number of tokens, and its price is added up.
+The first two are told by the benchmark what a message is about, which no real agent is. The simulated model, behind which any agent's
+memory can be tried, knows the tests and recognises their lines in what it is sent. To a question it gives the right answer if all that the
+test told before is in the context, and says otherwise that it does not remember: what it scores shows what an agent's memory brought before
+it.
 """
 
 from __future__ import annotations
@@ -69,9 +65,6 @@ class PerfectAgent:
             text = "\n".join([text, *filter(None, added)])
         return Answer(text)
 
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        """Nothing to do."""
-
     async def forward_time(self, context: Context, now: float) -> None:
         """Nothing to do."""
 
@@ -94,9 +87,6 @@ class ForgetfulAgent:
     async def reply(self, context: Context, incoming: Incoming) -> Answer:
         return Answer(NOTHING if incoming.expected_reply is None else incoming.expected_reply)
 
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        """Nothing to do."""
-
     async def forward_time(self, context: Context, now: float) -> None:
         """Nothing to do."""
 
@@ -109,12 +99,14 @@ class ForgetfulAgent:
 
 ADD_NOTE = "add_note"
 _ACKNOWLEDGED = "Understood."
-_LEAST = 4
-"""Characters of a token, roughly: what the usage of a made-up call says."""
+_CHARACTERS_PER_TOKEN = 4
+"""Roughly: what the usage of a made-up call says."""
 
 
 class ReadingModel:
-    """See ``models.protocol.ChatModel``. ``tests``: those of the benchmark, with their datasets; ``latency``: seconds that a call takes."""
+    """A chat model that answers from what is in its context.
+
+    ``tests``: those of the benchmark, with their datasets; ``latency``: seconds that a call takes."""
 
     simulated = True
 
@@ -128,9 +120,9 @@ class ReadingModel:
     async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
         """Answer. Raises ItemError only for a budget that is used up."""
         texts = [text_of(message.get("content")) for message in request.messages]
-        size = sum(map(len, texts)) // _LEAST
+        size = sum(map(len, texts)) // _CHARACTERS_PER_TOKEN
         message = self._message(request, texts)
-        said = len(str(message.get("content") or "")) // _LEAST + 1
+        said = len(str(message.get("content") or "")) // _CHARACTERS_PER_TOKEN + 1
         permit = await limits.acquire("simulated", Reserve(size + said))
         report = CallReport(failed=True)
         try:
@@ -197,12 +189,14 @@ def _note(text: str, number: int) -> dict[str, Any]:
 
 
 REPLY_TOKENS = 106
-"""Tokens of a reply, as the original's estimator has them."""
+"""Tokens of a reply, as the cost estimator of the GoodAI LTM Benchmark has them."""
 _REPLY = " ".join(["word"] * REPLY_TOKENS)
 
 
 class CostEstimator:
-    """See ``protocol.MemoryAgent``. ``input_price``, ``output_price``: US dollars for 1,000 tokens. (The original forgot to add the tokens
+    """No agent, but what one would cost: every message gets a reply of the same number of tokens, and its price is added up.
+
+    ``input_price``, ``output_price``: US dollars for 1,000 tokens. (The original forgot to add the tokens
     of replies.) Nothing is asked, so its usage is no call's; ``spent`` is what a model would have used."""
 
     simulated = True
@@ -241,9 +235,6 @@ class CostEstimator:
         self.spent = self.spent + used
         self._window.add(incoming.text, _REPLY, incoming.now)
         return Answer(_REPLY, used)
-
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        self._window.add(incoming.text, reply, incoming.now)
 
     async def forward_time(self, context: Context, now: float) -> None:
         """Nothing to do."""

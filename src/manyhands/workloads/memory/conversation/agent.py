@@ -52,10 +52,6 @@ class MemoryAgent(Protocol):
         """Take a message and reply. Raises ItemError."""
         ...
 
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        """Take a message and its own reply to it as something that has been said, before this session was begun here. Raises ItemError."""
-        ...
-
     async def forward_time(self, context: Context, now: float) -> None:
         """The virtual time has jumped to ``now``."""
         ...

@@ -24,7 +24,7 @@ Json = Any
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A test pauses until all of this has passed. ``tokens``: tokens of conversation; ``seconds``: of virtual time; ``percentage``: of the
-    test's memory span, counted from the test's beginning (section 3.4)."""
+    test's memory span, counted from the test's beginning."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A test sends a message. ``register``: the dataset's callback is registered with it (section 2.2)."""
+    """A test sends a message. ``register``: the dataset's callback is registered with it."""
 
     message: str
     is_question: bool = False
@@ -93,7 +93,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One test of a dataset, as a definition file holds it (section 2.4). ``dataset``: the dataset's name, which is its folder's;
+    """One test of a dataset, as a definition file holds it. ``dataset``: the dataset's name, which is its folder's;
     ``is_question`` has an entry for each line of the script, and one more in temporal tests, whose last question is made when it is asked.
     Dynamic tests have empty lists."""
 

@@ -1,9 +1,7 @@
 """One agent in one long conversation: the scheduler says what is next, the agent replies, and all of it is steps.
 
-A message that the agent has answered is never sent again: when the session goes on after a crash, the engine gives back what is
+A message that the agent has answered is never sent again: when the conversation goes on after a crash, the engine gives back what is
 recorded, and with it the scheduler, the virtual clock and the built-in agents come to the exact point where they were.
-
-Where a session stands, for whoever watches it.
 """
 
 from __future__ import annotations
@@ -29,9 +27,6 @@ from manyhands.workloads.memory.conversation.schedule import (
     Travel,
 )
 from manyhands.workloads.memory.conversation.scheduler import Scheduler
-from manyhands.workloads.memory.past import NO_PAST, Past
-from manyhands.workloads.memory.past_dataset import CUT_SHORT
-from manyhands.workloads.memory.resuming import resume
 
 REPLIED = "replied"
 """The kind of a step that says how long a reply took."""
@@ -63,19 +58,19 @@ class Judge(Protocol):
 class Watcher(Protocol):
     """Gets to know what happens, to write files and to show it. What it is told is told again when a session goes on."""
 
-    def ended(self, session: Session, test: EndedTest) -> None: ...
+    def ended(self, session: Conversation, test: EndedTest) -> None: ...
 
-    def progress(self, session: Session) -> None: ...
+    def progress(self, session: Conversation) -> None: ...
 
 
 @dataclass(slots=True)
-class Session:
+class Conversation:
     """A conversation under way. ``judge``: None if there is none; ``travel``: how time passes.
 
     ``agent_usage``, ``managing_usage``: what the agent and the judge have used so far; ``unscored``: why tests have no score, by id;
     ``judged``: ids of the tests that the judge was asked about; ``sending``: the message that was last sent; ``now``: virtual time;
-    ``past``: what was said before the session was begun here; ``is_free``: the agent's costs are not counted; ``is_estimate``: nothing is
-    scored, and the judge is not asked; ``real_until``: the time of day until which real time has to pass now.
+    ``is_free``: the agent's costs are not counted; ``is_estimate``: nothing is scored, and the judge is not asked;
+    ``real_until``: the time of day until which real time has to pass now.
     """
 
     scheduler: Scheduler
@@ -89,7 +84,6 @@ class Session:
     unscored: dict[str, str] = field(default_factory=dict)
     judged: set[str] = field(default_factory=set)
     sending: Send | None = None
-    past: Past = NO_PAST
     is_free: bool = False
     is_estimate: bool = False
     real_until: float | None = None
@@ -107,8 +101,6 @@ class Session:
         while resumes.replaying:
             self._resumed_at.append((await self._mark(resumes, 0))["before"])
         benchmark = context.scope("benchmark")
-        if self.past.events:
-            await self._take_over(context)
         while True:
             action = self.scheduler.next(self.now)
             match action:
@@ -124,26 +116,13 @@ class Session:
                     await self.agent.reset(context)
                 case Save(what):
                     if what is Saved.RESULT:
-                        self._note_unscored(self.scheduler.ended[-1])
-                        self.watcher.ended(self, self.scheduler.ended[-1])
+                        ended = self.scheduler.ended[-1]
+                        if self.is_estimate:
+                            self.unscored[ended.test.id] = ESTIMATE
+                        self.watcher.ended(self, ended)
                 case Done():
                     break
             self.watcher.progress(self)
-
-    async def _take_over(self, context: Context) -> None:
-        """Go on from what was said before. Raises UserError for a log that the tests don't give, ItemError."""
-        self.now = self.past.now
-        resume(self.scheduler, self.past.events, self.past.counters, self.now)
-        for said in self.past.messages():
-            self._messages += 1
-            expected = None if said.test_id else said.reply
-            await self.agent.told(context, Incoming(self._messages, said.text, said.sent_at, expected), said.reply)
-
-    def _note_unscored(self, ended: EndedTest) -> None:
-        if self.is_estimate:
-            self.unscored[ended.test.id] = ESTIMATE
-        elif ended.evaluation is CUT_SHORT:
-            self.unscored.setdefault(ended.test.id, CUT_SHORT.reasons[0])
 
     # --- Messages
 
@@ -247,7 +226,7 @@ class WaitingTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ConversationStatus:
     """``speaking``: the test whose message was last sent, empty for filler; ``now``: virtual time, in seconds since 1970 UTC;
     ``tokens``: of the whole conversation; ``ended``, ``tests``: how many tests have ended, and how many there are; ``score``: the mean of
     those that have; ``real_until``: a time of day, where real time has to pass until then."""
@@ -263,7 +242,7 @@ class Standing:
     real_until: float | None = None
 
 
-def standing(session: Session) -> Standing:
+def status_of(session: Conversation) -> ConversationStatus:
     """Where it stands now."""
     scheduler = session.scheduler
     total = scheduler.counters.total_tokens
@@ -272,7 +251,7 @@ def standing(session: Session) -> Standing:
         for test, target in ((test, scheduler.waiting[test]) for test in scheduler.waiting)
     )
     shares = [each.evaluation.share for each in scheduler.ended if each.test.id not in session.unscored]
-    return Standing(
+    return ConversationStatus(
         session.agent.name,
         session.sending.test_id if session.sending is not None else "",
         tuple(sorted(waiting, key=lambda each: (each.tokens, each.seconds))),

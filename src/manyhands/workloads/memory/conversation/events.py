@@ -65,7 +65,7 @@ class Event:
 
 
 def format_event(event: Event) -> str:
-    """The event as a line of the log, without its newline; what the original writes, byte for byte."""
+    """The event as a line of the log, without its newline; what the GoodAI LTM Benchmark writes, byte for byte."""
     fields = {
         "type": int(event.type),
         "timestamp": event.timestamp,

@@ -1,8 +1,7 @@
 """Filler: questions with their answers that an agent has to list, so that tokens pass between the messages of tests.
 
-The generator that draws the entries is seeded with 0, so equal sessions get equal filler.
-
-Where filler's questions and answers come from: ours, a file in TriviaQA's format, or a Hugging Face dataset on this machine.
+The entries are ours, from a file in TriviaQA's format, or from a Hugging Face dataset on this machine. The generator that draws them is
+seeded with 0, so equal conversations get equal filler.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from random import Random
 from typing import Any, Literal
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import loads
+from manyhands.io.json_files import read_json
+from manyhands.io.tables.parquet import saved_dataset
 from manyhands.workloads.memory.conversation.definitions import Json
 from manyhands.workloads.memory.conversation.schedule import Filler
 from manyhands.workloads.memory.conversation.wording import Wording
@@ -124,12 +124,7 @@ def read_facts(path: Path) -> Sequence[Fact]:
     """
     if path.is_dir():
         return _from_dataset(path)
-    try:
-        content = loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
+    content = read_json(path)
     entries = content.get("Data") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise UserError(f"{path}: Data: not a list; the file must have TriviaQA's format")
@@ -159,15 +154,8 @@ def _text(value: Json, place: str) -> str:
 
 
 def _from_dataset(path: Path) -> Sequence[Fact]:
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(f"{path}: reading a Hugging Face dataset needs the library datasets") from None
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a readable Hugging Face dataset: {str(error).splitlines()[0]}") from None
-    if isinstance(loaded, datasets.DatasetDict):
+    loaded = saved_dataset(path)
+    if isinstance(loaded, dict):
         raise UserError(f"{path}: has several splits ({', '.join(sorted(loaded))}); give the folder of one")
     return _facts(((_row(row), f"{path}: row {at + 1}") for at, row in enumerate(loaded)), path)
 

@@ -1,7 +1,4 @@
-"""The course of one test: its steps in order, whether it has a script or is dynamic.
-
-Which tests wait, for what, and which may go on.
-"""
+"""Tests that have begun: the steps of each in order, whether it has a script or is dynamic, and which of them wait, for what."""
 
 from __future__ import annotations
 

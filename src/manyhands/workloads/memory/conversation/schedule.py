@@ -1,7 +1,4 @@
-"""What the scheduler asks of whoever drives it. No I/O.
-
-What a scheduler is given and what it has to tell. No I/O.
-"""
+"""The data of the scheduler: what it is given, what it asks of whoever drives it, and what it has to tell. No I/O."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ class Travel:
 
 
 class Saved(Enum):
-    """What the original writes to disk at a point of a session (section 3.2)."""
+    """What the GoodAI LTM Benchmark writes to disk at a point of a conversation."""
 
     PROGRESS = "progress"
     """Counters and the agent."""
@@ -92,7 +89,7 @@ class Saved(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A point at which the original saves; a driver that keeps every step may pass over it."""
+    """A point at which the GoodAI LTM Benchmark saves; a driver that keeps every step may pass over it."""
 
     what: Saved
 

@@ -33,7 +33,7 @@ from manyhands.workloads.memory.conversation.schedule import (
     Send,
     Travel,
 )
-from manyhands.workloads.memory.conversation.transcript import Conversation, Ledger
+from manyhands.workloads.memory.conversation.transcript import Ledger, Messages
 
 CALLBACK_FILLER = 100
 """Tokens of filler that are sent in isolated mode while a callback has yet to be done."""
@@ -84,7 +84,7 @@ class Scheduler:
         return self.ledger.events
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> Messages:
         """All messages with their replies."""
         return self.ledger.conversation
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import loads
-from manyhands.workloads.memory.conversation.definitions import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +26,6 @@ class TokenCounter:
 
     def __call__(self, text: str) -> int:
         return self.count(text) if text else 0
-
-    def with_known(self, lengths: Mapping[str, int]) -> TokenCounter:
-        """The same, but for texts that were counted otherwise before."""
-        return TokenCounter(self.name, lambda text: lengths[text] if text in lengths else self.count(text), self.exact)
 
 
 _PIECES = re.compile(
@@ -99,33 +93,3 @@ def counter_named(name: str) -> TokenCounter:
     if name != "cl100k" and not file.is_file():
         raise UserError(f"tokenizer {name!r}: give auto, cl100k, estimate, or the file of cl100k_base")
     return tiktoken_counter(file)
-
-
-def read_token_lengths(path: Path) -> dict[str, dict[int, int]]:
-    """Token lengths of a log's messages: by ``<run>/<agent>``, then by the index of the event. Raises UserError that names the field."""
-    try:
-        content = loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: not a JSON object")
-    return {run: _lengths(lengths, f"{path}: {run}") for run, lengths in content.items()}
-
-
-def _lengths(lengths: Json, place: str) -> dict[int, int]:
-    if not isinstance(lengths, dict):
-        raise UserError(f"{place}: not an object")
-    for index, length in lengths.items():
-        if not index.isdecimal() or isinstance(length, bool) or not isinstance(length, int) or length < 0:
-            raise UserError(f"{place}: {index}: not the index of an event with its number of tokens")
-    return {int(index): length for index, length in lengths.items()}
-
-
-def counted_before(texts: Iterable[tuple[int, str]], lengths: Mapping[int, int], name: str) -> TokenCounter:
-    """A counter that looks up lengths. ``texts``: a log's messages by the index of their event. A text that has no length counts as
-    estimated."""
-    known = {text: lengths[index] for index, text in texts if index in lengths}
-    fallback = estimate()
-    return TokenCounter(name, lambda text: known[text] if text in known else fallback(text), exact=False)

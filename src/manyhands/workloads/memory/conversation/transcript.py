@@ -1,6 +1,6 @@
-"""All messages of a session, with running totals, so that no text is counted twice and no part of it is copied.
+"""What was said and spent in a conversation: events, messages, tests under way and counters. No I/O.
 
-What has been said and spent in a session: its events, messages, tests under way and counters. No I/O.
+Messages have running totals, so that no text is counted twice and no part of the conversation is copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Tail(Sequence[Message]):
         return self._messages[self._first + index if index >= 0 else index]
 
 
-class Conversation:
+class Messages:
     """Messages with their replies, in order."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Ledger:
 
     def __init__(self, filler: FillerWriter, token_len: Callable[[str], int]) -> None:
         self.events: list[Event] = []
-        self.conversation = Conversation()
+        self.conversation = Messages()
         self.runs: dict[str, Run] = {}
         self.total_tokens = 0
         self._agent_tokens = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
+from manyhands.io.json_files import read_json
 from manyhands.workloads.memory.conversation.definitions import Json
 
 _QUESTION, _ANSWER = "<Question>", "<AnswerValue>"
@@ -41,13 +42,7 @@ def default_wording() -> Wording:
 
 def read_wording(path: Path) -> Wording:
     """A wording from a file. Raises UserError that names the file and what is wrong with it."""
-    try:
-        content = loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    return wording_of(content, str(path))
+    return wording_of(read_json(path), str(path))
 
 
 def wording_of(content: Json, place: str) -> Wording:

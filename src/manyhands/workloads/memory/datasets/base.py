@@ -3,7 +3,10 @@ would say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+import json
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, field_validator
@@ -30,10 +33,25 @@ Rules = Literal["published", "mended"]
 
 CountTokens = Callable[[str], int]
 AROUND_A_LINE = 4
-"""Tokens that a message costs besides its text (section 2.1)."""
+"""Tokens that each message is counted with besides its text."""
 ACKNOWLEDGED = "Understood."
-LONGEST_NAME = 100
+MAX_NAME_BYTES = 100
 """Bytes of a dataset's name, which is that of a folder."""
+
+
+@cache
+def texts(name: str) -> Mapping[str, Any]:
+    """The texts that a built-in dataset's tests are made of: ``builtin/data/NAME.json``, lists as tuples. Their order matters: another one
+    gives other tests for the same seed."""
+    found = files("manyhands.workloads.memory.datasets.builtin").joinpath("data", f"{name}.json")
+    content: Mapping[str, Any] = _as_tuples(json.loads(found.read_text(encoding="utf-8")))
+    return content
+
+
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_tuples(each) for key, each in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def estimated_tokens(text: str) -> int:
@@ -59,8 +77,8 @@ class DatasetArguments(Settings):
     def _is_folder_name(cls, value: str | None) -> str | None:
         if value is not None and (set("/\\\0") & set(value) or value.strip(" .") == "" or not value.isprintable()):
             raise ValueError("must be usable as the name of a folder")
-        if value is not None and len(value.encode()) > LONGEST_NAME:
-            raise ValueError(f"must be at most {LONGEST_NAME} bytes long")
+        if value is not None and len(value.encode()) > MAX_NAME_BYTES:
+            raise ValueError(f"must be at most {MAX_NAME_BYTES} bytes long")
         return value
 
 
@@ -192,7 +210,7 @@ def needs_a_judge(kind: type[BaseDataset]) -> bool:
 
 
 def check_definition(definition: Definition, memory_span: int, count_tokens: CountTokens) -> None:
-    """Raise UserError unless a test can be held within the memory span (section 2.1). Dynamic tests, which have no lines yet, can."""
+    """Raise UserError unless a test can be held within the memory span. Dynamic tests, which have no lines yet, can."""
     lines = len(definition.is_question)
     if lines == 0:
         return

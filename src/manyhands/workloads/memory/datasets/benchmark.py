@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from manyhands.core.digests import digest
@@ -20,8 +20,6 @@ from manyhands.workloads.memory.datasets.base import BaseDataset
 from manyhands.workloads.memory.datasets.configuration import Configuration
 from manyhands.workloads.memory.datasets.definition_files import format_definition, read_definitions
 from manyhands.workloads.memory.datasets.registry import dataset_ids, dataset_of
-from manyhands.workloads.memory.past import NO_PAST, Past
-from manyhands.workloads.memory.past_dataset import PastDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +49,10 @@ class Benchmark:
         said = [self.wording.intro_message, self.wording.filler_preamble, dict(self.wording.reset_messages)]
         return digest("tests", [*map(format_definition, self.definitions), *map(str, said)]).hex()[:32]
 
-    def scheduler(
-        self, *, isolated: bool, max_message_size: int, past: Past = NO_PAST, tokens: TokenCounter | None = None
-    ) -> Scheduler:
-        """A schedule for one session. ``past``: what was said in it before it was begun here; ``tokens``: how its agent does."""
+    def scheduler(self, *, isolated: bool, max_message_size: int, tokens: TokenCounter | None = None) -> Scheduler:
+        """A schedule for one conversation. ``tokens``: how its agent counts them; None: as the benchmark does."""
         tokens = tokens or self.tokens
-        tokens = tokens.with_known(past.lengths) if past.lengths else tokens
-        filler = FactFiller(self.facts, self.wording, tokens, "published" if past.events else "json")
+        filler = FactFiller(self.facts, self.wording, tokens)
         incompatibilities = [frozenset(group) for group in self.configuration.incompatibilities]
         settings = SchedulerSettings(
             self.configuration.memory_span,
@@ -67,15 +62,7 @@ class Benchmark:
             isolated,
             max_message_size,
         )
-        begun = {event.test_id for event in past.events}
-        dynamic = {test.id for test in self.tests if not test.definition.is_question} & begun
-        tests = [self._past_test(test, past) if test.id in dynamic else test for test in self.tests]
-        return Scheduler(tests, settings, filler, tokens)
-
-    def _past_test(self, test: ScheduledTest, past: Past) -> ScheduledTest:
-        name = test.definition.dataset
-        reset = self.wording.reset_messages.get(name, "") if test.reset_message is None else test.reset_message
-        return replace(test, dataset=PastDataset(name, test.id, past, reset))
+        return Scheduler(self.tests, settings, filler, tokens)
 
 
 def datasets_of(configuration: Configuration, tokens: TokenCounter) -> dict[str, BaseDataset]:

@@ -23,13 +23,13 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import suggestion
+from manyhands.core.settings import plain_problem, suggestion
 from manyhands.io.locations import Place
 from manyhands.io.yaml_files import read_yaml
 
 UNIVERSAL = ("memory_span", "dataset_examples", "seed")
 """Arguments of every dataset that are not its own."""
-LONGEST_NAME = 100
+MAX_NAME_BYTES = 100
 """Bytes of a run's name: folders are called by it and an agent's name."""
 OLDER = {
     "filler_tokens": "memory_span",
@@ -88,8 +88,8 @@ class _Config(_Block):
     def _is_folder_name(cls, value: str) -> str:
         if any(mark in value for mark in "/\\\0") or value.strip() in ("", ".", "..") or not value.isprintable():
             raise ValueError("must be usable as the name of a folder")
-        if len(value.encode()) > LONGEST_NAME:
-            raise ValueError(f"must be at most {LONGEST_NAME} bytes long")
+        if len(value.encode()) > MAX_NAME_BYTES:
+            raise ValueError(f"must be at most {MAX_NAME_BYTES} bytes long")
         return value
 
 
@@ -149,7 +149,7 @@ def _entry(entry: _Entry, universal: Mapping[str, Any], place: Place, top: Place
     older = next((name for name in arguments if name in OLDER), None)
     if older is not None:
         raise where.at(older).error(
-            f"is of an older version of the format, which can be replayed and scored again but not run; give {OLDER[older]}"
+            f"is of an older version of the format, which can be scored again but not run; give {OLDER[older]}"
         )
     common = _checked(_Universal, {name: arguments[name] for name in UNIVERSAL if name in arguments}, where)
     own = {name: value for name, value in arguments.items() if name not in UNIVERSAL}
@@ -173,10 +173,6 @@ def _problems(model: type[BaseModel], error: ValidationError, place: Place) -> S
                 lines.append(where.says(f"unknown key{suggestion(str(detail['loc'][-1]), known)}"))
             case "missing":
                 lines.append(where.says("is required"))
-            case "model_type" | "dict_type":
-                lines.append(where.says("must be a mapping"))
-            case "value_error":
-                lines.append(where.says(str(detail["ctx"]["error"])))
             case _:
-                lines.append(where.says(detail["msg"].replace("Input should be", "must be")))
+                lines.append(where.says(plain_problem(detail)))
     return lines

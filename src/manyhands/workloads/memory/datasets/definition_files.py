@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import loads
 from manyhands.io.files import written_aside
+from manyhands.io.json_files import read_object
 from manyhands.workloads.memory.conversation.definitions import Definition, Json, Wait, default_waits
 
 SUFFIX = ".def.json"
@@ -26,14 +26,7 @@ def read_definitions(folder: Path) -> list[Definition]:
 
 def read_definition(path: Path) -> Definition:
     """A test from its file, of the second or third version of the format; its dataset is the folder's name."""
-    try:
-        found = loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: not a JSON object")
+    found = read_object(path)
     if "waits" not in found and "time_jumps" in found:
         raise UserError(f"{path}: waits: missing; definitions of the format's first version can't be used")
     return _definition(found, path)
@@ -118,9 +111,8 @@ def definition_path(folder: Path, definition: Definition) -> Path:
 
 
 def write_definitions(folder: Path, definitions: Sequence[Definition]) -> None:
-    """Write tests, one file each; a file appears whole or not at all."""
+    """Write tests, one file each; a file appears whole or not at all. Raises StorageError."""
     for definition in definitions:
         path = definition_path(folder, definition)
-        path.parent.mkdir(parents=True, exist_ok=True)
         with written_aside(path) as handle:
             handle.write(format_definition(definition))

@@ -1,6 +1,6 @@
-"""The datasets: ours in one table, those of other packages by entry point; by the id of configurations and by the name of folders.
+"""The datasets by the id of configurations and by the name of folders: ours in one table, those of other packages by entry point.
 
-Which datasets the configuration of a run names, with their arguments there.
+Also which of them the configuration of a run names, with their arguments there.
 """
 
 from __future__ import annotations

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from manyhands.agents.descriptions import describe_step
-from manyhands.agents.options import resume_spec
 from manyhands.agents.run_settings import (
-    Notice,
-    chat_settings,
     check_prices,
     execution_of,
-    keep_files,
-    model_of,
     tell_bound,
     warn_of_unpriced,
 )
@@ -32,35 +26,25 @@ from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, RunError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.version import VERSION
-from manyhands.engine.contract import Context, Execution, FinishedItem, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Execution, PlannedItem, RecordedStep, RunReader, Workload
 from manyhands.io.files import written_aside
-from manyhands.models.factory import is_simulated
-from manyhands.runs.execution import create_run
-from manyhands.runs.folders import is_made, open_reader
-from manyhands.workloads.memory.agents.model_calls import ModelCaller
+from manyhands.runs.folders import is_made
+from manyhands.runs.making import Opened, keep_files, make_run, recorded_run
+from manyhands.runs.options import resume_spec
+from manyhands.runs.progress import Notice
 from manyhands.workloads.memory.conversation.definitions import Ask
 from manyhands.workloads.memory.datasets.base import Rules
 from manyhands.workloads.memory.folders import writing
-from manyhands.workloads.memory.judge import ModelJudge, RuleJudge
+from manyhands.workloads.memory.judge import judge_of, settings_of_judge
 from manyhands.workloads.memory.published.rescoring import AgentResults, Rescored, agents_of, run_of
 from manyhands.workloads.memory.results.judged_scores import FILE, scores_folder
 from manyhands.workloads.memory.results.records import dataset_scores
-from manyhands.workloads.memory.settings import JUDGE_KEY, MemorySpec, keys_of
+from manyhands.workloads.memory.settings import MemorySpec, keys_of
 
 NOT_YET = "not all of its tests have been judged yet"
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """A run of scores, ready for ``perform_run``."""
-
-    folder: Path
-    workload: ScoresWorkload
-    spec_changed: bool = False
-
-
-class ScoresWorkload:
+class ScoresWorkload(Workload):
     """``spec``: ``{"options": …, "results": the folder that is scored, from the run folder, "scoring": …}``."""
 
     name = "memory_scores"
@@ -116,16 +100,14 @@ class ScoresWorkload:
     def set_secrets(self, secrets: Mapping[str, str]) -> None:
         self._secrets = dict(secrets)
 
-    @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
-        yield
-
-    async def perform(self, context: Context) -> Outcome:
+    async def run(self, context: Context) -> Outcome:
         payload: Mapping[str, Any] = context.item.payload
         agent = self.agents.get(payload["agent"])
         if agent is None:
             raise ItemError(Cause.INVALID_INPUT, f"the results of {payload['agent']} are not there any more")
-        judge = self._judge()
+        judge = judge_of(self._options, self._secrets, self._folder)
+        if judge is None:
+            raise ItemError(Cause.INVALID_INPUT, "no judge is configured; give --judge_model")
         asked = 0
         cost = 0.0
         scoring: Generator[Ask, str, Rescored] = agent.scored(
@@ -149,9 +131,6 @@ class ScoresWorkload:
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
 
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        return None
-
     def export(self, reader: RunReader) -> None:
         """All scores that there are, and what they come to."""
         found = records_of(reader)
@@ -174,19 +153,6 @@ class ScoresWorkload:
             for name, dataset, path, _ in self._results
             if (name, dataset, path.stem.rpartition("_")[0]) not in there
         ]
-
-    def _judge(self) -> ModelJudge | RuleJudge:
-        asked = _of_the_judge(self._options)
-        if is_simulated(asked.model, asked.base_url):
-            return RuleJudge()
-        caller = ModelCaller(model_of(asked, self._secrets.get(JUDGE_KEY), self._folder), chat_settings(asked))
-        return ModelJudge(caller)
-
-
-def _of_the_judge(options: MemorySpec) -> MemorySpec:
-    """The settings with the judge as the model that is asked."""
-    url = options.judge_base_url or options.base_url
-    return options.model_copy(update={"model": str(options.judge_model), "base_url": url})
 
 
 def records_of(reader: RunReader) -> list[dict[str, Any]]:
@@ -235,7 +201,7 @@ def open_scores(
     is_own_scoring: bool = True,
     environ: Mapping[str, str],
     notice: Notice,
-) -> Scores:
+) -> Opened[ScoresWorkload]:
     """Make or continue the judging of a run, or of an agent of it. ``place``: the folder for the scores, None for the run's own;
     ``is_own_scoring``: whether these are the rules by which the results were scored. Raises UserError, RunError, StorageError."""
     options = options.resolved()
@@ -246,10 +212,7 @@ def open_scores(
     spec: dict[str, Any] = {"results": os.path.relpath(results.absolute(), folder.absolute()), "scoring": scoring}
     recorded = None
     if is_made(folder):
-        with closing(open_reader(folder)) as reader:
-            if reader.meta("workload") != ScoresWorkload.name:
-                raise RunError(f"{folder}: a run of another kind ({reader.meta('workload')})")
-            recorded = reader.meta("spec")
+        recorded = recorded_run(folder, ScoresWorkload.name).spec
         if recorded["scoring"] != scoring:
             raise RunError(
                 f"{folder}: these scores are by the {recorded['scoring']} rules; give --scores another folder"
@@ -259,20 +222,21 @@ def open_scores(
     workload = ScoresWorkload(spec, folder)
     workload.set_secrets(keys)
     _ = workload.agents
+    opened = Opened(folder, workload, spec_changed=recorded is not None and recorded != spec)
     if recorded is None:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        create_run(folder, workload.name, workload, version=VERSION, notice=notice)
-    keep_files(options, folder)
-    asked = _of_the_judge(options)
+        make_run(opened, options, notice)
+    else:
+        keep_files(options, folder)
+    asked = settings_of_judge(options)
     warn_of_unpriced(asked, notice)
     tell_bound(asked, notice)
-    return Scores(folder, workload, spec_changed=recorded is not None and recorded != spec)
+    return opened
 
 
-def reopen_scores(folder: Path, *, environ: Mapping[str, str]) -> Scores:
+def reopen_scores(folder: Path, *, environ: Mapping[str, str]) -> Opened[ScoresWorkload]:
     """Continue a run of scores as it was. Raises UserError, RunError, StorageError."""
-    with closing(open_reader(folder)) as reader:
-        workload = ScoresWorkload(reader.meta("spec"), folder)
+    workload = ScoresWorkload(recorded_run(folder, ScoresWorkload.name).spec, folder)
     workload.set_secrets(keys_of(workload.options, (), environ))
-    return Scores(folder, workload)
+    return Opened(folder, workload)

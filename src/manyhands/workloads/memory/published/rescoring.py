@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import UserError
+from manyhands.io.json_files import read_object
 from manyhands.workloads.memory.conversation.definitions import Ask, Definition, Evaluation, Exchange, Message, Say
 from manyhands.workloads.memory.datasets.base import BaseDataset, Rules
 from manyhands.workloads.memory.datasets.builtin.instructions import ProspectiveMemory
@@ -117,7 +118,7 @@ def _answered(scoring: Generator[Ask, str, Rescored], answer: Answer | None) -> 
 
 
 def recorded_scoring(folder: Path) -> Rules:
-    """The rules by which results of ours were scored; ``published`` for the original's, which say nothing."""
+    """The rules by which results of ours were scored; ``published`` for those of the GoodAI LTM Benchmark, which say nothing."""
     for path in (folder / SESSION, *sorted(folder.glob(f"results/*/{SESSION}"))):
         with suppress(OSError, ValueError, AttributeError):
             if json.loads(path.read_bytes()).get("scoring") == "mended":
@@ -163,7 +164,7 @@ class AgentResults:
 
     def scored(self, dataset: str, path: Path) -> Generator[Ask, str, Rescored]:
         """Score one result. What a model has to be asked is yielded. Raises UserError for a file that can't be read."""
-        found = _read(path)
+        found = read_object(path, json.loads)
         example = path.stem.rpartition("_")[0]
         definition = self.definitions.get(f"{dataset} - {example}") or _definition_in(dataset, example, found)
         published, auto = _share(found, "score", "max_score"), _share(found, "auto_score", "max_score")
@@ -324,16 +325,6 @@ def _share(found: Mapping[str, Any], name: str, of: str) -> float | None:
     if isinstance(score, bool) or not isinstance(score, (int, float)):
         return None
     return float(score) / float(most) if isinstance(most, (int, float)) and most else 0.0
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: can't be read: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: not a JSON object")
-    return found
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -1,7 +1,4 @@
-"""Agents side by side: what two that ran the same tests differ by, and how sure that is.
-
-What a report says, as plain data.
-"""
+"""Agents side by side: what two that ran the same tests differ by, and how sure that is; and all figures of a report as plain data."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ def _agent(agent: Reported) -> dict[str, Any]:
     }
 
 
-def _without_state(content: dict[str, Any]) -> dict[str, Any]:
+def _without_state(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != "rnd_state"}
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from manyhands.core.jsonio import without_surrogates
 
-LONGEST_MESSAGE = 20_000
+MAX_MESSAGE_CHARACTERS = 20_000
 """Bytes of one message."""
-LONGEST_NAME = 300
+MAX_NAME_CHARACTERS = 300
 """Characters of a name."""
 _LINE = re.compile(r"(Test|Agent|System|SYSTEM) \(([^)\n]{1,40})\): ?(.*)", re.DOTALL)
 _ESCAPED = "<>&\"'"
 _ESCAPED_BYTES = 5
 _AROUND = 200
 """Bytes of HTML around a text."""
-_MOST_ANSWERS = 200
+_MAX_ANSWERS = 200
 """Questions of a test that are shown one by one."""
 """Bytes that such a character takes in HTML, at most."""
 _CONTROLS = {
@@ -58,7 +58,7 @@ class Room:
     def is_full(self) -> bool:
         return self._left <= 0
 
-    def fit(self, text: str, most: int = LONGEST_MESSAGE) -> tuple[str, int]:
+    def fit(self, text: str, most: int = MAX_MESSAGE_CHARACTERS) -> tuple[str, int]:
         """As much of a text as there is room for, and how many characters of it are left out."""
         allowed = max(0, min(self._left, most))
         # Each character takes a byte or more, so what is behind cannot be shown whatever it is.
@@ -85,7 +85,7 @@ def shown_text(text: str) -> str:
 def brief(text: object) -> str:
     """A name from outside, on one line and of a length that fits a line."""
     line = " ".join(shown_text(str(text)).split())
-    return line if len(line) <= LONGEST_NAME else f"{line[:LONGEST_NAME]}…"
+    return line if len(line) <= MAX_NAME_CHARACTERS else f"{line[:MAX_NAME_CHARACTERS]}…"
 
 
 def task_log(result: Mapping[str, Any], room: Room) -> tuple[list[Line], int]:
@@ -106,7 +106,7 @@ def answered(result: Mapping[str, Any], questions: Sequence[str], room: Room) ->
     """What was expected, what came, and what was made of it: question by question where the result has as many of each, else at once."""
     expected = _list(result.get("expected_responses"))
     actual, reasoning = _list(result.get("actual_responses")), _list(result.get("reasoning"))
-    if len(expected) == len(actual) == len(reasoning) <= _MOST_ANSWERS:
+    if len(expected) == len(actual) == len(reasoning) <= _MAX_ANSWERS:
         asked = questions if len(questions) == len(actual) else [""] * len(actual)
         return [_answered(*each, room=room) for each in zip(asked, expected, actual, reasoning, strict=True)]
     joined = ["\n".join(map(_text, each)) for each in (questions, expected, actual, reasoning)]

@@ -18,12 +18,12 @@ from manyhands.workloads.memory.report import words
 from manyhands.workloads.memory.report.comparison import Pairing, pairings
 from manyhands.workloads.memory.report.conversations import brief
 from manyhands.workloads.memory.report.gathering import Reported, test_name
-from manyhands.workloads.memory.report.views import MOST_BYTES, AgentView, agent_views
+from manyhands.workloads.memory.report.views import MAX_BYTES, AgentView, agent_views
 from manyhands.workloads.memory.report.words import agent_colours
 
 _PACKAGE = "manyhands.workloads.memory.report"
 NO_PLOTS = "This page has no plots: they need one more library, pip install 'manyhands[report]'."
-_LONGEST_FILE_NAME = 220
+_MAX_FILE_NAME_BYTES = 220
 """Bytes; file systems allow 255, of which a part is needed while the file is written."""
 _NOT_IN_NAMES = '/\\*?[]<>|":'
 
@@ -45,13 +45,13 @@ def file_name(agents: Sequence[Reported], moment: str) -> str:
     else:
         name = f"{moment} - Comparative Report - {' + '.join(runs)}"
     safe = "".join(mark if mark.isprintable() and mark not in _NOT_IN_NAMES else "-" for mark in name)
-    while len(safe.encode("utf-8", "replace")) > _LONGEST_FILE_NAME:
+    while len(safe.encode("utf-8", "replace")) > _MAX_FILE_NAME_BYTES:
         safe = safe[:-1]
     return f"{safe.rstrip()}.html"
 
 
 def write_report(
-    path: Path, agents: Sequence[Reported], *, plots: ModuleType | None, most_bytes: int = MOST_BYTES
+    path: Path, agents: Sequence[Reported], *, plots: ModuleType | None, most_bytes: int = MAX_BYTES
 ) -> None:
     """Write the page of one agent, or of several compared; it appears whole or not at all. ``plots``: see ``load_plots``. Raises
     StorageError."""

@@ -54,7 +54,7 @@ _SETTINGS = {
     "savefig.facecolor": "none",
 }
 _REFERENCE = re.compile(r'(\bid="|href="#|url\(#)')
-_LONGEST_LABEL = 44
+_MAX_LABEL = 44
 _FILLER = "#8c959f"
 _HALF = 0.32
 """Of a bar's height, in rows."""
@@ -88,8 +88,8 @@ def _svg(figure: Figure, name: str, title: str) -> str:
 
 def _short(label: str) -> str:
     label = " ".join(shown_text(label).split())
-    half = _LONGEST_LABEL // 2
-    return label if len(label) <= _LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
+    half = _MAX_LABEL // 2
+    return label if len(label) <= _MAX_LABEL else f"{label[: half - 1]}…{label[-half:]}"
 
 
 def _rows(axes: Axes, labels: Sequence[str]) -> None:

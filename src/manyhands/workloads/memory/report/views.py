@@ -14,9 +14,9 @@ from manyhands.workloads.memory.report.gathering import Reported, test_name
 from manyhands.workloads.memory.report.words import score_colour
 from manyhands.workloads.memory.results.figures import SpanGroup, TestFigures, span_groups
 
-MOST_BYTES = 20_000_000
+MAX_BYTES = 20_000_000
 """Bytes of conversations that a page has room for, about; each test gets its share of them."""
-LEAST_SHARE = 2_000
+MIN_SHARE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class AgentView:
     tests: tuple[TestView, ...]
 
 
-def agent_views(agents: Sequence[Reported], most_bytes: int = MOST_BYTES) -> list[AgentView]:
-    """All agents of a page. ``most_bytes``: see ``MOST_BYTES``."""
+def agent_views(agents: Sequence[Reported], most_bytes: int = MAX_BYTES) -> list[AgentView]:
+    """All agents of a page. ``most_bytes``: see ``MAX_BYTES``."""
     number = sum(len(agent.figures.tests) for agent in agents)
-    room = max(LEAST_SHARE, most_bytes // max(1, number))
+    room = max(MIN_SHARE, most_bytes // max(1, number))
     return [_agent_view(f"agent-{place}", agent, room) for place, agent in enumerate(agents, start=1)]
 
 

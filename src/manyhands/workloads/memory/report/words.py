@@ -1,7 +1,4 @@
-"""Figures as a page writes them.
-
-Colours of scores and of agents, which stay the same from report to report.
-"""
+"""Figures as a page writes them, and the colours of scores and agents, which stay the same from report to report."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What the results of an agent come to, by the published formulas and by ours.
+"""What the results of an agent come to, by the published formulas and by ours, also by how much came between telling and asking.
 
-The published ones are those of the original: they reproduce the figures of published reports. Ours say how sure they
+The published ones are those of the GoodAI LTM Benchmark: they reproduce the figures of published reports. Ours say how sure they
 are, and are of all tests that have a score.
-
-How scores depend on how much came between what was told and what was asked.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.statistics import LEVEL, Mean, mean, wilson
+from manyhands.io.json_files import read_object
 from manyhands.io.yaml_files import read_yaml
 from manyhands.workloads.memory.conversation.driver import NO_JUDGE
 from manyhands.workloads.memory.datasets.base import needs_a_judge
@@ -66,7 +65,7 @@ class PublishedFigures:
 @dataclass(frozen=True, slots=True)
 class AgentFigures:
     """An agent's results in a run. ``datasets``: of each, the mean of its scores; ``accuracy``: the mean of all scores, where tests of one
-    dataset are taken to depend on each other (see ``pooled``); ``about``: what ``session.json`` says, empty for the original's folders;
+    dataset are taken to depend on each other (see ``pooled``); ``about``: what ``session.json`` says, empty for published folders;
     ``unscored_datasets``: those of which a test has no score, which are in no figure, with the reason."""
 
     run: str
@@ -218,7 +217,7 @@ def _tests(folder: Path) -> Iterator[TestFigures]:
 
 
 def _test(dataset: str, path: Path) -> TestFigures:
-    found = _object(path)
+    found = read_object(path, json.loads)
     score, most = found.get("score"), found.get("max_score", 1)
     share = None if score is None else _number(score, path, "score") / (_number(most, path, "max_score") or 1)
     return TestFigures(
@@ -231,18 +230,6 @@ def _test(dataset: str, path: Path) -> TestFigures:
         share,
         found,
     )
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: can't be read ({error.strerror})") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: must be an object")
-    return found
 
 
 def _number(value: Any, path: Path, name: str) -> float:
@@ -264,12 +251,12 @@ def _memory_span(run: Path) -> int | None:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    return _object(folder / SESSION) if (folder / SESSION).is_file() else {}
+    return read_object(folder / SESSION, json.loads) if (folder / SESSION).is_file() else {}
 
 
 RATIO = 2
 """How many times its least distance the distances of a group are at most."""
-FEWEST = 3
+MIN_TESTS = 3
 """Tests of a group at least, however far apart they are."""
 
 
@@ -287,11 +274,11 @@ def span_groups(tests: Sequence[tuple[int, float, str]]) -> list[SpanGroup]:
     groups: list[list[tuple[int, float, str]]] = []
     for test in sorted(tests):
         last = groups[-1] if groups else []
-        if not last or (len(last) >= FEWEST and test[0] > RATIO * last[0][0]):
+        if not last or (len(last) >= MIN_TESTS and test[0] > RATIO * last[0][0]):
             groups.append([test])
         else:
             last.append(test)
-    if len(groups) > 1 and len(groups[-1]) < FEWEST:
+    if len(groups) > 1 and len(groups[-1]) < MIN_TESTS:
         rest = groups.pop()
         groups[-1] += rest
     return [_group(each) for each in groups]

@@ -1,8 +1,6 @@
-"""The result of a test as a file.
+"""The files of one conversation, kept up while it goes on: master log, counters, and a result for each test that has ended.
 
-The files of one session, kept up while it goes on: master log, counters, and a result for each test that has ended.
-
-What counts is the journal; these are written from what it holds. Until a session that goes on has come to where it was, nothing is
+What counts is the journal; these are written from what it holds. Until a conversation that goes on has come to where it was, nothing is
 written; then each file is written whole, and the log is added to from there.
 """
 
@@ -13,18 +11,43 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, Literal, NotRequired, TextIO, TypedDict
 
 from manyhands.io.files import written_aside
 from manyhands.workloads.memory.conversation.definitions import Definition
-from manyhands.workloads.memory.conversation.driver import Session
+from manyhands.workloads.memory.conversation.driver import Conversation
 from manyhands.workloads.memory.conversation.events import MESSAGES, Event, EventType, format_event, readable
 from manyhands.workloads.memory.conversation.schedule import EndedTest
-from manyhands.workloads.memory.folders import SESSION, ResultPlaces, writing
+from manyhands.workloads.memory.folders import SESSION, ResultPaths, writing
 from manyhands.workloads.memory.results.runstats import runstats_of
 
-UNSCORED = "unscored"
-SCORED = "scored"
+UNSCORED: Final = "unscored"
+SCORED: Final = "scored"
+
+
+class ResultContent(TypedDict):
+    """The result of a test, in a file of its own (``results/AGENT/DATASET/EXAMPLE_0.json``), with the original benchmark's keys first."""
+
+    task_log: list[str]
+    """The test's own messages, readable."""
+    actual_responses: list[str]
+    score: float | None
+    """From 0 to 1; null where the test has none."""
+    max_score: int
+    """Always 1."""
+    reasoning: list[str]
+    """How the score came about, or why there is none."""
+    tokens: int
+    """Of the messages between the test's first and its last."""
+    characters: int
+    full_log: list[str]
+    """Everything that happened from the test's first message on, readable."""
+    expected_responses: list[Any]
+    needles: int
+    """Messages of the test that are no questions."""
+    status: Literal["scored", "unscored"]
+    judge: NotRequired[str]
+    """The model that judged the answers, if one did."""
 
 
 def result_of(
@@ -35,13 +58,15 @@ def result_of(
     judge: str | None = None,
     reset: str = "",
     zone: tzinfo | None = None,
-) -> dict[str, Any]:
-    """What is recorded of a test, with the original's keys first. ``events``: the session's, up to the test's end; ``unscored``: why the
-    test has no score; ``judge``: the model that judged, if one did; ``reset``: what takes back what the test said; ``zone``: of the
-    readable times, None for this machine's own."""
+) -> ResultContent:
+    """What is recorded of a test, with the keys of the GoodAI LTM Benchmark's files first.
+
+    ``events``: the conversation's, up to the test's end; ``unscored``: why the test has no score; ``judge``: the model that judged, if one
+    did; ``reset``: what takes back what the test said; ``zone``: of the readable times, None for this machine's own.
+    """
     definition, evaluation = ended.test.definition, ended.evaluation
     own = list(_since_first(events, definition.unique_id))
-    result: dict[str, Any] = {
+    result: ResultContent = {
         "task_log": [readable(event, zone) for event in _of_test(own, definition)],
         "actual_responses": list(ended.exchange.answers),
         "score": None if unscored is not None else evaluation.share,
@@ -54,13 +79,13 @@ def result_of(
         "needles": _needles(ended, definition, reset),
         "status": SCORED if unscored is None else UNSCORED,
     }
-    return result if judge is None else {**result, "judge": judge}
+    if judge is not None:
+        result["judge"] = judge
+    return result
 
 
-def write_result(path: Path, result: dict[str, Any]) -> None:
+def write_result(path: Path, result: ResultContent) -> None:
     """Raises StorageError."""
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with written_aside(path) as handle:
         json.dump(result, handle, indent=2)
 
@@ -91,19 +116,21 @@ def _of_test(events: Sequence[Event], definition: Definition) -> Iterable[Event]
 
 
 def _needles(ended: EndedTest, definition: Definition, reset: str) -> int:
-    """Lines that are no questions. A dynamic test counts all of its lines, as the original does."""
+    """Lines that are no questions. A dynamic test counts all of its lines, as that benchmark does."""
     if not definition.is_question:
         return sum(message.text != reset for message in ended.exchange.messages)
     return len(definition.is_question) - definition.number_of_questions
 
 
-class SessionFiles:
-    """See ``session.Watcher``. ``about``: goes into ``session.json``; ``is_replaying``: whether the session has yet to come to where it
+class ConversationFiles:
+    """Writes the files of a conversation as it goes on.
+
+    ``about``: goes into ``session.json``; ``is_replaying``: whether the session has yet to come to where it
     was; ``zone``: of readable times, None for this machine's own. Must be closed."""
 
     def __init__(
         self,
-        places: ResultPlaces,
+        places: ResultPaths,
         about: dict[str, Any],
         *,
         is_replaying: Callable[[], bool],
@@ -117,11 +144,11 @@ class SessionFiles:
         self._written = 0
         self._waiting: list[EndedTest] = []
 
-    def ended(self, session: Session, test: EndedTest) -> None:
+    def ended(self, session: Conversation, test: EndedTest) -> None:
         """A test has ended."""
         self._waiting.append(test)
 
-    def progress(self, session: Session) -> None:
+    def progress(self, session: Conversation) -> None:
         """Something has happened. Raises StorageError if it can't be written."""
         if self._log is None:
             if self._is_replaying():
@@ -129,7 +156,7 @@ class SessionFiles:
             self._begin(session)
         self._go_on(session)
 
-    def close(self, session: Session) -> None:
+    def close(self, session: Conversation) -> None:
         """Write everything that there is. Raises StorageError."""
         if session.scheduler.events and self._log is None:
             self._begin(session)
@@ -141,9 +168,7 @@ class SessionFiles:
             self._log.close()
         self._log = None
 
-    def _begin(self, session: Session) -> None:
-        with writing(self._places.folder):
-            self._places.folder.mkdir(parents=True, exist_ok=True)
+    def _begin(self, session: Conversation) -> None:
         with written_aside(self._places.folder / SESSION) as handle:
             json.dump(self._about, handle, indent=2)
         events = session.scheduler.events
@@ -153,7 +178,7 @@ class SessionFiles:
         with writing(self._places.master_log):
             self._log = self._places.master_log.open("a", encoding="utf-8")
 
-    def _go_on(self, session: Session) -> None:
+    def _go_on(self, session: Conversation) -> None:
         assert self._log is not None
         events = session.scheduler.events
         if self._written < len(events):
@@ -167,7 +192,7 @@ class SessionFiles:
             self._waiting.clear()
             self._write_counters(session)
 
-    def _write_result(self, session: Session, test: EndedTest) -> None:
+    def _write_result(self, session: Conversation, test: EndedTest) -> None:
         definition = test.test.definition
         name = definition.unique_id
         judge = session.judge.name if session.judge is not None and name in session.judged else None
@@ -177,7 +202,7 @@ class SessionFiles:
         result = result_of(test, events, unscored=unscored, judge=judge, reset=reset, zone=self._zone)
         write_result(self._places.result(definition.dataset, definition.example_id), result)
 
-    def _write_counters(self, session: Session) -> None:
+    def _write_counters(self, session: Conversation) -> None:
         stats = runstats_of(session.scheduler.counters, session.agent_usage.cost, session.managing_usage.cost)
         with suppress(FileNotFoundError), written_aside(self._places.runstats) as handle:
             json.dump(stats.content(), handle)

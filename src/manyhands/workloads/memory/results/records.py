@@ -6,24 +6,20 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from manyhands.workloads.memory.conversation.driver import NO_JUDGE, Session
+from manyhands.workloads.memory.conversation.driver import NO_JUDGE, Conversation
 from manyhands.workloads.memory.datasets.base import BaseDataset
 
 RULES_VERSION = 2
 """Of the rules by which answers are scored; goes up where one of them gives an answer another score."""
 
 
-def session_record(session: Session, name: str) -> dict[str, Any]:
+def session_record(session: Conversation, name: str) -> dict[str, Any]:
     """The scores of its tests, by dataset, and its figures. ``score``: the sum of the datasets' means, of ``max_score`` datasets. A dataset
     of which a test has no score is in neither, but in ``unscored_datasets``, with the reason; ``unscored``: how many tests these have;
     ``rules``: the version of the rules, which earlier versions did not record."""
     scheduler, datasets = session.scheduler, dict[str, list[float | None]]()
     reasons: dict[str, str] = {}
-    tests = [
-        {"test": name, "score": past.score, "tokens": past.tokens} for name, past in sorted(session.past.scores.items())
-    ]
-    for past in session.past.scores.values():
-        datasets.setdefault(past.dataset, []).append(past.score)
+    tests = []
     for ended in scheduler.ended:
         definition = ended.test.definition
         unscored = session.unscored.get(definition.unique_id)

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import loads
+from manyhands.io.json_files import read_object
 from manyhands.workloads.memory.conversation.definitions import Json
 from manyhands.workloads.memory.conversation.filler import random_state
 from manyhands.workloads.memory.conversation.schedule import Counters
+
+
+class RunStatsContent(TypedDict):
+    """What ``runstats.json`` holds: what a conversation has spent, by which a program of the original benchmark's kind goes on."""
+
+    total_tokens: int
+    agent_tokens: int
+    agent_costs_usd: float
+    managing_costs_usd: float
+    """US dollars of judges and other models of the benchmark."""
+    duration: float
+    """Seconds."""
+    rnd_state: Json
+    """The state of the filler's random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +43,7 @@ class RunStats:
         """What a scheduler is restored from."""
         return Counters(self.total_tokens, self.agent_tokens or 0, self.duration, self.filler_state)
 
-    def content(self) -> dict[str, Json]:
+    def content(self) -> RunStatsContent:
         """What the file holds."""
         return {
             "total_tokens": self.total_tokens,
@@ -54,14 +69,7 @@ def runstats_of(counters: Counters, agent_costs_usd: float, managing_costs_usd: 
 
 def read_runstats(path: Path) -> RunStats:
     """Raises UserError that names the file and the field which is wrong."""
-    try:
-        found = loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: not a JSON object")
+    found = read_object(path)
     agent_tokens = _number(found, "agent_tokens", path) if "agent_tokens" in found else None
     return RunStats(
         int(_number(found, "total_tokens", path)),

@@ -1,6 +1,6 @@
-"""How the tests of a session lay in its conversation: where each began, spoke, waited and ended, in tokens and in virtual time.
+"""How tests lay in their conversation: where each began, spoke, waited and ended, in tokens and in virtual time.
 
-The interleaving of tests as lines of text, for a terminal.
+As data for a report, and as lines of text for a terminal.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ class _Drawing:
         self._filler.append((first, last))
 
 
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Tests that are shown."""
-_LONGEST_NAME = 32
+_MAX_NAME = 32
 
 
 def schedule_text(timeline: Timeline, width: int) -> list[str]:
     """A line for each test, over the tokens of the conversation in ``width`` columns; above them where filler is, below them a scale."""
-    courses = timeline.courses[:MOST_ROWS]
+    courses = timeline.courses[:MAX_ROWS]
     names = [_short(course.test_id) for course in courses]
     margin = max(map(len, [*names, "filler"]))
     place = _Places(timeline.tokens, width)
@@ -172,4 +172,4 @@ def _row(course: Course, place: _Places) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"

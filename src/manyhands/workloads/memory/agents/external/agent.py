@@ -31,7 +31,7 @@ OwnClock = Callable[[float], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class SeenExchange:
     """Something that an agent has been through. ``kind``: ``message``, ``forward_time`` or ``reset``."""
 
     kind: str
@@ -41,7 +41,7 @@ class Past:
     reply: str = ""
 
 
-class Line(Protocol):
+class AgentConnection(Protocol):
     """The way to an agent outside. What it is sent and answers are JSON objects (see docs/memory.md)."""
 
     async def open(self) -> None:
@@ -55,15 +55,17 @@ class Line(Protocol):
     async def close(self) -> None: ...
 
 
-class OutsideAgent:
-    """See ``protocol.MemoryAgent``. ``session``: names this session to the agent; ``simulated`` says what the person told of it."""
+class ExternalAgent:
+    """An agent that is not this program's: a program, a server, a Python class or a person.
+
+    ``session``: names this session to the agent; ``simulated`` says what the person told of it."""
 
     simulated = False
 
     def __init__(
         self,
         name: str,
-        line: Line,
+        line: AgentConnection,
         *,
         session: str,
         max_message_size: int = DEFAULT_MESSAGE_SIZE,
@@ -82,7 +84,7 @@ class OutsideAgent:
         self._session = session
         self._open = False
         self._now = 0.0
-        self._past: list[Past] = []
+        self._seen: list[SeenExchange] = []
 
     async def reply(self, context: Context, incoming: Incoming) -> Answer:
         request = {"number": incoming.number, "text": digest("text", incoming.text).hex()}
@@ -106,12 +108,8 @@ class OutsideAgent:
         recorded = context.replaying
         output: dict[str, Any] = await context.step(EXCHANGE, request, effect)
         if recorded:
-            self._past.append(Past("message", incoming.number, incoming.now, incoming.text, output["text"]))
+            self._seen.append(SeenExchange("message", incoming.number, incoming.now, incoming.text, output["text"]))
         return Answer(output["text"], Usage.from_json(output["usage"]))
-
-    async def told(self, context: Context, incoming: Incoming, reply: str) -> None:
-        self._now = incoming.now
-        self._past.append(Past("message", incoming.number, incoming.now, incoming.text, reply))
 
     async def forward_time(self, context: Context, now: float) -> None:
         await self._told(context, "forward_time", now)
@@ -134,7 +132,7 @@ class OutsideAgent:
         request = {"now": now} if kind == "forward_time" else {}
         await context.step(kind, request, effect)
         if recorded:
-            self._past.append(Past(kind, 0, now))
+            self._seen.append(SeenExchange(kind, 0, now))
 
     async def _ready(self) -> None:
         """Open the line, once, and let the agent catch up with what it has been through."""
@@ -143,24 +141,24 @@ class OutsideAgent:
         with self._clock(self._now):
             await self._line.open()
         self._open = True
-        past, self._past = self._past, []
-        if not past:
+        seen, self._seen = self._seen, []
+        if not seen:
             if self._is_isolated:
                 await self._tell("reset", self._now)  # whether it can is known before anything is paid
             return
-        last = max((each.number for each in past), default=0)
-        kept = (await self._sent({"type": "load", "number": last}, past[-1].now)).get("number")
+        last = max((each.number for each in seen), default=0)
+        kept = (await self._sent({"type": "load", "number": last}, seen[-1].now)).get("number")
         known = min(kept, last) if isinstance(kept, int) and not isinstance(kept, bool) else 0
-        behind = next((place + 1 for place, each in enumerate(past) if each.number == known), 0) if known else 0
-        for each in past[behind:]:
+        behind = next((place + 1 for place, each in enumerate(seen) if each.number == known), 0) if known else 0
+        for each in seen[behind:]:
             await self._again(each)
 
-    async def _again(self, past: Past) -> None:
-        if past.kind == "message":
-            told = {"type": "exchange", "number": past.number, "text": past.text, "reply": past.reply}
-            await self._sent(told, past.now)
+    async def _again(self, seen: SeenExchange) -> None:
+        if seen.kind == "message":
+            told = {"type": "exchange", "number": seen.number, "text": seen.text, "reply": seen.reply}
+            await self._sent(told, seen.now)
         else:
-            await self._tell(past.kind, past.now)
+            await self._tell(seen.kind, seen.now)
 
     async def _tell(self, kind: str, now: float) -> None:
         """Raises ItemError, which is not tried again, if the agent can't do what its tests rest on."""

@@ -26,9 +26,9 @@ _NOT_OFFERED = (404, 405, 501)
 _NOT_UNDERSTOOD = (*_NOT_OFFERED, 400, 422)
 
 
-class HttpLine:
-    """See ``outside.Line``. A server that does not know ``load``, ``exchange`` or ``forward_time`` (404, 405, 501) is taken to go by what
-    it remembers; one that does not know ``reset`` can't forget. ``seconds``: for one answer; ``key``: sent as a bearer token."""
+class HttpConnection:
+    """The way to an agent that is a server. One that does not know ``load``, ``exchange`` or ``forward_time`` (404, 405, 501) is taken to
+    go by what it remembers; one that does not know ``reset`` can't forget. ``seconds``: for one answer; ``key``: sent as a bearer token."""
 
     def __init__(self, url: str, *, seconds: float, key: str | None = None) -> None:
         self._url = url

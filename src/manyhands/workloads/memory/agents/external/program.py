@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.errors import ItemError, UserError
+from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import exact_line, loads_outside
-from manyhands.core.redaction import KNOWN
-from manyhands.io.files import mask_secrets
-from manyhands.processes.guard import Guard
-from manyhands.processes.strays import MARK
-from manyhands.processes.tags import Tags, tagged_words
+from manyhands.core.redaction import KNOWN, Redactor
+from manyhands.processes.commands import CommandRunner, RunningCommand
+from manyhands.processes.output import KeptStream
 from manyhands.workloads.memory.agents.external.agent import REFUSED
 
 MAX_LINE = 16 << 20
@@ -26,22 +22,14 @@ MAX_LINE = 16 << 20
 TIME_VARIABLE = "MANYHANDS_TIME"
 """The environment variable that holds the virtual time at which a program was started, in seconds since 1970 UTC."""
 _GRACE = 2.0
-_ERRORS_KEPT = 4000
+_OUTPUT_KEPT = 4096
+"""Bytes of its output that are kept besides the line that is read."""
 
 
-def command_words(text: str) -> list[str]:
-    """The words of a command line. Raises UserError."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--agent_name: not a command line: {error}") from error
-    if not words:
-        raise UserError("--agent_name: a command is needed after command:")
-    return words
+class ProgramConnection:
+    """The way to an agent that is a program.
 
-
-class ProgramLine:
-    """See ``outside.Line``. ``mark``: what marks the run's processes; ``seconds``: for one answer; ``errors``: file that gets what the
+    ``mark``: what marks the run's processes; ``seconds``: for one answer; ``errors``: file that gets what the
     program writes to standard error."""
 
     def __init__(
@@ -49,51 +37,44 @@ class ProgramLine:
     ) -> None:
         self._words = list(words)
         self._mark = mark
-        self._tags = Tags()
-        self._guard: Guard | None = None
         self._folder = folder
-        self._environment = {**os.environ, MARK: mark, TIME_VARIABLE: repr(started_at)}
+        self._time = {TIME_VARIABLE: repr(started_at)}
         self._seconds = seconds
         self._errors = errors
-        self._process: asyncio.subprocess.Process | None = None
+        self._open = AsyncExitStack()
+        self._command: RunningCommand | None = None
+        self._kept: KeptStream | None = None
+        self._lines = _Lines()
 
     async def open(self) -> None:
         self._errors.parent.mkdir(parents=True, exist_ok=True)
-        self._guard = Guard(
-            f"{MARK}={self._mark}", self._tags
-        )  # a program that goes on without us is ended when we are killed
-        with self._errors.open("ab") as errors:
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *tagged_words(self._words, self._tags.new(), self._environment, self._folder),
-                    cwd=self._folder,
-                    env=self._environment,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=errors,
-                    start_new_session=True,
-                    limit=MAX_LINE,
-                )
-            except OSError as error:
-                raise ItemError(Cause.TARGET_ERROR, f"{self._words[0]} can't be started: {error.strerror}") from error
+        runner = await self._open.enter_async_context(CommandRunner.opened(self._mark, os.environ))
+        self._kept = KeptStream(self._errors, Redactor.of(os.environ), append=True)
+        self._open.callback(self._kept.close)
+        try:
+            self._command = runner.start(
+                self._words,
+                folder=self._folder,
+                additions=self._time,
+                input=None,
+                max_output=_OUTPUT_KEPT,
+                on_output=self._lines.feed,
+                on_errors=self._kept.feed,
+            )
+        except ItemError as error:
+            raise ItemError(Cause.TARGET_ERROR, error.message) from error
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
+        command = self._command
+        if command is None:
             raise RuntimeError("the program has not been started")
         try:
             async with asyncio.timeout(self._seconds):
-                process.stdin.write(exact_line(message))
-                await process.stdin.drain()
-                line = await process.stdout.readline()
+                if not await command.write(exact_line(message)):
+                    raise self._broken("can't be talked to (it reads no input)")
+                line = await self._line(command)
         except TimeoutError:
             raise self._broken(f"gave no answer within {self._seconds:g} seconds") from None
-        except (ConnectionError, ValueError) as error:
-            raise self._broken(f"can't be talked to ({error})") from error
-        if not line:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _GRACE)
-            raise self._broken(f"ended ({_ending(process.returncode)}) without an answer")
         try:
             found = loads_outside(line)
         except ValueError:
@@ -106,25 +87,84 @@ class ProgramLine:
             raise self._broken(f"says: {KNOWN.text(str(found['error']))[:500]}")
         return found
 
+    async def _line(self, command: RunningCommand) -> bytes:
+        """The next line that it prints. Raises ItemError if it ends, or prints more than a line may be, without one."""
+        waits = [asyncio.ensure_future(wait) for wait in (command.wait(), command.output_ended())]
+        try:
+            while (line := self._lines.next()) is None:
+                if self._lines.overflowed:
+                    raise self._broken(f"can't be talked to (a line of more than {MAX_LINE >> 20} MiB)")
+                if any(wait.done() for wait in waits):
+                    return await self._last_line(command)
+                more = asyncio.ensure_future(self._lines.more())
+                try:
+                    await asyncio.wait((*waits, more), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    more.cancel()
+            return line
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _last_line(self, command: RunningCommand) -> bytes:
+        """What a program printed before it ended, or closed its output."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(command.wait(), _GRACE)
+        await command.gathered()
+        line = self._lines.next()
+        if line is None:
+            raise self._broken(f"ended ({_ending(command.exit_code)}) without an answer")
+        return line
+
     async def close(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            await _ended(process)
-            await asyncio.to_thread(self._tags.kill_all)  # what it started and let go
-            await asyncio.to_thread(mask_secrets, self._errors)
-        if self._guard is not None:
-            await self._guard.dismiss()
+        command, self._command = self._command, None
+        if command is not None:
+            command.end_input()
+            await command.close(patience=_GRACE)
+        await self._open.aclose()
 
     def _broken(self, what: str) -> ItemError:
         return ItemError(Cause.TARGET_ERROR, f"the agent's program {self._words[0]} {what}{self._last_words()}")
 
     def _last_words(self) -> str:
-        with suppress(OSError), self._errors.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _ERRORS_KEPT))
-            text = file.read(_ERRORS_KEPT).decode(errors="replace").strip()
-            if text:
-                return f"; its last words: {KNOWN.text(text.splitlines()[-1])[:300]}"
-        return ""
+        text = (
+            ""
+            if self._command is None or self._kept is None
+            else self._command.so_far().errors.decode(errors="replace").strip()
+        )
+        return f"; its last words: {KNOWN.text(text.splitlines()[-1])[:300]}" if text else ""
+
+
+class _Lines:
+    """What a program prints, line by line. ``overflowed``: more has come than a line may be, and some of it was dropped."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._searched = 0
+        self._came = asyncio.Event()
+        self.overflowed = False
+
+    def feed(self, data: bytes) -> None:
+        """Add what came next."""
+        self.overflowed = self.overflowed or len(self._held) + len(data) > MAX_LINE
+        if not self.overflowed:
+            self._held += data
+        self._came.set()
+
+    def next(self) -> bytes | None:
+        """Take the next whole line; None if there is none yet."""
+        self._came.clear()
+        end = self._held.find(b"\n", self._searched) + 1
+        self._searched = 0 if end else len(self._held)
+        if not end:
+            return None
+        line = bytes(self._held[:end])
+        del self._held[:end]
+        return line
+
+    async def more(self) -> None:
+        """Wait for anything that came after the last look."""
+        await self._came.wait()
 
 
 def shown(line: bytes | str) -> str:
@@ -133,24 +173,7 @@ def shown(line: bytes | str) -> str:
     return repr(KNOWN.text(text)[:200])
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """End a program and all that it has started: by the end of its input, else by signals."""
-    try:
-        if process.stdin is not None:
-            process.stdin.close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, number)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _GRACE)
-                break
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 def _ending(code: int | None) -> str:
     if code is None:
         return "or closed its output"
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"exit code {code}" if code <= 128 else f"signal {code - 128}"

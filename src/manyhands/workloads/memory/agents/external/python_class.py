@@ -1,13 +1,9 @@
-"""An agent that is a Python class, in this process: the methods of the original's agents.
+"""An agent that is a Python class, in this process: the methods of the GoodAI LTM Benchmark's agents.
 
 ``reply(user_message, agent_response=None)`` is needed; ``reset()``, ``save()``, ``load()``, ``forward_time(seconds)``,
 ``observe(message, reply)`` and ``close()`` are called where the class has them. Methods may be coroutines. What the class adds to its
-``costs_usd`` is counted.
-
-A person's class as an agent: what it takes, what it is called, and how it counts tokens.
-
-Classes written for the original's agents have a ``name``, which tells one agent from another, and a ``token_len``; both are often
-properties or methods that need an object.
+``costs_usd`` is counted. Classes written for that benchmark have a ``name``, which tells one agent from another, and a ``token_len``; both
+are often properties or methods that need an object.
 """
 
 from __future__ import annotations
@@ -35,8 +31,10 @@ KEPT = "messages.json"
 """The file in the agent's folder that says how many messages its saved state includes."""
 
 
-class ClassLine:
-    """See ``outside.Line``. ``make``: gives the object; ``folder``: its ``save_path``; ``seconds``: for one call of a method."""
+class ClassConnection:
+    """The way to an agent that is an object of a Python class.
+
+    ``make``: gives the object; ``folder``: its ``save_path``; ``seconds``: for one call of a method."""
 
     def __init__(self, make: Callable[[], Any], *, folder: Path, seconds: float) -> None:
         self._make = make
@@ -144,7 +142,7 @@ class ClassLine:
         return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-_MOST_COUNTED = 1 << 14
+_MAX_COUNTED = 1 << 14
 """Texts whose length is kept: most are counted several times."""
 
 
@@ -251,7 +249,7 @@ class OwnClass:
         if not callable(getattr(self._made, "token_len", None)):
             return None
 
-        @lru_cache(maxsize=_MOST_COUNTED)
+        @lru_cache(maxsize=_MAX_COUNTED)
         def count(text: str) -> int:
             found = _called(lambda: make().token_len(text), self._seconds)
             if isinstance(found, bool) or not isinstance(found, int) or found < 0:

@@ -15,8 +15,8 @@ from manyhands.core.failures import Cause
 _AT_ONCE = 1 << 16
 
 
-class HumanLine:
-    """See ``outside.Line``. A reply ends with an empty line, or at the end of the input."""
+class TerminalConnection:
+    """The way to a person at the terminal. A reply ends with an empty line, or at the end of the input."""
 
     def __init__(self) -> None:
         self._read = b""

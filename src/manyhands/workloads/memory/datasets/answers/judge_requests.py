@@ -1,6 +1,6 @@
 """What models are asked when answers can't be compared by a rule: requests with the data as JSON, and how their replies are read.
 
-The checklist of the general judge is that of the original; the words are ours. All that a model
+The checklist of the general judge is that of the GoodAI LTM Benchmark; the words are ours. All that a model
 decided is marked so in the reasons.
 """
 

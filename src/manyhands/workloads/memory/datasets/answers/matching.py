@@ -1,10 +1,7 @@
-"""Whole numbers as people and models write them: 2, "2", "two", "2x", "two cartons", "a dozen".
+"""How answers are compared with what was expected: whole words, numbers as people write them, and alike sentences.
 
-Whether a text names something.
-
-How alike two sentences are: ROUGE-L, the F measure of their longest common subsequence of stemmed words.
-
-As in C.-Y. Lin, "ROUGE: A Package for Automatic Evaluation of Summaries" (2004), with Porter's stemmer on words of more than three letters.
+Alike are sentences by ROUGE-L, the F measure of their longest common subsequence of stemmed words, as in C.-Y. Lin, "ROUGE: A Package for
+Automatic Evaluation of Summaries" (2004), with Porter's stemmer on words of more than three letters.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _NUMBERS = {
 _GROUPS = {"pair": 2, "couple": 2, "dozen": 12}
 _DIGITS = re.compile(r"(?:x|×)?(\d{1,9})(?:\.0{1,9})?(?:x|×|[a-z]{1,12})?")
 _SEVERAL = re.compile(r"\d\s*[-–—/]\s*\d|\d[.,]\d*[1-9]|^\s*[-–−]\s*\d")
-_LONGEST = 100
+_MAX_CHARACTERS = 100
 """Characters of a quantity that are looked at."""
 
 
@@ -52,7 +49,7 @@ def quantity_in(value: Any) -> int | None:
         return value if abs(value) <= LARGEST else None
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= LARGEST else None
-    return _in_words(value) if isinstance(value, str) and len(value) <= _LONGEST else None
+    return _in_words(value) if isinstance(value, str) and len(value) <= _MAX_CHARACTERS else None
 
 
 def _in_words(text: str) -> int | None:
@@ -78,7 +75,7 @@ def mentions(text: str, word: str) -> bool:
 
 
 _OTHER = re.compile(r"[^a-z0-9]+")
-_MOST_WORDS = 4000
+_MAX_WORDS = 4000
 """Of each text; a longer answer is not the sentence that is looked for."""
 
 
@@ -95,7 +92,7 @@ def stems(text: str) -> list[str]:
 
 def rouge_l(expected: str, given: str) -> float:
     """From 0 (no word in common) to 1 (the same words in the same order)."""
-    one, other = stems(expected)[:_MOST_WORDS], stems(given)[:_MOST_WORDS]
+    one, other = stems(expected)[:_MAX_WORDS], stems(given)[:_MAX_WORDS]
     common = _common(one, other)
     if not common:
         return 0.0

@@ -16,9 +16,9 @@ _FENCES = (
     re.compile(r"```(?:json)?[ \t]*\n?(.*?)```", re.DOTALL | re.IGNORECASE),
 )
 _OPENING = re.compile(r"[\[{]")
-_LONGEST = 1 << 20
+_MAX_CHARACTERS = 1 << 20
 """Characters of an answer that are looked at."""
-_MOST_READ = 1 << 25
+_MAX_READ = 1 << 25
 """Characters that are parsed for one answer, all steps together. A few hundred steps of an answer of 100,000 characters take no more."""
 
 
@@ -32,7 +32,7 @@ def tolerant_json(answer: str) -> Any:
     Strict JSON is taken as it is. Otherwise what stands in the last fenced block (one of ``javascript`` before one of ``json`` or of no
     language), or all of it, is repaired in at most ``max(5, length / 50)`` steps.
     """
-    answer = answer[:_LONGEST]
+    answer = answer[:_MAX_CHARACTERS]
     try:
         return _strict(answer)
     except JSONDecodeError:
@@ -59,7 +59,7 @@ def _fenced(answer: str) -> str:
 
 
 def _repaired(text: str) -> Any:
-    left = _MOST_READ
+    left = _MAX_READ
     for _ in range(max(5, len(text) // 50)):
         left -= len(text)
         if left < 0:

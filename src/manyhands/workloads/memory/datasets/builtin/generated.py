@@ -1,6 +1,6 @@
-"""Texts with questions about them, written by a model or taken from our own: facts, instructions, a principle, changing information.
+"""Texts with questions about them: facts, instructions, a principle, changing information.
 
-Our own texts with questions, for tests that a model could write: patterns whose gaps are filled from the seed.
+A model writes them, or they are made of our own patterns, whose gaps are filled from the seed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.definitions import Ask, Definition, Exchange, Scoring
 from manyhands.workloads.memory.datasets.answers.judge_requests import ask_with_data, judged
 from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
-from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, between, shuffled, some_of
-from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES, LAST_NAMES
+from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, between, shuffled, some_of, texts
 
 CONTENT = "write a test"
 """The purpose of asking a model for the text and questions of a test."""
@@ -228,180 +227,19 @@ class Fact:
     gap: tuple[str, ...]
 
 
-_WORLDS = ("Orrelin", "Vashmere", "Tuldoon", "Quillandry", "Lower Ostrey", "Pelluvia", "Brakkenfold", "Ysmeer")
-_FACTS = (
-    Fact(
-        "The capital of {name} is {0}.",
-        "What is the capital of {name}?",
-        "{0}",
-        ("Holm", "Tarrabay", "Duskhaven", "Iolcar", "Merrowick"),
-    ),
-    Fact(
-        "People in {name} pay with {0}.",
-        "With what do people pay in {name}?",
-        "With {0}",
-        ("dried figs", "copper bells", "blue feathers", "whale teeth", "folded paper"),
-    ),
-    Fact(
-        "The year in {name} has {0} days.",
-        "How many days has the year in {name}?",
-        "{0} days",
-        ("212", "404", "97", "531", "288"),
-    ),
-    Fact(
-        "The longest river of {name} is called the {0}.",
-        "What is the longest river of {name} called?",
-        "The {0}",
-        ("Sarn", "Little Ost", "Umber", "Wendel", "Kree"),
-    ),
-    Fact(
-        "Houses in {name} are built of {0}.",
-        "What are houses in {name} built of?",
-        "Of {0}",
-        ("glass bricks", "pressed moss", "ship planks", "white basalt", "woven reeds"),
-    ),
-    Fact(
-        "The national dish of {name} is {0}.",
-        "What is the national dish of {name}?",
-        "{0}",
-        ("smoked thistle", "eel in honey", "black barley pie", "cloudberry soup", "fried seaweed"),
-    ),
-    Fact(
-        "{name} is governed by {0}.",
-        "Who governs {name}?",
-        "{0}",
-        (
-            "nine beekeepers",
-            "the oldest twins",
-            "a council of clockmakers",
-            "the winner of a rowing race",
-            "three retired pilots",
-        ),
-    ),
-    Fact(
-        "It is forbidden in {name} to {0}.",
-        "What is forbidden in {name}?",
-        "To {0}",
-        ("whistle after dark", "own two hats", "count the stars aloud", "paint a door green", "ride a goat on Sundays"),
-    ),
-    Fact(
-        "Ships from {name} are steered by {0}.",
-        "By what are ships from {name} steered?",
-        "By {0}",
-        ("trained otters", "the smell of the coast", "a choir", "magnetic pebbles", "kites"),
-    ),
-    Fact(
-        "The great war of {name} was fought over {0}.",
-        "What was the great war of {name} fought over?",
-        "Over {0}",
-        ("a stolen bell", "the colour of the flag", "a lighthouse", "the price of salt", "an unpaid dinner"),
-    ),
-)
+FIRST_NAMES: tuple[str, ...] = texts("names")["first"]
+LAST_NAMES: tuple[str, ...] = texts("names")["last"]
+_TEXTS = texts("generated")
+_WORLDS: tuple[str, ...] = _TEXTS["worlds"]
+_FACTS = tuple(Fact(**each) for each in _TEXTS["facts"])
 
-_DEVICES = ("fog organ", "star sieve", "tide loom", "echo press", "dew mill", "lantern clock")
-_STEPS = (
-    Fact(
-        "Unlock the lid with the {0} key.",
-        "Which key unlocks the lid?",
-        "The {0} key",
-        ("brass", "ivory", "square", "longest", "red"),
-    ),
-    Fact(
-        "Fill the tank with {0}.",
-        "What is filled into the tank?",
-        "{0}",
-        ("rain water", "lamp oil", "salt", "vinegar", "fine sand"),
-    ),
-    Fact(
-        "Turn the crank {0} times.", "How many times is the crank turned?", "{0} times", ("7", "12", "31", "19", "44")
-    ),
-    Fact(
-        "Wait until the needle points to {0}.",
-        "What must the needle point to?",
-        "{0}",
-        ("the moon sign", "sixty", "the green bar", "zero"),
-    ),
-    Fact(
-        "Cover the vents with {0}.",
-        "With what are the vents covered?",
-        "With {0}",
-        ("wet felt", "tin foil", "a wool blanket", "cork"),
-    ),
-    Fact("Pull the {0} lever.", "Which lever is pulled?", "The {0} lever", ("left", "smallest", "yellow", "uppermost")),
-    Fact(
-        "Listen for {0}.",
-        "What is to be listened for?",
-        "{0}",
-        ("three clicks", "a low hum", "a whistle", "the sound of drops"),
-    ),
-    Fact(
-        "Empty the tray into {0}.",
-        "Into what is the tray emptied?",
-        "Into {0}",
-        ("a stone jar", "the river", "a linen bag", "the stove"),
-    ),
-    Fact(
-        "Wipe the mirror with {0}.",
-        "With what is the mirror wiped?",
-        "With {0}",
-        ("a silk cloth", "dry bread", "lemon peel", "newspaper"),
-    ),
-    Fact(
-        "Store the {name} in {0}.",
-        "Where is the {name} stored?",
-        "In {0}",
-        ("a dark cupboard", "the attic", "a bed of straw", "ice"),
-    ),
-)
+_DEVICES: tuple[str, ...] = _TEXTS["devices"]
+_STEPS = tuple(Fact(**each) for each in _TEXTS["steps"])
 
-_PRINCIPLES = (
-    ("older", "newer", ("coat", "bicycle", "map", "recipe", "bridge", "violin", "password", "almanac")),
-    ("smaller", "larger", ("boat", "room", "loaf", "lamp", "suitcase", "dog", "umbrella", "hammer")),
-    ("from farther away", "from nearer by", ("apple", "letter", "doctor", "teapot", "song", "log", "guest", "cheese")),
-    ("heavier", "lighter", ("chair", "book", "anchor", "blanket", "knife", "door", "trophy", "bell")),
-)
+_PRINCIPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = _TEXTS["principles"]
 
-_CHANGES = (
-    Fact(
-        "I live in {0}.",
-        "In which town do I live now?",
-        "In {0}",
-        ("Ghent", "Turku", "Porto", "Graz", "Bergen", "Leeds"),
-    ),
-    Fact(
-        "My job is that of a {0}.",
-        "What is my job now?",
-        "{0}",
-        ("surveyor", "beekeeper", "tailor", "pilot", "translator", "glazier"),
-    ),
-    Fact(
-        "I drive a {0}.",
-        "What do I drive now?",
-        "A {0}",
-        ("tractor", "milk van", "tandem", "hearse", "moped", "snow plough"),
-    ),
-    Fact(
-        "The animal in my house is a {0}.",
-        "Which animal is in my house now?",
-        "A {0}",
-        ("parrot", "ferret", "tortoise", "goat", "cat"),
-    ),
-    Fact(
-        "In the evenings I play the {0}.",
-        "Which instrument do I play now?",
-        "The {0}",
-        ("tuba", "zither", "cello", "banjo", "oboe"),
-    ),
-)
-_CONSTANT = (
-    "I have two sisters.",
-    "I can't stand the smell of lavender.",
-    "My shoes are size forty-three.",
-    "I was born on a Tuesday.",
-    "I wear glasses for reading.",
-    "I have never been on a ship.",
-    "I collect tram tickets.",
-)
+_CHANGES = tuple(Fact(**each) for each in _TEXTS["changes"])
+_CONSTANT: tuple[str, ...] = _TEXTS["constant"]
 
 
 def facts(draws: Draws) -> Text:

@@ -1,7 +1,4 @@
-"""Something to be done later, in the middle of something else: a quotation to be added to a certain reply.
-
-A sentence to be said whenever something happens.
-"""
+"""Something to be said later, in the middle of something else: a quotation in a certain reply, or a sentence whenever something happens."""
 
 from __future__ import annotations
 
@@ -30,22 +27,11 @@ from manyhands.workloads.memory.datasets.base import (
     all_or_nothing,
     between,
     shuffled,
+    texts,
 )
 
-QUOTES = (
-    ("Brevity is the soul of wit", "William Shakespeare"),
-    ("Reading maketh a full man, conference a ready man, and writing an exact man", "Francis Bacon"),
-    ("The mass of men lead lives of quiet desperation", "Henry David Thoreau"),
-    ("A foolish consistency is the hobgoblin of little minds", "Ralph Waldo Emerson"),
-    ("It was the best of times, it was the worst of times", "Charles Dickens"),
-    ("A thing of beauty is a joy for ever", "John Keats"),
-    ("A little learning is a dangerous thing", "Alexander Pope"),
-    ("Hope is the thing with feathers that perches in the soul", "Emily Dickinson"),
-    ("Water, water, every where, nor any drop to drink", "Samuel Taylor Coleridge"),
-    ("They also serve who only stand and wait", "John Milton"),
-    ("Theirs not to reason why, theirs but to do and die", "Alfred Tennyson"),
-    ("The heart has its reasons, of which reason knows nothing", "Blaise Pascal"),
-)
+_TEXTS = texts("instructions")
+QUOTES: tuple[tuple[str, str], ...] = _TEXTS["quotes"]
 """From Hamlet; Essays (Of Studies); Walden; Self-Reliance; A Tale of Two Cities; Endymion; An Essay on Criticism; the poem of that
 line; The Rime of the Ancient Mariner; When I Consider How My Light Is Spent; The Charge of the Light Brigade; Pensées. All are in
 the public domain."""
@@ -139,32 +125,7 @@ def _plain_quote(text: str) -> str:
     return text.lower().translate(_QUOTE_ASCII)
 
 
-RULES = (
-    ("mention that it is raining", "Take the green umbrella by the stairs", "It has started to rain again."),
-    (
-        "tell you that I am going to bed",
-        "The night shift begins at the lighthouse",
-        "That's it for today, I am off to bed.",
-    ),
-    (
-        "say that I have burned my food",
-        "Charcoal is a vegetable in this house",
-        "Oh no, the pancakes are black on both sides.",
-    ),
-    (
-        "complain about being stuck in traffic",
-        "Every road ends at the sea",
-        "The cars in front of me have not moved for an hour.",
-    ),
-    ("say that I can't find my keys", "Look under the sleeping cat", "Where on earth have I put my keys this time?"),
-    (
-        "tell you that I have won something",
-        "Fortune has a short memory",
-        "My ticket won the second prize in the lottery!",
-    ),
-    ("mention that the phone is ringing", "Nobody of that name lives here", "There goes the telephone."),
-    ("say that I am getting cold", "Put another log on the fire", "I am shivering, even with a pullover on."),
-)
+RULES: tuple[tuple[str, str, str], ...] = _TEXTS["rules"]
 """What happens, what is to be said then, and a message by which it happens."""
 
 _ASCII = str.maketrans("", "", string.punctuation)

@@ -18,22 +18,11 @@ from manyhands.workloads.memory.datasets.base import (
     between,
     last_of,
     some_of,
+    texts,
 )
 
-JOKES = (
-    "I taught my toaster to meditate, and now it only pops up when it feels ready.",
-    "Our village choir sings so softly that the audience applauds to wake it.",
-    "The lighthouse keeper retired because he was tired of always being the bright one.",
-    "My goldfish joined a debating club, but it never gets beyond the opening statement.",
-    "The glue factory held a meeting, and nobody has been able to leave since.",
-    "I bought an invisible coat by mail, and I still can't say whether it has arrived.",
-    "The moth studied law, because somebody told it that the best cases are in the closet.",
-    "My piano teacher moved to the coast, she wanted to see the key of sea for once.",
-    "The yeast was promoted last week, everybody agrees that it rose on its own.",
-    "Two clouds opened a bank, but all that their clients ask about is the silver lining.",
-    "My shadow wants more money, it says that it has been following me for years.",
-    "The hedgehog gave up ballooning after his first and very short flight.",
-)
+_TEXTS = texts("jokes")
+JOKES: tuple[str, ...] = _TEXTS["jokes"]
 LAST_WAIT = 90
 """Percent of the memory span at which the question is asked."""
 _PREFIX = "Listen to this joke: "

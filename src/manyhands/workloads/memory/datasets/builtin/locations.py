@@ -14,12 +14,17 @@ from manyhands.workloads.memory.conversation.definitions import Definition, Exch
 from manyhands.workloads.memory.datasets.answers.judge_requests import BY_MODEL, ask_with_data, judged
 from manyhands.workloads.memory.datasets.answers.matching import quantity_in
 from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
-from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, last_of, some_of
-
-PLACES = (
-    *("Bakery", "Fountain", "Railway Station", "Theatre", "Market Hall", "Observatory"),
-    *("Botanical Garden", "Town Gate", "Post Office", "Swimming Pool", "Old Mill", "Harbour"),
+from manyhands.workloads.memory.datasets.base import (
+    BaseDataset,
+    DatasetArguments,
+    all_or_nothing,
+    last_of,
+    some_of,
+    texts,
 )
+
+_TEXTS = texts("locations")
+PLACES: tuple[str, ...] = _TEXTS["places"]
 STEPS = {"North": (0, 1), "East": (1, 0), "South": (0, -1), "West": (-1, 0)}
 FARTHEST = 4
 DIRECTIONS = "structure directions"

@@ -1,7 +1,4 @@
-"""What I am called, after several changes: the present name, or all of them.
-
-My favourite colour, after several changes.
-"""
+"""What I am called and which colour I like best, after several changes: the present one, or all of them."""
 
 from __future__ import annotations
 
@@ -15,17 +12,18 @@ from manyhands.workloads.memory.conversation.definitions import Definition, Eval
 from manyhands.workloads.memory.datasets.answers.matching import mentions
 from manyhands.workloads.memory.datasets.answers.settling import settles_on
 from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
-from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, last_of, some_of
-from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES
-
-_NAME_STATEMENTS = (
-    "From now on I go by {}.",
-    "Please call me {}.",
-    "I have changed my name to {}.",
-    "People know me as {}.",
-    "You are talking to {}.",
-    "The name on my door says {}.",
+from manyhands.workloads.memory.datasets.base import (
+    BaseDataset,
+    DatasetArguments,
+    all_or_nothing,
+    last_of,
+    some_of,
+    texts,
 )
+
+FIRST_NAMES: tuple[str, ...] = texts("names")["first"]
+_TEXTS = texts("personal")
+_NAME_STATEMENTS: tuple[str, ...] = _TEXTS["name_statements"]
 
 
 class NameArguments(DatasetArguments):
@@ -111,16 +109,8 @@ def _told_before(definition: Definition) -> list[str]:
     return sorted(told)
 
 
-COLOURS = (
-    *("Red", "White", "Blue", "Green", "Yellow", "Pink", "Magenta", "Cyan", "Purple", "Tan"),
-    *("Khaki", "Beige", "Cream", "Brown", "Olive", "Orange", "Turquoise", "Crimson", "Violet", "Grey"),
-)
-_COLOUR_STATEMENTS = (
-    "These days the colour that I like best is {}.",
-    "If I could have only one colour, I would take {}.",
-    "{} has become my favourite colour.",
-    "No colour pleases me more than {}.",
-)
+COLOURS: tuple[str, ...] = _TEXTS["colours"]
+_COLOUR_STATEMENTS: tuple[str, ...] = _TEXTS["colour_statements"]
 
 
 class ColourArguments(DatasetArguments):

@@ -1,8 +1,6 @@
 """An evening in a restaurant: the agent is the guest, and what happens depends on what it orders.
 
-The menu of the restaurant, and how it is read from a message.
-
-Orders as a model reads them out of what a guest says, and whether they are in order.
+The menu is read from the waiter's message, and orders as a model reads them out of what the guest says.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from manyhands.workloads.memory.conversation.definitions import (
     Wait,
 )
 from manyhands.workloads.memory.datasets.answers.judge_requests import BY_MODEL, ask_with_data, flag_in, object_in, yes
-from manyhands.workloads.memory.datasets.base import ACKNOWLEDGED, BaseDataset, shuffled
+from manyhands.workloads.memory.datasets.base import ACKNOWLEDGED, BaseDataset, shuffled, texts
 
 WAITS = (20, 40, 60, 80, 90)
 """Percent of the memory span at which the evening goes on."""
@@ -241,57 +239,8 @@ def _swap(draws: Draws, menu: Menu, order: Sequence[str], gone: str) -> tuple[st
     return dish, draws.pick([other for other in menu.dishes if other not in (gone, *order)] or [gone])
 
 
-SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "To begin with",
-        (
-            "Beetroot carpaccio with walnuts",
-            "Smoked trout on rye bread",
-            "Baked goat cheese with thyme",
-            "Stuffed vine leaves",
-        ),
-    ),
-    ("Soups", ("Clear oxtail soup", "Cream of parsnip soup", "Fisherman's soup with saffron", "Cold cucumber soup")),
-    ("Salads", ("Lentil salad with mint", "Potato salad with dill", "Warm cabbage salad with bacon")),
-    (
-        "From the sea",
-        ("Pan-fried plaice with capers", "Mussels in cider", "Cod in mustard sauce", "Grilled sardines with lemon"),
-    ),
-    ("From the oven", ("Shepherd's pie", "Roast duck with red cabbage", "Aubergine gratin", "Leg of lamb with beans")),
-    (
-        "Pasta and dumplings",
-        ("Spinach dumplings in sage butter", "Tagliatelle with chanterelles", "Potato dumplings with goulash"),
-    ),
-    (
-        "Without meat",
-        (
-            "Chickpea curry with rice",
-            "Mushroom stroganoff",
-            "Stuffed peppers with bulgur",
-            "Polenta with roasted pumpkin",
-        ),
-    ),
-    (
-        "Desserts",
-        (
-            "Apple strudel with custard",
-            "Rice pudding with cherries",
-            "Chocolate tart with sea salt",
-            "Poached pear in red wine",
-        ),
-    ),
-    (
-        "Drinks",
-        (
-            "Mineral water",
-            "Elderflower lemonade",
-            "Apple juice",
-            "Wheat beer",
-            "Red wine of the house",
-            "Peppermint tea",
-        ),
-    ),
-)
+_TEXTS = texts("restaurant")
+SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = _TEXTS["sections"]
 
 _ITEM = re.compile(r"^(\d+)\. (.+)$")
 

@@ -1,6 +1,4 @@
-"""Stories about who saw what, told as a television programme.
-
-Stories about who saw what (after the Sally–Anne test), made at random, with what follows from them.
+"""Stories about who saw what (after the Sally–Anne test), made at random and told as a television programme.
 
 The world is simple, and said so to whoever is asked: containers are closed, and only who is in the room when something is put somewhere
 knows of it. A story is a list of events; beliefs are simulated event by event. Somebody knows where the thing is from the last time they
@@ -27,8 +25,8 @@ from manyhands.workloads.memory.datasets.base import (
     last_of,
     shuffled,
     some_of,
+    texts,
 )
-from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES
 
 _INTRODUCTION = (
     "There is a play on television, and I tell you what happens. Containers are closed in it: only who is in the room when something is "
@@ -52,7 +50,7 @@ class SallyAnne(BaseDataset):
     """Where something is, or is believed to be, is asked for as JSON. One point if the ``answer`` is the expected word, in capitals or not.
 
     Mended: an answer that is no text gets nothing (as published, that crashes); an article or "in" before the word does not matter. The
-    stories are made here, so ``data_location``, where the original's file is, is accepted and not used.
+    stories are made here, so ``data_location``, where the GoodAI LTM Benchmark's file is, is accepted and not used.
     """
 
     id = "sallyanne"
@@ -92,37 +90,13 @@ def _answer(value: Any) -> str:
 
 Kind = Literal["world_model", "theory_of_mind"]
 
-ROOMS = ("kitchen", "workshop", "library", "greenhouse", "cellar", "studio", "nursery", "parlour", "garage", "sunroom")
-CONTAINERS = (
-    "chest",
-    "cupboard",
-    "basket",
-    "suitcase",
-    "drawer",
-    "bucket",
-    "wardrobe",
-    "barrel",
-    "locker",
-    "satchel",
-    "crate",
-    "trunk",
-)
-SINGULAR = (
-    "violin",
-    "teapot",
-    "lantern",
-    "diary",
-    "scarf",
-    "compass",
-    "apple",
-    "hammer",
-    "mask",
-    "camera",
-    "umbrella",
-    "flute",
-)
-PLURAL = ("gloves", "marbles", "scissors", "cherries", "boots", "candles", "binoculars", "dominoes")
-FEELINGS = ("likes", "dislikes", "dreams about", "has painted", "talks about")
+FIRST_NAMES: tuple[str, ...] = texts("names")["first"]
+_TEXTS = texts("sallyanne")
+ROOMS: tuple[str, ...] = _TEXTS["rooms"]
+CONTAINERS: tuple[str, ...] = _TEXTS["containers"]
+SINGULAR: tuple[str, ...] = _TEXTS["singular"]
+PLURAL: tuple[str, ...] = _TEXTS["plural"]
+FEELINGS: tuple[str, ...] = _TEXTS["feelings"]
 
 
 @dataclass(frozen=True, slots=True)

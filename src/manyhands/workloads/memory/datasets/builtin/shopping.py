@@ -13,22 +13,20 @@ from manyhands.core.digests import Draws
 from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation
 from manyhands.workloads.memory.datasets.answers.matching import quantity_in, stems
 from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
-from manyhands.workloads.memory.datasets.base import BaseDataset, DatasetArguments, all_or_nothing, between, last_of
+from manyhands.workloads.memory.datasets.base import (
+    BaseDataset,
+    DatasetArguments,
+    all_or_nothing,
+    between,
+    last_of,
+    texts,
+)
 
-ITEMS = (
-    *("Bread", "Milk", "Cheese", "Carrot", "Chicken", "Toothpaste", "Soap", "Celery", "Potato"),
-    *("Lemon", "Onion", "Candle", "Honey", "Sponge", "Rice", "Green Tea", "Olive Oil", "Light Bulb"),
-)
-MOST_AT_ONCE = 3
-_ADD = (
-    "Put {more}{number} {item} on my shopping list.",
-    "We need {more}{number} {item}, note it for the shopping.",
-    "Add {more}{number} {item} to what I have to buy.",
-)
-_REMOVE = (
-    "Take {number} {item} off my shopping list.",
-    "I don't need to buy {number} {item} after all, remove it from the list.",
-)
+_TEXTS = texts("shopping")
+ITEMS: tuple[str, ...] = _TEXTS["items"]
+MAX_AT_ONCE = 3
+_ADD: tuple[str, ...] = _TEXTS["add"]
+_REMOVE: tuple[str, ...] = _TEXTS["remove"]
 
 Wanted = list[tuple[str, int]]
 Given = list[tuple[str, int | None]]
@@ -94,7 +92,7 @@ def _change(cart: dict[str, int], draws: Draws) -> str:
         if not cart[item]:
             del cart[item]
         return draws.pick(_REMOVE).format(number=number, item=item)
-    item, number = draws.pick(ITEMS), between(draws, 1, MOST_AT_ONCE)
+    item, number = draws.pick(ITEMS), between(draws, 1, MAX_AT_ONCE)
     more = "another " if item in cart else ""
     cart[item] = cart.get(item, 0) + number
     return draws.pick(_ADD).format(more=more, number=number, item=item)

@@ -18,8 +18,8 @@ from manyhands.workloads.memory.datasets.base import (
     estimated_tokens,
     shuffled,
     some_of,
+    texts,
 )
-from manyhands.workloads.memory.datasets.word_lists import FIRST_NAMES, LAST_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,45 +30,18 @@ class Code:
     words: tuple[str, ...]
 
 
-TIMES = (
-    Code("We see each other when shadows are shortest.", ("noon", "midday")),
-    Code("We see each other when the cock crows.", ("dawn", "sunrise", "daybreak", "early morning")),
-    Code("We see each other when the old day becomes the new one.", ("midnight",)),
-    Code("We see each other when the street lamps are being lit.", ("dusk", "sunset", "evening", "nightfall")),
-    Code("We see each other when the English put the kettle on.", ("tea time", "teatime", "afternoon", "five o'clock")),
-)
-THINGS = (
-    Code("Have something with you that makes cellars bright.", ("lamp", "lantern", "torch", "flashlight", "candle")),
-    Code("Have something with you that stops no bullets but the rain.", ("umbrella", "parasol", "raincoat")),
-    Code("Have something with you that always knows where the north is.", ("compass",)),
-    Code("Have something with you that lets us look over a wall.", ("ladder", "periscope", "stilts")),
-)
-PLACES = (
-    Code("The spot is where bread is born.", ("bakery", "baker", "mill")),
-    Code("The spot is where books may not be spoken to aloud.", ("library", "reading room")),
-    Code("The spot is where the dead have their garden.", ("cemetery", "graveyard", "churchyard")),
-    Code("The spot is where ships come to sleep.", ("harbour", "harbor", "port", "dock", "marina")),
-    Code("The spot is where kings are made of wood and move by turns.", ("chess club", "chessboard", "chess")),
-)
+FIRST_NAMES: tuple[str, ...] = texts("names")["first"]
+LAST_NAMES: tuple[str, ...] = texts("names")["last"]
+_TEXTS = texts("spy_meeting")
+TIMES = tuple(Code(**each) for each in _TEXTS["times"])
+THINGS = tuple(Code(**each) for each in _TEXTS["things"])
+PLACES = tuple(Code(**each) for each in _TEXTS["places"])
 TOPICS = (TIMES, THINGS, PLACES)
 
-_PUBLISHED = (
-    *(
-        ("noon", "midday"),
-        ("night", "midnight", "nighttime"),
-        ("sunrise", "dawn", "rise", "morning"),
-        ("sunset", "dusk"),
-    ),
-    *(("boat", "bridge", "raft", "kayak"), ("pick", "picks", "key")),
-    ("motorbike", "motorcycle", "car", "fast vehicle", "fast land vehicle", "fast land escape vehicle"),
-    *(
-        ("orchard",),
-        ("railway", "yard", "depot"),
-        ("port", "warehouse", "seaport", "docks"),
-        ("shore", "beach", "coastline"),
-    ),
-)
-"""The word lists of the original, as far as published tests show them. The tests of a run may have older, shorter ones; what counts as
+_PUBLISHED: tuple[tuple[str, ...], ...] = _TEXTS["published"]
+"""The word lists of the GoodAI LTM Benchmark, as far as published tests show them.
+
+The tests of a run may have older, shorter ones; what counts as
 a word of another code does not depend on that."""
 _TOLD = "Three people will each send you a message: {}, {} and {}."
 

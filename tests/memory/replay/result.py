@@ -9,8 +9,8 @@ from manyhands.workloads.memory.conversation.definitions import Json
 from manyhands.workloads.memory.conversation.schedule import Counters
 from manyhands.workloads.memory.results.runstats import RunStats
 
-Verdict = Literal["exact", "differs", "consistent"]
-"""``exact``: every event and the final counters agree; ``consistent``: everything that can be checked of an older format agrees."""
+Verdict = Literal["exact", "differs"]
+"""``exact``: every event and the final counters agree."""
 
 
 @dataclass(frozen=True, slots=True)

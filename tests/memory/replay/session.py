@@ -6,11 +6,12 @@ compared event for event, and at the end the counters and the state of the fille
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from manyhands.core.errors import UserError
+from manyhands.io.json_files import read_object
 from manyhands.io.yaml_files import read_yaml
 from manyhands.workloads.memory.conversation.definitions import Dataset, Definition, Json
 from manyhands.workloads.memory.conversation.events import MESSAGES, Event, EventType, read_master_log
@@ -18,18 +19,14 @@ from manyhands.workloads.memory.conversation.filler import Fact, FactFiller
 from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
 from manyhands.workloads.memory.conversation.schedule import Counters, SchedulerSettings
 from manyhands.workloads.memory.conversation.scheduler import Scheduler
-from manyhands.workloads.memory.conversation.tokens import TokenCounter, counted_before, estimate
+from manyhands.workloads.memory.conversation.tokens import TokenCounter, estimate
 from manyhands.workloads.memory.conversation.wording import Wording
 from manyhands.workloads.memory.datasets.definition_files import read_definitions
-from manyhands.workloads.memory.logged_dataset import LoggedDataset, follows
-from manyhands.workloads.memory.logged_filler import LoggedFiller
-from manyhands.workloads.memory.replay_model import Difference, ReplayResult
-from manyhands.workloads.memory.replay_older import check_older
-from manyhands.workloads.memory.replay_player import Log, Played, Player
+from manyhands.workloads.memory.folders import ISOLATED
 from manyhands.workloads.memory.results.runstats import RunStats, read_runstats
-
-ISOLATED = " (isolated)"
-"""How the name of an isolated run ends."""
+from tests.memory.replay.logged import LoggedDataset, LoggedFiller, follows
+from tests.memory.replay.player import Log, Played, Player
+from tests.memory.replay.result import Difference, ReplayResult
 
 DatasetOf = Callable[[str], Dataset | None]
 """The dataset of a name; None where there is none, whose tests then do what the log shows."""
@@ -127,16 +124,7 @@ def replay(
     """
     session = read_session(folder)
     if session.is_older:
-        return check_older(
-            session.run,
-            session.agent,
-            session.log,
-            session.definitions,
-            session.incompatibilities,
-            session.runstats,
-            filler,
-            wording,
-        )
+        raise UserError(f"{folder}: logs of the format's second version can't be replayed")
     if session.memory_span is None:
         raise UserError(f"{folder.parent.parent / 'definitions' / 'config.yml'}: datasets.args.memory_span: is missing")
     count = _counter(session.log, token_lengths)
@@ -154,6 +142,28 @@ def _counter(log: Sequence[Event], lengths: Mapping[int, int] | TokenCounter | N
         return estimate()
     texts = ((at, event.message) for at, event in enumerate(log) if event.type in MESSAGES)
     return counted_before(texts, lengths, "lengths from a file")
+
+
+def read_token_lengths(path: Path) -> dict[str, dict[int, int]]:
+    """Token lengths of a log's messages: by ``<run>/<agent>``, then by the index of the event. Raises UserError that names the field."""
+    return {run: _lengths(lengths, f"{path}: {run}") for run, lengths in read_object(path).items()}
+
+
+def _lengths(lengths: Json, place: str) -> dict[int, int]:
+    if not isinstance(lengths, dict):
+        raise UserError(f"{place}: not an object")
+    for index, length in lengths.items():
+        if not index.isdecimal() or isinstance(length, bool) or not isinstance(length, int) or length < 0:
+            raise UserError(f"{place}: {index}: not the index of an event with its number of tokens")
+    return {int(index): length for index, length in lengths.items()}
+
+
+def counted_before(texts: Iterable[tuple[int, str]], lengths: Mapping[int, int], name: str) -> TokenCounter:
+    """A counter that looks up lengths. ``texts``: a log's messages by the index of their event. A text that has no length counts as
+    estimated."""
+    known = {text: lengths[index] for index, text in texts if index in lengths}
+    fallback = estimate()
+    return TokenCounter(name, lambda text: known[text] if text in known else fallback(text), exact=False)
 
 
 class _Replay:

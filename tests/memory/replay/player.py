@@ -19,9 +19,9 @@ from manyhands.workloads.memory.conversation.schedule import (
     Travel,
 )
 from manyhands.workloads.memory.conversation.scheduler import Scheduler, Stuck
-from manyhands.workloads.memory.logged_dataset import UNSCORED
-from manyhands.workloads.memory.replay_model import Difference
-from manyhands.workloads.memory.resuming import resume
+from tests.memory.replay.logged import UNSCORED
+from tests.memory.replay.result import Difference
+from tests.memory.replay.resuming import resume
 
 _COMPARED = ("message", "is_question", "tokens", "time", "response")
 _EARLIER_SAVES = 3

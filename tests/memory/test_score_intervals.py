@@ -10,10 +10,10 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.core.statistics import wilson
-from manyhands.testing.commands import run
-from manyhands.testing.memory_benchmarks import opened, write_configuration
 from manyhands.workloads.memory.report.words import METHODS, method, methods
 from manyhands.workloads.memory.results.figures import figures_of, pooled
+from tests.support.commands import run
+from tests.support.memory_benchmarks import opened, write_configuration
 
 
 @pytest.mark.parametrize("count", range(1, 60))
