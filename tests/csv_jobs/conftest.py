@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from manyhands.testing.forked import forked_runners
+from tests.support.forked import forked_runners
 
 
 @pytest.fixture(scope="module", autouse=True)

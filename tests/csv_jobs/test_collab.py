@@ -26,14 +26,14 @@ from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.testing.agent_doubles import CHAT
-from manyhands.testing.batches import BatchFolder, ServerThread
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, MemoryJournal
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
 from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 from manyhands.testing.scripted_server import RecordedRequest, chat_response
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.workloads.csv_jobs.mcp.collab import collab_tools, inherited
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.spec import JobSpec
+from tests.support.batches import BatchFolder, ServerThread
 
 TABLE = "id,city\na,Rome\nb,Oslo\nc,Lima\n"
 SPAWN = {"csv_path": "rows.csv", "instruction": "Say something about {city}.", "id_column": "id", "job_name": "cities"}
@@ -385,7 +385,7 @@ def outer_and_inner(request: RecordedRequest) -> dict[str, Any]:
 @pytest.mark.parametrize("depth", [1, 2])
 async def test_agents_of_a_job_start_a_job_if_they_may(tmp_path: Path, depth: int) -> None:
     (tmp_path / "outer.csv").write_text("n\n1\n")
-    desk = JobDesk(tmp_path / "data", environ=os.environ)
+    desk = JobService(tmp_path / "data", environ=os.environ)
     with ServerThread(outer_and_inner) as server:
         given = {"csv_path": str(tmp_path / "outer.csv"), "instruction": "Start one.", "job_name": "outer"}
         agent = {"base_url": server.base_url, "api_key": "sk-secret", "sandbox": "local", "toolsets": "file,collab"}
@@ -395,7 +395,7 @@ async def test_agents_of_a_job_start_a_job_if_they_may(tmp_path: Path, depth: in
     exported = desk.export("outer", tmp_path / "out.jsonl")
     (line,) = (json.loads(text) for text in Path(exported.path).read_text().splitlines())
     spawned = line["result_json"]["spawned"]
-    inner = JobDesk(tmp_path / "data" / "outer" / "jobs" / "1-1", environ=os.environ)
+    inner = JobService(tmp_path / "data" / "outer" / "jobs" / "1-1", environ=os.environ)
     if depth == 1:
         assert "this session cannot spawn more subagents" in str(spawned)
         assert inner.list() == []
@@ -408,5 +408,5 @@ async def test_agents_of_a_job_start_a_job_if_they_may(tmp_path: Path, depth: in
     assert not any("spawn_agents_on_csv" in result["result_json"]["tools"] for result in results)
 
 
-def exported_lines(desk: JobDesk, job: str, folder: Path) -> list[str]:
+def exported_lines(desk: JobService, job: str, folder: Path) -> list[str]:
     return Path(desk.export(job, folder / "inner.jsonl").path).read_text().splitlines()

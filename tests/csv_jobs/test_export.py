@@ -27,12 +27,13 @@ from manyhands.engine.journal.database import queries
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.store import Store
 from manyhands.io.tables.base import TableInfo
-from manyhands.runs.execution import Controls, create_run, perform_run
-from manyhands.testing.engine_runs import ProgramWorkload
-from manyhands.testing.table_runs import JOB_ID, enter_job, export_table, reported
+from manyhands.runs.execution import Controls, execute_run
+from manyhands.runs.making import Opened, create_run
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
 from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
+from tests.support.engine_runs import ProgramWorkload
+from tests.support.table_runs import JOB_ID, enter_job, export_table, reported
 
 HEADERS = ("name", "note")
 TABLE = TableInfo("/nowhere/in.csv", "csv", HEADERS)
@@ -98,7 +99,7 @@ async def test_every_row_says_what_became_of_it_also_while_the_job_runs(tmp_path
     before = shown(folder)
     assert [found["status"] for found in before.values()] == ["pending"] * 5
     controls = Controls()
-    running = asyncio.create_task(perform_run(folder, workload, controls=controls))
+    running = asyncio.create_task(execute_run(Opened(folder, workload), controls=controls))
     await work.waiting.wait()
     while (found := await asyncio.to_thread(shown, folder))["again"]["status"] != "completed":
         await asyncio.sleep(0.05)
@@ -195,7 +196,7 @@ def test_what_is_written_is_of_one_moment(tmp_path: Path) -> None:
             assert reader.counts() == {("pending", ""): 3}
             store._execute("enter_outcome", [("k2", "completed", None, None, None, None, 1.0, None)])
             assert reader.counts() == {("pending", ""): 3}
-            states = [state for _, _, state, *_ in reader.streamed("exported_items")]
+            states = [item.state for item in reader.results()]
             assert states == ["pending"] * 3
         assert reader.counts() == {("pending", ""): 2, ("completed", ""): 1}
 
@@ -231,7 +232,7 @@ def test_where_readers_and_writers_exclude_each_other_an_export_does_not_stay(tm
             other.execute("UPDATE items SET state = 'completed'")
             other.commit()
             assert reader.counts() == {("completed", ""): 600}
-            assert sum(1 for _ in reader.streamed("exported_items")) == 600
+            assert sum(1 for _ in reader.results()) == 600
     assert export(tmp_path / "run", tmp_path / "out.csv") == 600
 
 
@@ -257,7 +258,7 @@ def test_the_first_failed_items_are_found_without_looking_at_all(tmp_path: Path)
     ends = [None, reported({}), outcome, skipped, outcome, outcome]
     enter_job(tmp_path / "run", (PlannedItem(f"k{index}", row(index), end) for index, end in enumerate(ends)))
     with closing(JournalReader(tmp_path / "run")) as reader:
-        assert [found[1] for found in reader.all("first_failed_items", 2)] == ["k2", "k4"]
+        assert [found.key for found in reader.failed_items(2)] == ["k2", "k4"]
         plan = reader._connection.execute(f"EXPLAIN QUERY PLAN {queries()['first_failed_items']}", (2,)).fetchall()
     assert [step[-1] for step in plan] == ["SCAN items USING INDEX items_failed"]
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.testing.table_runs import export_table, reported
 from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS, Columns
-from manyhands.workloads.csv_jobs.rows.flatten import MOST_LEAVES, Leaf, leaves_of
+from manyhands.workloads.csv_jobs.rows.flatten import MAX_LEAVES, Leaf, leaves_of
+from tests.support.table_runs import export_table, reported
 
 PLACE = {
     "type": "object",
@@ -82,7 +82,7 @@ def test_a_schema_that_spreads_without_end_is_refused_at_once() -> None:
         f"d{n}": {"properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}, "y": {"$ref": f"#/$defs/d{n + 1}"}}}
         for n in range(30)
     }
-    with pytest.raises(UserError, match=f"more than {MOST_LEAVES} columns"):
+    with pytest.raises(UserError, match=f"more than {MAX_LEAVES} columns"):
         leaves_of({"$ref": "#/$defs/d0", "$defs": steps})
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from manyhands.core.outcomes import Outcome
-from manyhands.testing.table_runs import export_table, reported
+from tests.support.table_runs import export_table, reported
 
 NONE: dict[str, Any] = {}
 
@@ -121,7 +121,6 @@ def test_not_a_number_stays_so(tmp_path: Path) -> None:
     assert found[1:] == [1.0, None]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     instants=st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1, max_size=5),
     days=st.lists(st.integers(-719_162, 2_932_896) | st.none(), min_size=5, max_size=5),

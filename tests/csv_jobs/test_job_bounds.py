@@ -14,17 +14,17 @@ from pydantic import BaseModel
 from manyhands.core.errors import ItemError, ToolError, UserError
 from manyhands.core.failures import Cause
 from manyhands.io.tables.formats import open_table
-from manyhands.testing.commands import environment
-from manyhands.testing.job_folders import FUNCTION, JobFolder
-from manyhands.testing.job_rows import assignment
-from manyhands.testing.memory_context import MemoryContext
+from manyhands.testing.context import MemoryContext
 from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
 from manyhands.workloads.csv_jobs.mcp.declarations import SPAWN
 from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
 from manyhands.workloads.csv_jobs.prepared import dry_run
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.spec import LIMIT_VARIABLE, JobSpec
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
+from tests.support.commands import environment
+from tests.support.job_folders import FUNCTION, JobFolder
+from tests.support.job_rows import assignment
 
 _CROWD = '''
 import time
@@ -112,13 +112,13 @@ class _Data:
 )
 async def test_numbers_that_json_has_not_do_not_become_null(made: Callable[[Any], Any]) -> None:
     with pytest.raises(ItemError, match="what JSON can't hold: a number that is NaN or infinite") as caught:
-        await FunctionWorker("here:made", made).perform(MemoryContext(), assignment())
+        await FunctionWorker("here:made", made).run(MemoryContext(), assignment())
     assert caught.value.cause is Cause.WORKER_ERROR
 
 
 async def test_null_is_null() -> None:
     worker = FunctionWorker("here:made", lambda row: {"score": None, "of": [_Model(score=None), {3: 1.5}]})
-    accepted = await worker.perform(MemoryContext(), assignment())
+    accepted = await worker.run(MemoryContext(), assignment())
     assert accepted.result == {"score": None, "of": [{"score": None}, {"3": 1.5}]}
 
 
@@ -141,7 +141,7 @@ def test_the_plan_names_columns_on_one_line(folder: JobFolder) -> None:
 
 async def test_bad_rows_are_told_apart_in_a_tools_answer(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1\n2,3\n4,5,6\n")
-    desk = JobDesk(tmp_path / "data", environ=environment())
+    desk = JobService(tmp_path / "data", environ=environment())
     tools = JobTools(desk, ToolSettings(ToolPaths.of(tmp_path), {"worker_command": "true"}))
     with pytest.raises(ToolError) as caught:
         await tools.call(SPAWN, {"csv_path": "t.csv", "instruction": "x"}, Caller())
@@ -153,7 +153,7 @@ async def test_bad_rows_are_told_apart_in_a_tools_answer(tmp_path: Path) -> None
 
 async def test_a_spawn_that_stops_waiting_accounts_for_every_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a\n1\n2\n3\n")
-    desk = JobDesk(tmp_path / "data", environ=environment())
+    desk = JobService(tmp_path / "data", environ=environment())
     worker = {"worker_command": "sleep 60", "project": str(tmp_path), "data_dir": str(tmp_path / "data")}
     tools = JobTools(desk, ToolSettings(ToolPaths.of(tmp_path), worker, wait_limit=1.0))
     arguments = {"csv_path": "t.csv", "instruction": "x", "wait": True, "max_workers": 1}

@@ -18,13 +18,13 @@ from pydantic import SecretStr
 
 from manyhands.core.errors import ToolError
 from manyhands.runs.folders import open_reader
-from manyhands.testing.commands import environment
 from manyhands.workloads.csv_jobs.mcp import declarations as declared
 from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, STATUS_RESULT
 from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import JobStatus
+from tests.support.commands import environment
 
 ORIGINAL_STATUS = {
     "job_id",
@@ -59,7 +59,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.desk = JobDesk(self.data, environ=environment())
+        self.desk = JobService(self.data, environ=environment())
         (folder / "worker.py").write_text(WORKER)
         self.write("a", "bb", "ccc")
 

@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.testing.commands import environment
-from manyhands.testing.mcp_clients import HttpServer, begun, content, over_http, words
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
-from manyhands.workloads.csv_jobs.mcp.http import LARGEST_BODY
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.mcp.http import MAX_BODY_BYTES
+from manyhands.workloads.csv_jobs.service.jobs import JobService
+from tests.support.commands import environment
+from tests.support.mcp_clients import HttpServer, begun, content, over_http, words
 
 SIMULATED = ("--model=simulated", "--toolsets=none")
 HELLO = {
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for place in (tmp_path, root):
         (place / "rows.csv").write_text("path\na.rs\nb.rs\n")
     yield root
-    desk = JobDesk(root / "data", environ=environment())
+    desk = JobService(root / "data", environ=environment())
     for job in desk.list():
         run_on_loop(desk.cancel(job.job_id, firm=True))
 
@@ -150,7 +150,7 @@ async def test_no_runner_is_told_the_token(folder: Path) -> None:
 
 async def test_large_requests_are_refused(folder: Path) -> None:
     with HttpServer(*SIMULATED, folder=folder) as server:
-        status, _, _ = await post(server, {}, b"x" * (LARGEST_BODY + 1))
+        status, _, _ = await post(server, {}, b"x" * (MAX_BODY_BYTES + 1))
         assert status == 413
         assert (await post(server, {}))[0] == 200
 
@@ -199,7 +199,7 @@ async def test_a_client_that_goes_away_stops_no_job(folder: Path, mode: str) -> 
         async with over_http(server.url, server.token, mode=mode) as client:
             assert content(await client.call_tool("get_agent_job_status", {"job_id": "slow"}))["state"] == "running"
         assert server.end() == 0
-    assert JobDesk(folder / "data", environ=environment()).status("slow").runner_active
+    assert JobService(folder / "data", environ=environment()).status("slow").runner_active
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -222,7 +222,7 @@ async def test_a_signal_ends_the_server_also_while_a_call_waits(folder: Path, nu
         assert "Traceback" not in server.said
     (answer,) = answers
     assert answer["timed_out"]  # the job goes on, and another server will tell
-    assert JobDesk(folder / "data", environ=environment()).status(answer["job_id"]).runner_active
+    assert JobService(folder / "data", environ=environment()).status(answer["job_id"]).runner_active
 
 
 def test_it_listens_on_this_machine_only(folder: Path) -> None:

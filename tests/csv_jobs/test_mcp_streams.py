@@ -21,10 +21,10 @@ from mcp import Client, MCPError
 from mcp_types import Tool
 
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.testing.commands import environment, run
-from manyhands.testing.mcp_clients import begun, content, over_streams, server_processes, words
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
+from tests.support.commands import environment, run
+from tests.support.mcp_clients import begun, content, over_streams, server_processes, words
 
 SIMULATED = ("--model=simulated", "--toolsets=none")
 SLOW = (*SIMULATED, "--simulated_latency=60")
@@ -50,7 +50,7 @@ HELLO = {
         "clientInfo": {"name": "test", "version": "0"},
     },
 }
-FOUNDING_SCHEMA = {
+RESULT_SCHEMA = {
     "type": "object",
     "properties": {
         "path": {"type": "string"},
@@ -67,7 +67,7 @@ FOUNDING_SCHEMA = {
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "rows.csv").write_text("path,area\na.rs,core\nb.rs,core\nc.rs,tools\n")
     yield tmp_path
-    desk = JobDesk(tmp_path / "data", environ=environment())
+    desk = JobService(tmp_path / "data", environ=environment())
     for job in desk.list():
         run_on_loop(desk.cancel(job.job_id, firm=True))
 
@@ -88,7 +88,7 @@ async def listed(client: Client) -> dict[str, Tool]:
     return {tool.name: tool for tool in (await client.list_tools()).tools}
 
 
-async def test_the_founding_documents_example(folder: Path) -> None:
+async def test_the_example_over_standard_streams(folder: Path) -> None:
     """Five rows, an instruction, a schema; wait, then the output's path and its head, without an export by hand."""
     names = ("agent_jobs.rs", "shell.rs", "control.rs", "exec_policy.rs", "mcp.rs")
     paths = [f"codex-rs/core/src/{name}" for name in names]
@@ -101,7 +101,7 @@ async def test_the_founding_documents_example(folder: Path) -> None:
             instruction="read the file (relative to repo root), skim first 200 lines, score security relevance 1-10, "
             "output JSON with keys path, score, rationale, signals array.",
             output_csv_path=str(output),
-            output_schema=FOUNDING_SCHEMA,
+            output_schema=RESULT_SCHEMA,
         )
         assert answer["total_items"] == 5
         status = await wait(client, answer["job_id"])
@@ -111,7 +111,7 @@ async def test_the_founding_documents_example(folder: Path) -> None:
     assert head[0] == ["path", "area", *ADDED]
     assert [row[0] for row in head[1:]] == paths
     results = [json.loads(row[head[0].index("result_json")]) for row in head[1:]]
-    assert all(set(result) == set(FOUNDING_SCHEMA["properties"]) for result in results)  # type: ignore[call-overload]
+    assert all(set(result) == set(RESULT_SCHEMA["properties"]) for result in results)  # type: ignore[call-overload]
     assert status["simulated"]
 
 
@@ -207,7 +207,7 @@ async def test_the_servers_end_is_no_jobs_end(folder: Path) -> None:
     """The input ends; then the server is killed. Another server goes on where the first one stopped."""
     async with over_streams(*SLOW, folder=folder) as client:
         job_id = (await spawn(client))["job_id"]
-    desk = JobDesk(folder / "data", environ=environment())
+    desk = JobService(folder / "data", environ=environment())
     assert desk.status(job_id).runner_active
     await use_until_killed(folder, job_id)
     assert desk.status(job_id).runner_active
@@ -233,7 +233,7 @@ async def test_a_job_whose_runner_was_killed_goes_on_with_the_next_server(folder
     worker = """sh -c 'while [ ! -e go ]; do sleep 0.05; done; echo "{\\"score\\": 1}"'"""
     async with over_streams("--worker_command", worker, folder=folder) as client:
         killed = (await spawn(client))["job_id"]
-    desk = JobDesk(folder / "data", environ=environment())
+    desk = JobService(folder / "data", environ=environment())
     kill_runner(desk, killed)
     async with over_streams(*SLOW, "--no-run_interrupted", folder=folder) as client:
         cancelled = (await spawn(client))["job_id"]
@@ -256,7 +256,7 @@ async def test_a_job_whose_runner_was_killed_goes_on_with_the_next_server(folder
     assert f"going on with job {killed}" in (folder / "stderr.txt").read_text()
 
 
-def kill_runner(desk: JobDesk, job_id: str) -> None:
+def kill_runner(desk: JobService, job_id: str) -> None:
     process = json.loads((desk.status(job_id).folder / "runner.json").read_text())["process"]
     os.kill(process, signal.SIGKILL)
     end = time.monotonic() + 10
@@ -344,7 +344,7 @@ def test_the_end_of_the_input_amid_a_call_leaves_nothing_half_made(folder: Path)
         time.sleep(0.005)
     process.communicate(timeout=20)
     assert process.returncode == 0
-    status = JobDesk(folder / "data", environ=environment()).status("left")
+    status = JobService(folder / "data", environ=environment()).status("left")
     assert (status.state, status.total_items) == ("running", 3)
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.testing.commands import environment
-from manyhands.testing.mcp_clients import HttpServer, content, over_http, over_streams
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
+from tests.support.commands import environment
+from tests.support.mcp_clients import HttpServer, content, over_http, over_streams
 
 SCHEMA = {
     "type": "object",
@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "rows.csv").write_text("path\na\nbb\n")
     (tmp_path / "worker.py").write_text(WORKER)
     yield tmp_path
-    desk = JobDesk(tmp_path / "data", environ=environment())
+    desk = JobService(tmp_path / "data", environ=environment())
     for job in desk.list():
         run_on_loop(desk.cancel(job.job_id, firm=True))
 

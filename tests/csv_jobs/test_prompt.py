@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, corrected, quoted, same_id, shown_id, worker_prompt
+from tests.support.job_rows import JOB_ID, SCORE_SCHEMA
 
 
 def prompt(schema: dict[str, Any] | None = None, *, printing: bool = False, **changes: Any) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from manyhands.testing.batches import ServerThread
-from manyhands.testing.commands import environment
-from manyhands.testing.job_folders import JobFolder
 from manyhands.testing.scripted_server import ScriptedResponse
 from manyhands.workloads.csv_jobs.mcp.replies import status_object, status_text
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
+from tests.support.batches import ServerThread
+from tests.support.commands import environment
+from tests.support.job_folders import JobFolder
 
 NOTHING = ScriptedResponse({"error": {"message": "The model `gone` does not exist"}}, 404)
 LIMITED = ScriptedResponse({"error": {"message": "Rate limit reached"}}, 429, {"Retry-After": "300"})
@@ -36,7 +36,7 @@ def test_a_rate_limit_is_in_the_status_and_the_log(tmp_path: Path) -> None:
         with folder.begin(*words) as command:
             assert command.wait_until(lambda: "waiting until" in command.said)
             waiting = folder.status()["waiting"]
-            status = JobDesk(folder.folder().parent, environ=environment()).status("j")
+            status = JobService(folder.folder().parent, environ=environment()).status("j")
             shown = folder.jobs("status", "j").out
             waited = folder.jobs("wait", "j", "--timeout_ms=1500")
             log = (folder.folder() / "runner.log").read_text()

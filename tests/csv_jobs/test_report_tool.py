@@ -12,10 +12,10 @@ from manyhands.core.digests import Draws
 from manyhands.core.errors import ItemError, ToolError
 from manyhands.models.simulated.calls import example
 from manyhands.testing.agent_doubles import no_sandbox
-from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.workers.report_tool import Reporting, ReportTool
+from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 
 def made(schema: dict[str, Any] | None = None, **more: Any) -> tuple[ReportTool, ToolEnvironment, Reporting]:

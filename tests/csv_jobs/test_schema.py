@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.testing.job_rows import SCORE_SCHEMA
 from manyhands.workloads.csv_jobs.rows.output_schema import (
-    LONGEST_MESSAGE,
-    MOST_VIOLATIONS,
+    MAX_MESSAGE_CHARS,
+    MAX_VIOLATIONS,
     NOT_AN_OBJECT,
     OutputSchema,
 )
+from tests.support.job_rows import SCORE_SCHEMA
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 VALUES = st.recursive(
@@ -146,10 +146,10 @@ def test_a_result_is_an_object_with_or_without_a_schema(value: Any) -> None:
 def test_violations_are_few_and_short() -> None:
     schema = OutputSchema.of({"properties": {"a": {"items": {"type": "integer"}}, "b": {"maxLength": 3}}})
     many = schema.violations({"a": list("abcdefghijklmnop"), "b": "x" * 100_000})
-    assert len(many) == MOST_VIOLATIONS
+    assert len(many) == MAX_VIOLATIONS
     assert many[1] == "$.a[1]: 'b' is not of type 'integer'"
     long = schema.violations({"b": "x" * 100_000})[0]
-    assert len(long) <= LONGEST_MESSAGE
+    assert len(long) <= MAX_MESSAGE_CHARS
     assert long.startswith("$.b: 'xxx")
     assert long.endswith("is too long")
 

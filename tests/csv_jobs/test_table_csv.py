@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.io.tables.base import TableInfo
+from manyhands.io.tables.base import RawRow, TableInfo
 from manyhands.io.tables.csv import find_delimiter
-from manyhands.io.tables.formats import RawRow, open_table
+from manyhands.io.tables.formats import open_table
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('",;\t|\r\n\0 \ufeffä='), max_size=12)
 NAME = TEXT.filter(lambda name: name.strip() != "" and not name.startswith("\ufeff"))

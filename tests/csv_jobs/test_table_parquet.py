@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from manyhands.core.errors import UserError
-from manyhands.io.tables.formats import RawRow, open_table
+from manyhands.io.tables.base import RawRow
+from manyhands.io.tables.formats import open_table
 from manyhands.io.tables.parquet import json_values
 
 

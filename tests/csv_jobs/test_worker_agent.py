@@ -16,14 +16,14 @@ from manyhands.core.messages import Message
 from manyhands.models.protocol import ChatModel
 from manyhands.models.simulated.model import SimulatedModel
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder
-from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, When
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
 from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
 from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.csv_jobs.workers.agent import REMINDERS, AgentWorker
 from manyhands.workloads.csv_jobs.workers.reports import UNREPORTED
+from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 Turn = Message | str
 
@@ -52,7 +52,7 @@ async def perform(
 ) -> Accepted:
     schema = (work.schema.value if work else None) or None
     made = worker(ScriptedModel(turns), schema, **more)
-    return await made.perform(context or MemoryContext(), work or assignment())
+    return await made.run(context or MemoryContext(), work or assignment())
 
 
 async def failure(turns: list[Turn], work: Assignment | None = None, **more: Any) -> ItemError:
@@ -74,7 +74,7 @@ async def test_the_agent_is_told_what_it_works_on_and_offered_the_report_tool() 
     model = ScriptedModel([report({"score": 3})])
     tool = FakeTool("look")
     made = worker(model, SCORE_SCHEMA, [tool], ephemeral_system_prompt="Be brief.")
-    await made.perform(MemoryContext(), assignment(SCORE_SCHEMA))
+    await made.run(MemoryContext(), assignment(SCORE_SCHEMA))
     request = model.requests[0]
     assert [offered["function"]["name"] for offered in request.tools] == ["look", REPORT_TOOL]
     parameters = request.tools[1]["function"]["parameters"]
@@ -150,7 +150,7 @@ async def test_of_two_reports_in_a_turn_one_is_accepted() -> None:
 async def test_an_agent_that_only_answers_is_reminded() -> None:
     context = MemoryContext()
     model = ScriptedModel(["I think 3.", "Really 3.", report({"score": 3})])
-    accepted = await worker(model).perform(context, assignment())
+    accepted = await worker(model).run(context, assignment())
     assert accepted.result == {"score": 3}
     said = texts(model.requests[2].messages, "user")[1:]
     assert len(said) == REMINDERS
@@ -183,7 +183,7 @@ async def test_the_time_limit_is_from_the_launch() -> None:
         return "never"
 
     with pytest.raises(ItemError) as caught:
-        await worker(ScriptedModel(slow)).perform(MemoryContext(), assignment(max_seconds=0.1))
+        await worker(ScriptedModel(slow)).run(MemoryContext(), assignment(max_seconds=0.1))
     assert (caught.value.cause, caught.value.message) == (Cause.TIMEOUT, "worker exceeded max runtime of 0.1s")
 
 
@@ -214,7 +214,7 @@ async def test_after_any_crash_the_same_report_is_accepted(step: int, when: When
         backend=FakeBackend(folder),
         run_folder=Path("run"),
     )
-    accepted = await again.perform(context, work)
+    accepted = await again.run(context, work)
     assert (accepted.result, accepted.corrections) == ({"score": 3}, 2)
     assert len(context.steps) == 9
 
@@ -235,7 +235,7 @@ async def test_the_simulated_model_reports_what_the_schema_asks_for() -> None:
         row = {"path": f"file {number}", "job_id": "an older job", "item_id": "an older item"}
         context = MemoryContext()
         work = assignment(schema, item_id=item_id, row=row)
-        accepted = await worker(SimulatedModel(number), schema).perform(context, work)
+        accepted = await worker(SimulatedModel(number), schema).run(context, work)
         assert accepted.result.keys() >= {"path", "score", "signals", "parent"}
         assert (accepted.corrections, accepted.stop) == (0, False)
         assert [step.kind for step in context.steps] == ["model", "tool"]
@@ -244,7 +244,7 @@ async def test_the_simulated_model_reports_what_the_schema_asks_for() -> None:
 async def test_opened_from_settings(tmp_path: Path) -> None:
     opening = AgentWorker.opened(options(toolsets=("todo",)), mcp=None, run_folder=tmp_path, api_key=None)
     async with opening as opened:
-        accepted = await opened.perform(MemoryContext(), assignment())
+        accepted = await opened.run(MemoryContext(), assignment())
     assert accepted.via == "tool"
     unknown = AgentWorker.opened(options(toolsets=("nothing",)), mcp=None, run_folder=tmp_path, api_key=None)
     with pytest.raises(UserError, match="nothing"):
@@ -258,4 +258,4 @@ async def test_a_replay_needs_neither_model_nor_sandbox(tmp_path: Path) -> None:
     nowhere = options(sandbox="docker", toolsets=())
     opening = AgentWorker.opened(nowhere, mcp=None, run_folder=tmp_path, api_key=None, replay=True)
     async with opening as opened:
-        assert await opened.perform(MemoryContext(context.journal), assignment()) == accepted
+        assert await opened.run(MemoryContext(context.journal), assignment()) == accepted

@@ -20,11 +20,11 @@ from manyhands.core.failures import Cause
 from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.processes.strays import process_mark, process_table
-from manyhands.testing.job_rows import JOB_ID, SCORE_SCHEMA, assignment
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext, When
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
 from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
-from manyhands.workloads.csv_jobs.workers.command import LONGEST_TAIL, CommandWorker
-from manyhands.workloads.csv_jobs.workers.reports import SECRET, UNREPORTED, ReportRoom
+from manyhands.workloads.csv_jobs.workers.command import MAX_TAIL_CHARS, CommandWorker
+from manyhands.workloads.csv_jobs.workers.reports import SECRET, UNREPORTED, ReportInbox
+from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 API_KEY = "sk-0123456789abcdef"
 # What workers find in Python: ``report(result)`` hands a report in and returns the answer.
@@ -44,18 +44,18 @@ def say(**value):
 
 
 class Place:
-    """A folder for workers, and a room with a door to it."""
+    """A folder for workers, and an inbox with a tool that delivers to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.room = ReportRoom(JOB_ID)
+        self.inbox = ReportInbox(JOB_ID)
         self.environ = {"PATH": os.environ["PATH"], "REPORTS": str(folder / "door"), "MY_API_KEY": API_KEY}
         self.launches = folder / "launches"
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One report through the door."""
         given = json.loads(await reader.readline())
-        acceptance = await self.room.deliver(**given)
+        acceptance = await self.inbox.deliver(**given)
         answer = {"accepted": acceptance.accepted, "reason": acceptance.reason, "violations": acceptance.violations}
         writer.write(json.dumps(answer).encode() + b"\n")
         await writer.drain()
@@ -75,7 +75,7 @@ class Place:
     def opened(self, command: str, **more: Any) -> Any:
         settings = {"environ": self.environ, "patience": 0.5, "folder": self.folder, **more}
         mark = process_mark(f"{JOB_ID}-{secrets.token_hex(4)}")
-        return CommandWorker.opened(command, room=self.room, mark=mark, data_dir=self.folder / "data", **settings)
+        return CommandWorker.opened(command, inbox=self.inbox, mark=mark, data_dir=self.folder / "data", **settings)
 
     async def perform(
         self, script: str, work: Assignment | None = None, *, context: MemoryContext | None = None, **more: Any
@@ -87,7 +87,7 @@ class Place:
     async def with_worker(
         self, worker: CommandWorker, work: Assignment, context: MemoryContext | None = None
     ) -> Accepted:
-        return await worker.perform(context or self.context(), work)
+        return await worker.run(context or self.context(), work)
 
     def context(self, **more: Any) -> MemoryContext:
         return MemoryContext(workspace=self.folder / "workspaces" / "1-1", **more)
@@ -196,14 +196,14 @@ async def test_a_printed_result_is_accepted_and_recorded_once(place: Place) -> N
     context, work = place.context(), assignment(SCORE_SCHEMA, printing=True)
     command = place.python("print('So:'); say(score=3)")
     async with place.opened(command) as worker:
-        accepted = await worker.perform(context, work)
+        accepted = await worker.run(context, work)
     assert (accepted.result, accepted.via, accepted.stop, accepted.corrections) == ({"score": 3}, "stdout", False, 0)
     (step,) = context.steps
     assert (step.kind, step.output["ended"], step.output["exit_code"]) == ("worker", "printed", 0)
     assert step.output["stdout"] == 'So:\n{"score": 3}\n'
     nowhere = {"folder": place.folder / "gone", "environ": {"PATH": ""}}
     async with place.opened(command, replay=True, **nowhere) as worker:
-        assert await worker.perform(place.context(journal=context.journal), work) == accepted
+        assert await worker.run(place.context(journal=context.journal), work) == accepted
     assert place.launched == 1
 
 
@@ -362,11 +362,11 @@ async def test_the_worker_is_told_only_when_the_report_is_recorded(place: Place)
 async def test_who_comes_too_late_is_told_why(place: Place) -> None:
     async with place.opened(place.python("say(score=3)")) as worker:
         accepted = await place.with_worker(worker, assignment(SCORE_SCHEMA))
-    late = await place.room.deliver(JOB_ID, "row-1", {"score": 4}, stop=False, secret="any")
+    late = await place.inbox.deliver(JOB_ID, "row-1", {"score": 4}, stop=False, secret="any")
     assert (accepted.result, late.accepted) == ({"score": 3}, False)
     assert late.reason == "a result was accepted for this item already"
     await place.failure("time.sleep(97)", assignment(SCORE_SCHEMA, item_id="row-2", max_seconds=0.3))
-    late = await place.room.deliver(JOB_ID, "row-2", {"score": 4}, stop=False, secret="any")
+    late = await place.inbox.deliver(JOB_ID, "row-2", {"score": 4}, stop=False, secret="any")
     assert late.reason == "the item has failed: worker exceeded max runtime of 0.3s"
 
 
@@ -388,12 +388,12 @@ say(type="result", result="Done.", total_cost_usd=0.5, usage={"input_tokens": 7,
     context = place.context(limits=SharedLimits(budget=budget))
     command = place.python(script)
     async with place.opened(command, bounded=True) as worker:
-        accepted = await worker.perform(context, assignment(SCORE_SCHEMA))
+        accepted = await worker.run(context, assignment(SCORE_SCHEMA))
     launch, cost = context.steps
     assert (launch.kind, launch.usage["cost"], cost.kind, cost.usage["cost"]) == ("worker", 0.0, "cost", 0.5)
     assert budget.spent.cost == 0.5
     async with place.opened(command, replay=True) as worker:
-        assert await worker.perform(place.context(journal=context.journal), assignment(SCORE_SCHEMA)) == accepted
+        assert await worker.run(place.context(journal=context.journal), assignment(SCORE_SCHEMA)) == accepted
     assert place.launched == 1
 
 
@@ -409,7 +409,7 @@ async def test_a_program_that_can_not_be_started_costs_nothing(place: Place) -> 
     context = place.context(limits=SharedLimits(budget=budget))
     async with place.opened(place.python("say(a=1)", "{prompt}"), bounded=True) as worker:
         with pytest.raises(ItemError, match="too long for an argument"):
-            await worker.perform(context, assignment(None, row={"text": "x" * 200_000}, printing=True))
+            await worker.run(context, assignment(None, row={"text": "x" * 200_000}, printing=True))
     assert (budget.reason, budget.exposed) == (None, (0.0, 0))
 
 
@@ -429,7 +429,7 @@ say(key=os.environ["MY_API_KEY"], inner={secret: [secret]})
     assert accepted.result == {"key": "[redacted]", "inner": {"[redacted]": ["[redacted]"]}}
     output = context.steps[0].output
     assert output["stderr"] == "[redacted] [redacted]\n"
-    assert len(output["stdout"]) == LONGEST_TAIL
+    assert len(output["stdout"]) == MAX_TAIL_CHARS
     assert SECRET not in recorded
 
 
@@ -479,6 +479,6 @@ async def test_many_rows_at_once(place: Place) -> None:
     script = 'sys.exit(0 if report({"score": 1 + int(os.environ["MANYHANDS_ITEM_ID"]) % 10})["accepted"] else 1)'
     async with place.opened(place.python(script), patience=5.0) as worker:
         rows = [assignment(SCORE_SCHEMA, item_id=str(number)) for number in range(12)]
-        done = await asyncio.gather(*(worker.perform(place.context(), row) for row in rows))
+        done = await asyncio.gather(*(worker.run(place.context(), row) for row in rows))
     assert [accepted.result["score"] for accepted in done] == [1 + number % 10 for number in range(12)]
     assert left(place) == []

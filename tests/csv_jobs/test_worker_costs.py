@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.testing.batches import Ran, run_command
-from manyhands.testing.job_folders import FUNCTION, JobFolder
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.spec import JobSpec
+from tests.support.batches import Ran, run_command
+from tests.support.job_folders import FUNCTION, JobFolder
 
 # An agent program: what it does is in the row's text, what it costs in the row's name, if that is a number.
 AGENT = """#!/usr/bin/env python3
@@ -180,7 +180,7 @@ async def test_python_callers_are_refused_as_much(tmp_path: Path, values: dict[s
     (tmp_path / "t.csv").write_text("a\n1\n")
     spec = JobSpec.make({"csv_path": str(tmp_path / "t.csv"), "instruction": "x", **values})
     with pytest.raises(UserError, match=next(reversed(values))):
-        await JobDesk(tmp_path / "data", environ=os.environ).spawn(spec, notice=print)
+        await JobService(tmp_path / "data", environ=os.environ).spawn(spec, notice=print)
     assert not (tmp_path / "data").exists()
 
 

@@ -17,14 +17,14 @@ from pydantic import BaseModel
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.testing.job_rows import SCORE_SCHEMA, assignment
-from manyhands.testing.memory_context import Crash, CrashPoint, MemoryContext
+from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
+from tests.support.job_rows import SCORE_SCHEMA, assignment
 
 
 async def call(function: Callable[..., Any], work: Assignment | None = None, **more: Any) -> Accepted:
-    return await FunctionWorker("here:function", function).perform(MemoryContext(**more), work or assignment())
+    return await FunctionWorker("here:function", function).run(MemoryContext(**more), work or assignment())
 
 
 async def failure(function: Callable[..., Any], work: Assignment | None = None) -> ItemError:
@@ -55,9 +55,9 @@ async def test_functions_of_modules_and_files_are_found(folder: Path) -> None:
     (folder / "inner" / "helper.py").write_text("NAME = 'inner'\n")
     source = "from helper import NAME\nclass A:\n    @staticmethod\n    def f(row):\n        import beside_it\n"
     (folder / "inner" / "work.py").write_text(source + "        return {'from': NAME, **row}\n")
-    assert (await loaded("beside_it:f", folder).perform(MemoryContext(), assignment())).result == {"from": "beside"}
+    assert (await loaded("beside_it:f", folder).run(MemoryContext(), assignment())).result == {"from": "beside"}
     worker = loaded("inner/work.py:A.f", folder)
-    accepted = await worker.perform(MemoryContext(), assignment(row={"x": "1"}))
+    accepted = await worker.run(MemoryContext(), assignment(row={"x": "1"}))
     assert accepted.result == {"from": "inner", "x": "1"}
     assert loaded(f"{folder}/inner/work.py:A.f", Path("/")) is not None
 
@@ -95,9 +95,9 @@ def test_what_can_not_be_called_is_refused_in_one_line(folder: Path, name: str, 
 
 async def test_a_replay_needs_no_function(folder: Path) -> None:
     context = MemoryContext()
-    accepted = await FunctionWorker("gone:f", lambda row: {"a": 1}).perform(context, assignment())
+    accepted = await FunctionWorker("gone:f", lambda row: {"a": 1}).run(context, assignment())
     replayed = FunctionWorker.load("gone:f", folder, replay=True)
-    assert await replayed.perform(MemoryContext(context.journal), assignment()) == accepted
+    assert await replayed.run(MemoryContext(context.journal), assignment()) == accepted
 
 
 # --- Calling it
@@ -188,7 +188,7 @@ async def test_a_result_that_does_not_fit_is_kept_with_the_failure() -> None:
     context = MemoryContext()
     worker = FunctionWorker("here:f", lambda row: {"score": 30})
     with pytest.raises(ItemError) as caught:
-        await worker.perform(context, assignment(SCORE_SCHEMA))
+        await worker.run(context, assignment(SCORE_SCHEMA))
     assert caught.value.record["last_report"] == {"score": 30}
     assert [step.output["result"] for step in context.steps] == [{"score": 30}]
 
@@ -202,8 +202,8 @@ async def test_a_result_is_recorded_before_it_counts_and_never_made_again() -> N
 
     worker, context = FunctionWorker("here:f", work), MemoryContext(crash=CrashPoint(1, "after_recording"))
     with pytest.raises(Crash):
-        await worker.perform(context, assignment())
-    accepted = await worker.perform(MemoryContext(context.journal), assignment())
+        await worker.run(context, assignment())
+    accepted = await worker.run(MemoryContext(context.journal), assignment())
     assert (accepted.result, calls) == ({"n": 1}, [1])
     assert accepted.reported_at == context.steps[0].output["reported_at"]
 
@@ -267,7 +267,7 @@ async def test_a_call_that_hangs_holds_nobody_up() -> None:
         for function in (hang, stubborn):
             worker = FunctionWorker("here:f", function)
             began = time.monotonic()
-            rows = [worker.perform(MemoryContext(), assignment(max_seconds=0.2)) for _ in range(50)]
+            rows = [worker.run(MemoryContext(), assignment(max_seconds=0.2)) for _ in range(50)]
             errors = await asyncio.gather(*rows, return_exceptions=True)
             assert time.monotonic() - began < 15
             assert {str(error) for error in errors} == {"worker exceeded max runtime of 0.2s"}
@@ -280,13 +280,13 @@ HANGING = """
 import asyncio, sys, time
 from pathlib import Path
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
-from manyhands.testing.job_rows import assignment
-from manyhands.testing.memory_context import MemoryContext
+from tests.support.job_rows import assignment
+from manyhands.testing.context import MemoryContext
 
 async def main():
     worker = FunctionWorker("f", lambda row: time.sleep(60))
     try:
-        await worker.perform(MemoryContext(), assignment(max_seconds=0.1))
+        await worker.run(MemoryContext(), assignment(max_seconds=0.1))
     except Exception as error:
         print(error)
 
@@ -308,29 +308,28 @@ async def test_calls_run_at_the_same_time_each_in_a_thread_of_its_own() -> None:
         return {"thread": threading.get_ident()}
 
     worker = FunctionWorker("here:f", meet)
-    done = await asyncio.gather(*(worker.perform(MemoryContext(), assignment()) for _ in range(100)))
+    done = await asyncio.gather(*(worker.run(MemoryContext(), assignment()) for _ in range(100)))
     assert len({accepted.result["thread"] for accepted in done}) == 100
     again = FunctionWorker("here:f", lambda row: {"thread": threading.get_ident()})
-    threads = [(await again.perform(MemoryContext(), assignment())).result["thread"] for _ in range(5)]
+    threads = [(await again.run(MemoryContext(), assignment())).result["thread"] for _ in range(5)]
     assert len(set(threads)) == 1
 
 
 async def test_a_cancelled_row_cancels_its_call() -> None:
-    ended: list[bool] = []
+    ended = threading.Event()
 
     async def wait(row: Any) -> Any:
         try:
             await asyncio.sleep(30)
         finally:
-            ended.append(True)
+            ended.set()
 
     row = asyncio.create_task(call(wait))
     await asyncio.sleep(0.05)
     row.cancel()
     with pytest.raises(asyncio.CancelledError):
         await row
-    await asyncio.sleep(0)
-    assert ended == [True]
+    assert await asyncio.to_thread(ended.wait, 10)
 
 
 async def test_a_call_costs_little() -> None:
@@ -339,7 +338,7 @@ async def test_a_call_costs_little() -> None:
 
     async def one() -> None:
         async with gate:
-            await worker.perform(MemoryContext(), assignment(SCORE_SCHEMA))
+            await worker.run(MemoryContext(), assignment(SCORE_SCHEMA))
 
     began = time.process_time()
     await asyncio.gather(*(one() for _ in range(count)))

@@ -12,10 +12,10 @@ import datasets
 import pyarrow.json
 import pytest
 
-from manyhands.testing.batches import BatchFolder, ServerThread, prompt_of, read_lines, run_command
 from manyhands.tools.toolsets import KNOWN_TOOLS
+from tests.support.batches import BatchFolder, ServerThread, prompt_of, read_lines, run_command
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "trajectories" / "left_by_original"
+REAL = Path(__file__).parents[1] / "data/trajectories/left_by_original"
 ADDED = {"item", "sample", "attempt", "seed", "stop_reason", "usage", "cost", "unknown_tools", "source", "simulated"}
 
 
@@ -275,8 +275,6 @@ def test_invented_tools_can_be_kept_after_all(folder: BatchFolder) -> None:
 
 
 def test_a_folder_that_the_original_really_left(tmp_path: Path) -> None:
-    if not REAL.is_dir():
-        pytest.skip(f"{REAL} is not here")
     folder = BatchFolder(tmp_path)
     shutil.copy(REAL / "dataset.jsonl", tmp_path / "d.jsonl")
     shutil.copytree(REAL / "r1", folder.run())

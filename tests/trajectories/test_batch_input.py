@@ -14,8 +14,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread, read_lines
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
+from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread, read_lines
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a-1", "prompt": "First, über alles", "label": 3, "tags": ["x", "y"]},

@@ -10,10 +10,10 @@ import datasets
 import pyarrow.json
 import pytest
 
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, without_times
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import known_tools
+from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, without_times
 
 ENTRY_KEYS = [
     "prompt_index",
@@ -237,7 +237,7 @@ def test_one_schema_whichever_line_comes_first(tmp_path: Path, order: list[str])
     assert len(read_with_datasets(both)) == 6
 
 
-def test_the_seeds_own_example_of_loading_works(folder: BatchFolder) -> None:
+def test_the_original_s_example_of_loading_works(folder: BatchFolder) -> None:
     trajectories = []
     with open(folder.run() / "trajectories.jsonl") as f:
         for line in f:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread, prompt_of, read_lines, run_command
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread, prompt_of, read_lines, run_command
 
 REFUSED = ScriptedResponse({"error": {"message": "no"}}, status=400)
 

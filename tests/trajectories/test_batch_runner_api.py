@@ -18,8 +18,8 @@ from manyhands import BatchRunner, Callbacks, Progress, RunResult
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Item
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import REASONED, BatchFolder, ServerThread
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def test_both_imports_are_the_same_class() -> None:
     assert batch_runner.BatchRunner is manyhands.BatchRunner
 
 
-def test_the_seeds_own_example(folder: BatchFolder, server: ServerThread) -> None:
+def test_the_original_s_example(folder: BatchFolder, server: ServerThread) -> None:
     (folder.path / "data").mkdir()
     folder.write_rows(["one", "two", "three"], "data/prompts.jsonl")
     made = BatchRunner(
@@ -274,8 +274,8 @@ def test_the_originals_further_arguments_may_go_by_position(tmp_path: Path) -> N
     dataset.write_text('{"prompt": "x"}\n')
     runner = BatchRunner(dataset, 2, "r", "default", 7, None, None, "simulated", 3)
     assert (runner.model, runner.num_workers, runner.max_iterations) == ("simulated", 3, 7)
-    with pytest.raises(TypeError, match="two values for 'model'"):
-        BatchRunner(dataset, 2, "r", "default", 7, None, None, "simulated", model="other")
+    with pytest.raises(TypeError, match="multiple values for argument 'model'"):
+        BatchRunner(dataset, 2, "r", "default", 7, None, None, "simulated", model="other")  # type: ignore[misc]
 
 
 def test_a_budget_that_cannot_be_kept_is_named(folder: BatchFolder, server: ServerThread) -> None:

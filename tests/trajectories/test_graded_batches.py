@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow.json
 import pytest
 
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command
 
 ROW = {
     "prompt": "What is in the file?",

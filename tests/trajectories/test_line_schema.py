@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.jsonio import line
-from manyhands.runs.execution import create_run
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, run_command
+from manyhands.runs.making import create_run
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from manyhands.tools.toolsets import KNOWN_TOOLS
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, METADATA, Form, List, Object, fitted, schema_of
 from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
+from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, run_command
 
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp_server_for_tests.py"
 SCALARS = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import BatchFolder, Ran, ServerThread, prompt_of
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import BatchFolder, Ran, ServerThread, prompt_of
 
 TURNS = 3
 PROMPTS = [

@@ -25,7 +25,7 @@ from manyhands.workloads.trajectories.lines.sharegpt import (
     to_sharegpt,
 )
 
-LEFT_BY_ORIGINAL = Path(__file__).parents[3] / "shared" / "data" / "trajectories" / "left_by_original" / "r1"
+LEFT_BY_ORIGINAL = Path(__file__).parents[1] / "data/trajectories/left_by_original/r1"
 USER: Message = {"role": "user", "content": "Do it."}
 
 
@@ -302,7 +302,6 @@ def original_entries() -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.skipif(not LEFT_BY_ORIGINAL.is_dir(), reason="no folder of the original program next to the repository")
 def test_lines_of_the_original_are_written_again_to_the_byte() -> None:
     entries = original_entries()
     assert len(entries) >= 14
@@ -311,7 +310,6 @@ def test_lines_of_the_original_are_written_again_to_the_byte() -> None:
         assert to_sharegpt(messages_of(turns[1:]), turns[0]["value"]) == turns, entry["prompt_index"]
 
 
-@pytest.mark.skipif(not LEFT_BY_ORIGINAL.is_dir(), reason="no folder of the original program next to the repository")
 def test_the_original_s_system_turn_comes_out_of_its_own_wording() -> None:
     for entry in original_entries():
         text = entry["conversations"][0]["value"]
@@ -324,7 +322,6 @@ def test_the_original_s_system_turn_comes_out_of_its_own_wording() -> None:
         assert SystemTurns(text.replace(tools[1], "{tools}")).text(made[::-1]) == text
 
 
-@pytest.mark.skipif(not LEFT_BY_ORIGINAL.is_dir(), reason="no folder of the original program next to the repository")
 def test_reasoning_that_the_original_doubled_is_written_once() -> None:
     doubled = next(entry for entry in original_entries() if entry["prompt_index"] == 3)["conversations"]
     assert doubled[2]["value"].count("plan") == 2

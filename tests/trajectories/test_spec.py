@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.agents.options import EFFORTS, load_prefill, resume_spec
+from manyhands.agents.options import load_prefill
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import changed_settings
+from manyhands.models.settings import EFFORTS
+from manyhands.runs.options import resume_spec
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 NEEDED = {"dataset_file": "d.jsonl", "batch_size": 2, "run_name": "r"}
@@ -272,8 +274,8 @@ def test_a_changed_setting_is_refused_with_the_option_that_overrides() -> None:
     with pytest.raises(RunError) as caught:
         resume_spec(make(), make(max_turns=30, temperature=1))
     assert str(caught.value) == (
-        "the run was made with other settings: max_turns was 10 and is now 30, temperature was None and is now 1.0; "
-        "leave them as they were, or accept with --override=max_turns,temperature"
+        "the run was made with other settings: temperature was None and is now 1.0, max_turns was 10 and is now 30; "
+        "leave them as they were, or accept with --override=temperature,max_turns"
     )
 
 

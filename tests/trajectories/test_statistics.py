@@ -11,13 +11,19 @@ from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.outcomes import ItemState, StopReason
 from manyhands.core.usage import Usage
 from manyhands.workloads.trajectories.quality import ReasoningCounts
-from manyhands.workloads.trajectories.statistics import KnownTools, RunStatistics, record_of_entry, result_record
+from manyhands.workloads.trajectories.statistics import (
+    RunStatistics,
+    Statistics,
+    ToolColumns,
+    record_of_entry,
+    result_record,
+)
 
 USES = [ToolUse("read", False), ToolUse("read", True), ToolUse("fly", True)]
 RESULT = AgentResult([], StopReason.ANSWERED, 2, Usage(calls=2, input_tokens=30, cost=0.25), USES, ["fly"])
 
 
-def described(statistics: RunStatistics, **other: object) -> dict[str, object]:
+def described(statistics: RunStatistics, **other: object) -> Statistics:
     return statistics.to_json(
         run_name="r",
         distribution="default",
@@ -31,7 +37,7 @@ def described(statistics: RunStatistics, **other: object) -> dict[str, object]:
 
 
 def test_stats_are_filled_with_zeros_in_a_stable_order() -> None:
-    known = KnownTools(["write", "read", "read"])
+    known = ToolColumns(["write", "read", "read"])
     assert list(known.stats(USES).items()) == [
         ("read", {"count": 2, "success": 1, "failure": 1}),
         ("write", {"count": 0, "success": 0, "failure": 0}),
@@ -102,6 +108,6 @@ def test_adopted_entries_count() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "write", "fly"]), st.booleans())))
 def test_counts_add_up(uses: list[tuple[str, bool]]) -> None:
-    stats = KnownTools(["read", "write"]).stats(uses)
+    stats = ToolColumns(["read", "write"]).stats(uses)
     assert sum(counts["count"] for counts in stats.values()) == sum(name != "fly" for name, _ in uses)
     assert all(counts["count"] == counts["success"] + counts["failure"] for counts in stats.values())

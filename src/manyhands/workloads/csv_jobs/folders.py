@@ -16,7 +16,7 @@ WORKLOAD = "csv_jobs"
 SHORT = 8
 """Characters of a job's id that are enough to name it."""
 _UNFIT = re.compile(r"[^\w.()+@=-]+")
-_LONGEST = 100
+_MAX_NAME_CHARS = 100
 
 
 def job_folder(data_dir: Path, name: str | None, job_id: str) -> Path:
@@ -109,4 +109,4 @@ def _begins(job_id: str, text: str) -> bool:
 
 def _folder_name(name: str) -> str:
     """A name as a plain folder name; empty if nothing of it is fit for one."""
-    return _UNFIT.sub("-", name).strip("-.")[:_LONGEST].rstrip("-.")
+    return _UNFIT.sub("-", name).strip("-.")[:_MAX_NAME_CHARS].rstrip("-.")

@@ -1,4 +1,4 @@
-"""A job's spec made self-contained: everything that performing it needs, so that its folder alone is enough to go on."""
+"""A job's spec made self-contained: everything that executing it needs, so that its folder alone is enough to go on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from manyhands.agents.toolset_tools import ToolOffer, mcp_record
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import Item, PlannedItem
-from manyhands.io.tables.base import TableFormat, TableInfo
-from manyhands.io.tables.formats import SUFFIXES, Table, check_name, format_of, open_table, shown
-from manyhands.processes.commands import CommandLine
+from manyhands.io.tables.base import Table, TableInfo, shown
+from manyhands.io.tables.formats import CSV, check_name, format_named, format_of_results, open_table
+from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.model import JobRow
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.rows.planning import id_place, plan_rows
+from manyhands.workloads.csv_jobs.rows.planning import id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
@@ -28,19 +28,20 @@ _STEM = "agent_job_output"
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """What a job records as its spec.
-
-    ``options``: the settings, resolved; ``name``: for people; ``table``: what was found out about the table;
-    ``output_csv_path``: where the results go; ``mcp``: the record of mounted MCP servers, or None; ``depth``: how many jobs
-    this one was started from, each by the one before.
-    """
+    """What a job records as its spec."""
 
     options: JobSpec
+    """The settings, resolved."""
     name: str
+    """The display name."""
     table: TableInfo
+    """The table as it was when the job was made."""
     output_csv_path: str
+    """Where the results go, absolute."""
     mcp: Json = None
+    """The record of mounted MCP servers, or None."""
     depth: int = 0
+    """How many jobs this one was started from, each by the one before."""
 
     def to_json(self) -> dict[str, Any]:
         """The spec as it is recorded."""
@@ -70,9 +71,9 @@ class PreparedJob:
         return self.options.instruction or ""
 
     @property
-    def export_format(self) -> TableFormat:
-        """What the results are written as."""
-        return self.options.export_format or format_of(Path(self.output_csv_path))
+    def export_format(self) -> str:
+        """The name of the format that the results are written in."""
+        return self.options.export_format or format_of_results(Path(self.output_csv_path)).name
 
     def opened(self) -> Table:
         """The table, read as it was when the job was made."""
@@ -114,7 +115,7 @@ def check_columns(options: JobSpec, table: Table) -> Template:
     """The instruction's template. Raises UserError if it, or the id column, names a column that there is not."""
     headers = table.info.headers
     if options.id_column is not None:
-        id_place(options.id_column, headers)
+        id_column_index(options.id_column, headers)
     return Template.parse(options.instruction or "", headers)
 
 
@@ -123,7 +124,7 @@ def default_output(options: JobSpec, job_id: str) -> str:
     table = Path(options.csv_path)
     name = table.name.removesuffix(".gz")
     stem = name.removesuffix(Path(name).suffix) or _STEM
-    suffix = SUFFIXES[options.export_format or "csv"]
+    suffix = format_named(options.export_format or CSV.name).suffixes[0]
     return str(table.with_name(f"{stem}.agent-job-{job_id[:SHORT]}{suffix}"))
 
 
@@ -174,10 +175,12 @@ def _need_arrow() -> None:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a job would be. ``prompts``: of the first rows; ``plan``: pairs of a label and text."""
+    """What a job would be."""
 
     prompts: tuple[str, ...]
+    """Of the first rows."""
     plan: tuple[tuple[str, str], ...]
+    """Pairs of a label and text."""
 
 
 async def dry_run(options: JobSpec, count: int) -> DryRun:
@@ -185,7 +188,7 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
 
     Raises UserError as making it would.
     """
-    options = limited(options.resolved(), os.environ)
+    options = with_machine_limit(options.resolved(), os.environ)
     check_worker(options, os.environ)
     job_id = "00000000-0000-0000-0000-000000000000"
     job = await prepare(options, job_id)
@@ -202,7 +205,7 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
     return DryRun(tuple(prompts), tuple(_plan(named, rows, bad, schema)))
 
 
-def limited(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
+def with_machine_limit(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
     """The settings with what the machine allows. Raises UserError if the environment says no number."""
     limits = [limit for limit in (options.max_concurrency_limit, concurrency_limit(environ)) if limit]
     return options.model_copy(update={"max_concurrency_limit": min(limits, default=None)})
@@ -213,7 +216,7 @@ def check_worker(options: JobSpec, environ: Mapping[str, str]) -> None:
     folder = Path(options.project or ".")
     if options.worker_command is not None:
         name = "--worker_command"
-        CommandLine.parse(options.worker_command, name=name).check(folder, environ, name=name)
+        CommandTemplate.split(options.worker_command, name=name).check(folder, environ, name=name)
     elif options.worker_function is not None:
         FunctionWorker.load(options.worker_function, folder)
 

@@ -1,7 +1,6 @@
 """The settings of a CSV job.
 
-Names, meanings and defaults of the first eleven are those of the feature that this workload restores;
-``max_workers``, ``max_runtime_seconds`` are of its later shape.
+Names and defaults of the first ten are those of Codex's tool ``spawn_agents_on_csv`` (github.com/openai/codex).
 """
 
 from __future__ import annotations
@@ -16,18 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, field_validator
 
-from manyhands.agents.options import (
-    CONVERSATION,
-    LIMITS,
-    MODEL,
-    OUTPUT,
-    RESUME,
-    SPEED,
-    TOOLS,
-    AgentOptions,
-    load_prefill,
-    read_text,
-)
+from manyhands.agents.options import AgentOptions, load_prefill
 from manyhands.agents.programs import AgentProgram
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
@@ -40,8 +28,10 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.io.tables.formats import formats
 from manyhands.models.pricing import PriceTable, load_price_table
-from manyhands.processes.commands import CommandLine
+from manyhands.processes.templates import CommandTemplate
+from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, read_text
 from manyhands.sandboxes.project import checked_project
 
 JOB = "Job"
@@ -49,8 +39,8 @@ TABLE = "Table"
 WORKER = "Worker"
 LIMIT_VARIABLE = "MANYHANDS_MAX_CONCURRENCY"
 """The environment variable that caps the concurrency of every job on this machine."""
-MOST_WORKERS = 10_000
-_LONGEST_NAME = 200
+MAX_WORKERS = 10_000
+_MAX_NAME_BYTES = 200
 _NO_TOOLSETS = "none"
 
 
@@ -59,8 +49,8 @@ def _job_name(value: Any) -> str | None:
         return None
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("must be text without control characters")
-    if len(value.encode()) > _LONGEST_NAME:
-        raise ValueError(f"must be at most {_LONGEST_NAME} bytes long")
+    if len(value.encode()) > _MAX_NAME_BYTES:
+        raise ValueError(f"must be at most {_MAX_NAME_BYTES} bytes long")
     return value.strip()
 
 
@@ -96,6 +86,18 @@ def _threshold(value: Any) -> str | None:
     return text
 
 
+def _format_name(value: Any) -> str:
+    """The name of a format of tables, of ours or of another package."""
+    if not isinstance(value, str) or value not in formats():
+        *others, last = map(repr, formats())
+        raise ValueError(f"must be {', '.join(others)} or {last}")
+    return value
+
+
+FormatName = Annotated[str, BeforeValidator(_format_name)]
+FORMATS = "csv|jsonl|parquet"
+
+
 class JobSpec(AgentOptions):
     """Everything that can be set for a CSV job. ``JobSpec.make`` gives clear messages; ``resolved`` reads what is named."""
 
@@ -119,80 +121,86 @@ class JobSpec(AgentOptions):
 
     csv_path: Path = setting(
         ...,
-        "The table: .csv, .tsv (also .gz), .jsonl or .parquet. A row is an item.",
+        "Input table: .csv, .tsv (also .gz), .jsonl or .parquet; each row is an item.",
         group=JOB,
         identity=True,
         value="FILE",
     )
     instruction: OptionalText = setting(
         None,
-        "What to do with each row. {column} stands for the row's cell; braces that mean themselves are doubled.",
+        "Instruction for each row; {column} is replaced by the row's cell, {{ and }} are literal braces.",
         group=JOB,
         identity=True,
         value="TEXT",
     )
     instruction_file: OptionalPath = setting(
-        None, "File that holds the instruction.", group=JOB, recorded=False, value="FILE"
+        None, "File with the instruction.", group=JOB, recorded=False, value="FILE"
     )
     id_column: OptionalText = setting(
-        None, "Column whose values name the items; without it they are row-1, row-2 …", group=JOB, identity=True
+        None, "Column with item ids (default: row-1, row-2, …).", group=JOB, identity=True
     )
     job_name: Annotated[str | None, BeforeValidator(_job_name)] = setting(
-        None, "A name for people, and of the job's folder; without it the folder is called by the job's id.", group=JOB
+        None, "Display name of the job and name of its folder (default: the job id).", group=JOB
     )
     output_csv_path: OptionalPath = setting(
         None,
-        "Where the results are written; without it beside the table: NAME.agent-job-ID.csv.",
+        "Output file (default: NAME.agent-job-ID.csv next to the table).",
         group=JOB,
         value="FILE",
     )
     output_schema: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = setting(
         None,
-        "JSON Schema (draft 2020-12) that each result must fit: a file, or the JSON itself. A worker is told what does not fit.",
+        "JSON Schema (draft 2020-12) for results: a file or inline JSON. Workers are told about violations.",
         group=JOB,
         identity=True,
         value="FILE",
     )
-    max_concurrency: Annotated[int, whole(0, MOST_WORKERS)] = setting(64, "Rows in work at once, at most.", group=SPEED)
-    max_workers: Annotated[int | None, optional_whole(0, MOST_WORKERS)] = setting(
-        None, "Another name of --max_concurrency, used where that is not given.", group=SPEED
+    max_concurrency: Annotated[int, whole(0, MAX_WORKERS)] = setting(
+        64, "Maximum rows executed concurrently.", group=SPEED
+    )
+    max_workers: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
+        None, "Alias of --max_concurrency; used if that is not given.", group=SPEED
     )
     max_runtime_seconds: Annotated[int, whole(1)] = setting(
-        1800, "Seconds that a worker may take for a row, from its launch.", group=LIMITS
+        1800, "Time limit per row in seconds, from the start of the worker.", group=LIMITS
     )
-    auto_export: Flag = setting(True, "Write the results by itself when the job stops.", group=OUTPUT)
+    auto_export: Flag = setting(True, "Write the results when the job ends.", group=OUTPUT)
 
     on_bad_row: Literal["fail", "skip"] = setting(
         "fail",
-        "What to do about rows that can't be read: refuse the table, or skip them and say so in the results.",
+        "Action for unreadable rows: refuse the table, or skip and report them.",
         group=TABLE,
         identity=True,
     )
     encoding: OptionalText = setting(
-        None, "Encoding of a CSV table; UTF-8 if not given.", group=TABLE, identity=True, value="NAME"
+        None,
+        "Encoding of a text table (default: from the byte order mark, else UTF-8).",
+        group=TABLE,
+        identity=True,
+        value="NAME",
     )
     delimiter: OptionalText = setting(
         None,
-        "What separates the cells of a CSV table, as ';' or tab; found by looking if not given.",
+        "Delimiter of a CSV table, such as ';' or tab (default: detected).",
         group=TABLE,
         identity=True,
         value="CHARACTER",
     )
-    table_format: Literal["csv", "jsonl", "parquet"] | None = setting(
-        None, "What the table is, if its name does not tell.", group=TABLE, identity=True
+    table_format: FormatName | None = setting(
+        None, "Format of the table, if its name does not tell.", group=TABLE, identity=True, value=FORMATS
     )
 
     worker_command: OptionalText = setting(
         None,
-        "A command that does a row's work in place of the built-in agent. It gets the prompt on standard input, or where it says "
-        "{prompt} or {prompt_file}, and reports over MCP or by printing JSON.",
+        "Command that does the work instead of the built-in agent; gets the prompt on stdin or as {prompt}/{prompt_file}, reports over "
+        "MCP or prints JSON.",
         group=WORKER,
         identity=True,
         value="COMMAND",
     )
     worker_function: OptionalText = setting(
         None,
-        "A Python function that does it: module:function or file.py:function, called with the row.",
+        "Python function that does the work: module:function or file.py:function, called with the row.",
         group=WORKER,
         identity=True,
         value="NAME",
@@ -202,47 +210,47 @@ class JobSpec(AgentOptions):
     )
     project: OptionalPath = setting(
         None,
-        "Folder that workers start in. The built-in agent may read it, and change it only with --sandbox=local.",
+        "Working directory of workers; read-only for the built-in agent unless --sandbox=local.",
         group=WORKER,
         identity=True,
         value="FOLDER",
     )
     max_corrections: Annotated[int, whole(0, 100)] = setting(
-        3, "How often a worker may correct a report that does not fit the schema.", group=WORKER, identity=True
+        3, "Maximum corrections of a report that does not match the schema.", group=WORKER, identity=True
     )
     max_depth: Annotated[int, whole(0, 10)] = setting(
-        1, "How deep jobs may start jobs: with 1, workers can't.", group=WORKER, identity=True
+        1, "Maximum nesting of jobs; with 1, workers cannot start jobs.", group=WORKER, identity=True
     )
 
     max_turns: Annotated[int, whole(1)] = setting(
-        30, "Model calls per conversation at most.", group=CONVERSATION, identity=True
+        30, "Maximum model calls per conversation.", group=CONVERSATION, identity=True
     )
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(
-        2, "How often a row is tried where its failure is one that may pass.", group=LIMITS
+        2, "Maximum attempts per row for failures that can be retried.", group=LIMITS
     )
     fail_threshold: Annotated[str | None, BeforeValidator(_threshold)] = setting(
-        None, "Stop once so many rows have failed: a number, or a share of all rows as 20%.", group=LIMITS, value="N|N%"
+        None, "Stop after this many failed rows: a number, or a share such as 20%.", group=LIMITS, value="N|N%"
     )
-    max_concurrency_limit: Annotated[int | None, optional_whole(1, MOST_WORKERS)] = setting(
+    max_concurrency_limit: Annotated[int | None, optional_whole(1, MAX_WORKERS)] = setting(
         None,
-        f"What --max_concurrency may be at most; without it {LIMIT_VARIABLE} says, if it is set.",
+        f"Upper bound for --max_concurrency (default: ${LIMIT_VARIABLE}).",
         group=SPEED,
     )
     executor: Literal["auto", "processes", "local"] = setting(  # type: ignore[assignment]
         "auto",
-        "processes: worker processes; local: everything in the runner; auto: processes for Python functions only.",
+        "processes: worker processes; local: in the runner; auto: processes for Python functions only.",
         group=SPEED,
     )
     num_workers: Annotated[int | None, optional_whole(1, 1000)] = setting(
-        None, "Worker processes, where there are any; without it as many as there are processors.", group=SPEED
+        None, "Number of worker processes (default: number of CPUs).", group=SPEED
     )
 
-    export_format: Literal["csv", "jsonl", "parquet"] | None = setting(
-        None, "What the results are written as; without it the output's name tells.", group=OUTPUT
+    export_format: FormatName | None = setting(
+        None, "Format of the results (default: from the output's name).", group=OUTPUT, value=FORMATS
     )
-    flatten: Flag = setting(False, "Spread the results into a column for each property.", group=OUTPUT)
+    flatten: Flag = setting(False, "Add one column per result property.", group=OUTPUT)
     excel_safe: Flag = setting(
-        False, "Keep spreadsheets from taking cells for formulas: an apostrophe goes before them.", group=OUTPUT
+        False, "Prefix cells that spreadsheets would take for formulas with an apostrophe.", group=OUTPUT
     )
 
     @field_validator("toolsets", mode="after")
@@ -259,37 +267,38 @@ class JobSpec(AgentOptions):
 
     @property
     def workers(self) -> int:
-        """Rows in work at once: as asked for, within the limit."""
-        asked = self._asked
-        return max(1, asked if self.max_concurrency_limit is None else min(asked, self.max_concurrency_limit))
+        """Maximum rows executed concurrently: as requested, within the limit."""
+        requested = self._requested_concurrency
+        return max(1, requested if self.max_concurrency_limit is None else min(requested, self.max_concurrency_limit))
 
     @property
-    def _asked(self) -> int:
+    def _requested_concurrency(self) -> int:
         by_other_name = self.max_workers is not None and "max_concurrency" not in self.model_fields_set
         return self.max_workers if by_other_name and self.max_workers is not None else self.max_concurrency
 
     @property
     def in_processes(self) -> bool:
-        """Whether worker processes perform the rows."""
+        """Whether worker processes execute the rows."""
         return self.executor == "processes" or (self.executor == "auto" and self.worker_kind == "function")
 
     @property
     def processes(self) -> tuple[int, int]:
-        """Worker processes, and rows in each at once, at most; all together never have more than ``workers``."""
+        """The number of worker processes, and the maximum of rows in each; all together never have more than ``workers``."""
         if not self.in_processes:
             return 1, self.workers
         count = min(self.num_workers or os.cpu_count() or 1, self.workers)
         return count, ceil(self.workers / count)
 
     def failures_allowed(self, rows: int) -> int | None:
-        """How many rows must have failed for the job to stop early; None: any number may."""
+        """The number of failed rows at which the job stops early; None: it never does."""
         if self.fail_threshold is None:
             return None
         figure = int(self.fail_threshold.removesuffix("%"))
         return max(1, ceil(rows * figure / 100)) if self.fail_threshold.endswith("%") else figure
 
     def resolved(self) -> Self:
-        """As of the base class. Raises UserError, too, for settings that contradict each other."""
+        """With the contents of the files that settings name, and absolute paths. Raises UserError for what can't be read, and for
+        settings that contradict each other."""
         if self.instruction is not None and self.instruction_file is not None and self._both_given():
             raise UserError("give --instruction or --instruction_file, not both")
         if self.worker_command is not None and self.worker_function is not None:
@@ -300,7 +309,7 @@ class JobSpec(AgentOptions):
         spec = super().resolved()
         changes: dict[str, Any] = {"project": _project(self)}
         if self.max_workers is not None:  # one name from here on, so that a later --max_concurrency counts
-            changes |= {"max_concurrency": self._asked, "max_workers": None}
+            changes |= {"max_concurrency": self._requested_concurrency, "max_workers": None}
         if self.output_csv_path is not None:
             changes["output_csv_path"] = str(FilePath(self.output_csv_path).expanduser().absolute())
         return spec.model_copy(update=changes)
@@ -310,8 +319,9 @@ class JobSpec(AgentOptions):
 
 
 def check_binding(spec: JobSpec, given: Iterable[str]) -> None:
-    """Refuse settings that what does the work would not heed. ``given``: those that somebody has given, out of the ones in ``spec``.
+    """Refuse settings that the worker would not heed. ``given``: the names of those that were given.
 
+    The built-in agent heeds all. A command heeds none of ``_for_agents``, and a function neither those nor ``_NOT_FOR_FUNCTIONS``.
     Raises UserError with one line that names them, and says what to do.
     """
     kind = spec.worker_kind
@@ -323,7 +333,7 @@ def check_binding(spec: JobSpec, given: Iterable[str]) -> None:
         say = "say it in the command's own words" if kind == "command" else "let the function itself see to it"
         raise UserError(f"{_listed(idle)}: for the built-in agent only, and --worker_{kind} does not heed it: {say}")
     if kind == "function":
-        idle = [f"--{name}" for name in ("max_cost", "max_total_tokens", "prices", "max_corrections") if name in names]
+        idle = [f"--{name}" for name in _NOT_FOR_FUNCTIONS if name in names]
         if idle:
             raise UserError(
                 f"{_listed(idle)}: not with --worker_function, which is called once for a row and does not say what that "
@@ -337,7 +347,7 @@ def _check_budget(spec: JobSpec) -> None:
     """Refuse a budget of which it is plain beforehand that nothing can tell when it is used up."""
     if not spec.bounded:
         return
-    program = AgentProgram.of(CommandLine.parse(spec.worker_command or "", name="--worker_command").words)
+    program = AgentProgram.of(CommandTemplate.split(spec.worker_command or "", name="--worker_command").words)
     if spec.max_total_tokens is not None and (why := program.why_silent()):
         raise UserError(f"--max_total_tokens can't be kept: {why}")
     if spec.max_cost is not None and program.name is not None:
@@ -346,6 +356,10 @@ def _check_budget(spec: JobSpec) -> None:
             return  # a copy is kept, or somebody else says that there is no such file
         if why := program.why_cost_unknown(PriceTable() if path is None else load_price_table(path)):
             raise UserError(f"--max_cost can't be kept: {why}")
+
+
+_NOT_FOR_FUNCTIONS = ("max_cost", "max_total_tokens", "prices", "max_corrections")
+"""Settings that agents and commands heed: a function is called once for a row, and does not say what that cost."""
 
 
 @cache
@@ -366,8 +380,8 @@ def concurrency_limit(environ: Mapping[str, str]) -> int | None:
     text = environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise UserError(f"{LIMIT_VARIABLE} must be a whole number from 1 to {MOST_WORKERS}, not {text!r}")
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WORKERS:
+        raise UserError(f"{LIMIT_VARIABLE} must be a whole number from 1 to {MAX_WORKERS}, not {text!r}")
     return int(text)
 
 

@@ -1,28 +1,26 @@
-"""Workload 3: each row of a table is given to a worker, which reports one JSON object for it.
-
-A row's steps for people.
-"""
+"""The workload of CSV jobs: each row of a table is given to a worker, which reports one JSON object for it."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from manyhands.agents.descriptions import describe_step as describe_agent_step
-from manyhands.agents.run_settings import API_KEY, execution_of, kept_file
+from manyhands.agents.run_settings import API_KEY, execution_of
 from manyhands.core.errors import Interrupted, StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO
-from manyhands.engine.contract import Context, Execution, FinishedItem, Item, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.pricing import load_price_table
 from manyhands.processes.strays import process_mark
-from manyhands.runs.folders import is_made, open_reader
+from manyhands.runs.folders import open_reader
+from manyhands.runs.making import kept_file
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.model import Assignment, JobRow, Worker
@@ -32,40 +30,42 @@ from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
 from manyhands.workloads.csv_jobs.workers.command import CommandWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
-from manyhands.workloads.csv_jobs.workers.reports import ReportRoom
+from manyhands.workloads.csv_jobs.workers.reports import ReportInbox
 
 BACKSTOP = 60.0
 """Seconds beyond a worker's own limit after which the engine stops a row."""
 
 
-class CsvJobsWorkload:
+class CsvJobsWorkload(Workload):
     """Rows become results. ``spec`` is what ``PreparedJob.to_json`` gives."""
 
     name = "csv_jobs"
 
-    def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
+    def __init__(self, spec: dict[str, Any], run_folder: Path, *, on_stop: Callable[[], None] = lambda: None) -> None:
+        """``on_stop``: is called in the process that executes a row, once its worker's wish to end the job is on disk; before the row's
+        own end, so that no other row is begun in between."""
         self.spec = spec
         self._folder = run_folder
         self._job = PreparedJob.from_json(spec, run_folder.parent)
         self._template = Template.parse(self._job.instruction, self._job.table.headers)
         self._schema = OutputSchema.of(self._job.options.output_schema)
         self._secrets: dict[str, str] = {}
-        self._room: ReportRoom | None = None
+        self._inbox: ReportInbox | None = None
         self._worker: Worker | None = None
         self._job_id = ""
         self._abandoned = False
-        self.on_stop: Callable[[], None] | None = None
-        """Is called in the process that performs a row, once its worker's wish to end the job is on disk; before the row's own end,
-        so that no other row is begun in between."""
+        self._failed = 0
+        self._failures_allowed: int | None = None
+        self._on_stop = on_stop
 
     @property
     def job(self) -> PreparedJob:
         return self._job
 
     @property
-    def room(self) -> ReportRoom | None:
-        """Where external workers' reports are handed in, while rows are performed by such."""
-        return self._room
+    def inbox(self) -> ReportInbox | None:
+        """Where external workers' reports are handed in, while rows are executed by such."""
+        return self._inbox
 
     @property
     def execution(self) -> Execution:
@@ -79,11 +79,26 @@ class CsvJobsWorkload:
         return replace(
             execution,
             executor=executor,
-            most_in_flight=options.workers,
+            max_in_flight=options.workers,
             claim_first=True,
-            stops=self._limit_of_failures(),
-            counts_failures=options.fail_threshold is not None,
         )
+
+    @property
+    def counts_failures(self) -> bool:
+        return self._job.options.fail_threshold is not None
+
+    def begin(self, reader: RunReader) -> None:
+        counts = reader.counts()
+        self._failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
+        self._failures_allowed = self._job.options.failures_allowed(sum(counts.values()))
+
+    def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
+        """At ``fail_threshold`` no other row is claimed. (The runner, told once the row's end is on disk, would come too late for that.)"""
+        if outcome.state is not ItemState.FAILED:
+            return None
+        self._failed += 1
+        reached = self._failures_allowed is not None and self._failed >= self._failures_allowed
+        return f"{self._failed} rows failed" if reached else None
 
     def input_identity(self) -> str | None:
         return "imported"  # the table counts as it was when the job was made, whatever becomes of its file
@@ -106,26 +121,23 @@ class CsvJobsWorkload:
         self._secrets = dict(secrets)
 
     @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         self._job_id = run_id_of(self._folder)
         async with AsyncExitStack() as stack:
             self._worker = await self._opened(stack, replay)
             yield
-        self._worker = self._room = None
+        self._worker = self._inbox = None
 
-    async def perform(self, context: Context) -> Outcome:
+    async def run(self, context: Context) -> Outcome:
         if self._worker is None:
             raise RuntimeError("no worker is open")
-        accepted = await self._worker.perform(context, self._assignment(context.item))
-        if accepted.stop and self.on_stop is not None:
-            self.on_stop()
+        accepted = await self._worker.run(context, self._assignment(context.item))
+        if accepted.stop:
+            self._on_stop()
         return Outcome(ItemState.COMPLETED, accepted.to_json())
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
-
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        return None  # the results are written from the journal whenever they are asked for
 
     def export(self, reader: RunReader) -> None:
         if self._job.options.auto_export:
@@ -161,17 +173,6 @@ class CsvJobsWorkload:
             max_seconds=job.options.max_runtime_seconds,
         )
 
-    def _limit_of_failures(self) -> Callable[[Item, Outcome], str | None] | None:
-        """See ``Execution.stops``: at ``fail_threshold`` no other row is claimed. (The runner, told once the row's end is on disk,
-        would come too late for that.)"""
-        options = self._job.options
-        if options.fail_threshold is None or not is_made(self._folder):
-            return None
-        with closing(open_reader(self._folder)) as reader:
-            counts = reader.counts()
-        failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
-        return _LimitOfFailures(failed, options.failures_allowed(sum(counts.values())))
-
     def _assignment(self, item: Item) -> Assignment:
         return self.assignment(item, self._job_id)
 
@@ -191,10 +192,10 @@ class CsvJobsWorkload:
         if options.worker_function is not None:
             return FunctionWorker.load(options.worker_function, folder, replay=replay)
         if options.worker_command is not None:
-            self._room = ReportRoom(self._job_id)
+            self._inbox = ReportInbox(self._job_id)
             opening = CommandWorker.opened(
                 options.worker_command,
-                room=self._room,
+                inbox=self._inbox,
                 mark=process_mark(self._job_id),
                 folder=folder,
                 data_dir=self._folder.parent,
@@ -212,21 +213,6 @@ class CsvJobsWorkload:
             replay=replay,
         )
         return await stack.enter_async_context(opening_agent)
-
-
-class _LimitOfFailures:
-    """Counts rows that fail; when as many have as may, it says so. ``failed``: those of earlier sessions."""
-
-    def __init__(self, failed: int, allowed: int | None) -> None:
-        self._failed = failed
-        self._allowed = allowed
-
-    def __call__(self, item: Item, outcome: Outcome) -> str | None:
-        if outcome.state is not ItemState.FAILED:
-            return None
-        self._failed += 1
-        reached = self._allowed is not None and self._failed >= self._allowed
-        return f"{self._failed} rows failed" if reached else None
 
 
 WORKER = "worker"

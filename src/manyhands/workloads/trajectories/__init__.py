@@ -1,1 +1,1 @@
-"""Workload 1: prompts become training trajectories."""
+"""Trajectories: prompts become training data, in the files and with the settings of an earlier program, "the original batch runner"."""

@@ -1,52 +1,34 @@
 """Running trajectory batches from Python, with the interface of the original ``BatchRunner``.
 
 Nothing that the command line would print is lost: notes are passed to a callback or the logger ``manyhands``, and are in the result;
-messages name parameters where those of the command line name options (``core.python_words``).
+messages name parameters where those of the command line name options (``workloads.trajectories.python_arguments``).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import Outcome
-from manyhands.core.python_words import PythonWords
 from manyhands.engine.contract import Item
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import Controls, Progress, RunResult, perform_run
-from manyhands.runs.notes import Notes
+from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.runs.progress import Notes, Progress
 from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, read_rows
 from manyhands.workloads.trajectories.exports import CHECKPOINT, STATISTICS
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.prepared import tables
+from manyhands.workloads.trajectories.python_arguments import PythonWords
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 _RENAMED = {"max_iterations": "max_turns"}
-_POSITIONS = (
-    "base_url",
-    "api_key",
-    "model",
-    "num_workers",
-    "verbose",
-    "ephemeral_system_prompt",
-    "log_prefix_chars",
-    "providers_allowed",
-    "providers_ignored",
-    "providers_order",
-    "provider_sort",
-    "max_tokens",
-    "reasoning_config",
-    "prefill_messages",
-    "max_samples",
-)
-"""The original's further arguments, in their order."""
-
-
+_NO_SETTINGS = ("self", "max_iterations", "callbacks", "settings")
+"""Parameters that are no settings."""
 LOGGER = logging.getLogger("manyhands")
 WORDS = PythonWords(BatchSpec, {"resume": "run(resume=True)"})
 
@@ -71,11 +53,58 @@ class Callbacks:
     notice: Callable[[str], None] = LOGGER.warning
 
 
+class BatchKeywords(TypedDict, total=False):
+    """The options of ``manyhands batch`` that the original's ``BatchRunner`` does not have, so that an editor completes them. None is the
+    default; ``BatchSpec`` says what each means."""
+
+    max_turns: int | None
+    """The same as ``max_iterations``, which it goes before."""
+    distributions_file: str | os.PathLike[str] | None
+    sandbox: str | None
+    network: bool | None
+    sandbox_disk: float | None
+    min_free: float | None
+    mcp_config: str | os.PathLike[str] | None
+    sequential_tools: bool | None
+    keep_workspaces: bool | None
+    reasoning_effort: str | None
+    reasoning_disabled: bool | None
+    implied_think: bool | None
+    seed: int | None
+    temperature: float | None
+    top_p: float | None
+    simulated_latency: float | None
+    prefill_messages_file: str | os.PathLike[str] | None
+    concurrency: int | None
+    executor: Literal["processes", "local"] | None
+    samples: int | None
+    grade: str | os.PathLike[str] | None
+    min_score: float | None
+    best_of: bool | None
+    on_divergence: Literal["fresh", "stop"] | None
+    override: Sequence[str] | None
+    keep_unreasoned: bool | None
+    keep_unknown_tools: bool | None
+    keep_synthetic: bool | None
+    tags_in_values: Literal["escape", "discard", "keep"] | None
+    system_template: str | os.PathLike[str] | None
+    data_dir: str | os.PathLike[str] | None
+    quiet: bool | None
+    item_timeout: float | None
+    call_timeout: float | None
+    tool_timeout: float | None
+    max_attempts: int | None
+    max_cost: float | None
+    max_total_tokens: int | None
+    max_seconds: float | None
+    prices: str | os.PathLike[str] | None
+
+
 class BatchRunner:
     """A trajectory batch.
 
-    Takes the original's arguments and, as keywords, every option of ``manyhands batch`` (see ``BatchSpec``). Without ``model`` it takes the
-    command line's default. Nothing is made on disk before ``run``.
+    Takes the original's arguments, by position or name, and as keywords every other option of ``manyhands batch`` (``BatchSpec`` says
+    what each means). What is None, or not given, is the command line's default. Nothing is made on disk before ``run``.
 
     Raises ValueError (as UserError) for a setting or a dataset that can't be used, FileNotFoundError for a missing dataset.
     """
@@ -87,19 +116,31 @@ class BatchRunner:
         run_name: str,
         distribution: str = "default",
         max_iterations: int = 10,
-        *more: Any,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+        num_workers: int | None = None,
+        verbose: bool | None = None,
+        ephemeral_system_prompt: str | None = None,
+        log_prefix_chars: int | None = None,
+        providers_allowed: Sequence[str] | None = None,
+        providers_ignored: Sequence[str] | None = None,
+        providers_order: Sequence[str] | None = None,
+        provider_sort: str | None = None,
+        max_tokens: int | None = None,
+        reasoning_config: Mapping[str, Any] | None = None,
+        prefill_messages: Sequence[Mapping[str, Any]] | None = None,
+        max_samples: int | None = None,
+        *,
         callbacks: Callbacks | None = None,
-        **settings: Any,
+        **settings: Unpack[BatchKeywords],
     ) -> None:
-        values = {
-            "dataset_file": os.fspath(dataset_file),
-            "batch_size": batch_size,
-            "run_name": run_name,
-            "distribution": distribution,
+        given = {**locals(), **settings}  # the parameters have the names of the settings
+        values: dict[str, Any] = {
             "max_turns": max_iterations,
             "max_samples": None,  # said explicitly: without it, a resume is for the whole dataset
-            **dict(_positional(more, settings)),
-            **{name: value for name, value in settings.items() if value is not None},
+            **{name: value for name, value in given.items() if name not in _NO_SETTINGS and value is not None},
+            "dataset_file": os.fspath(dataset_file),
         }
         if not Path(values["dataset_file"]).exists():
             raise MissingDataset(f"there is no dataset at {values['dataset_file']}")
@@ -183,7 +224,7 @@ async def run_batch(
     controls: Controls | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> RunResult:
-    """Open a batch, new or to be resumed, and perform it. All that is said names parameters of ``BatchRunner``."""
+    """Open a batch, new or to be resumed, and execute it. All that is said names parameters of ``BatchRunner``."""
     notes = Notes(lambda text: callbacks.notice(text))
 
     def tell(text: str) -> None:
@@ -191,12 +232,8 @@ async def run_batch(
 
     with WORDS.errors():
         session = await open_batch(options, resume=resume, notice=tell, environ=environ)
-        result = await perform_run(
-            session.folder,
-            session.workload,
-            spec_changed=session.spec_changed,
-            rewrite_outputs=session.rewrite_outputs,
-            judge_again=session.judge_again,
+        result = await execute_run(
+            session,
             notice=tell,
             controls=controls,
             on_progress=callbacks.on_progress,
@@ -210,16 +247,3 @@ async def run_batch(
         stopped=None if result.stopped is None else WORDS.text(result.stopped),
         nothing_kept=None if result.nothing_kept is None else WORDS.text(result.nothing_kept),
     )
-
-
-def _positional(values: tuple[Any, ...], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The original's further arguments given by position, by name; None means the default."""
-    if len(values) > len(_POSITIONS):
-        raise TypeError(
-            f"BatchRunner takes {5 + len(_POSITIONS)} positional arguments at most, {5 + len(values)} were given"
-        )
-    for name, value in zip(_POSITIONS, values, strict=False):
-        if name in settings:
-            raise TypeError(f"BatchRunner got two values for {name!r}")
-        if value is not None:
-            yield name, value

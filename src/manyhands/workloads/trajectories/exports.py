@@ -3,11 +3,9 @@
 All are written from the journal and the batch files, streamed, aside, and renamed. They tell about the dataset as it is
 now: results of rows that it lost stay in the journal and the batch files, and come back with the row.
 
-The best of several samples of a row.
-
-Which one that is depends on all of them, whenever and in whatever order they end. So it is no outcome of an item: all that ended well
-stay completed in the journal and in the batch files, and each time that ``trajectories.jsonl`` is written, it is chosen anew from
-the recorded scores of those that have ended. That gives the same however often a run was broken off.
+Which of several samples of a row is the best depends on all of them, in whatever order they end, so it is no outcome of an item: all
+that ended well stay completed in the journal and in the batch files, and each time that ``trajectories.jsonl`` is written, the best is
+chosen anew from the recorded scores. That gives the same however often a run was broken off.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, NotRequired, TextIO, TypedDict, cast
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import line, loads, pretty, unbroken
@@ -35,7 +33,7 @@ from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.original import batch_files
 from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.quality import NO_REASONING
-from manyhands.workloads.trajectories.statistics import RunStatistics, ScoreStatistics
+from manyhands.workloads.trajectories.statistics import RunStatistics, ScoreStatistics, Statistics, TagFigures
 
 TRAJECTORIES = "trajectories.jsonl"
 FAILURES = "failures.jsonl"
@@ -47,10 +45,60 @@ _PAGE = 2000
 _BLOCK = 1 << 18
 
 
+class Failure(TypedDict):
+    """A line of ``failures.jsonl``: an item without a trajectory, or a row that can't be used (which has ``line`` in place of an item)."""
+
+    line: NotRequired[int]
+    """Of a row that can't be used: its number in the dataset."""
+    prompt_index: NotRequired[int]
+    sample: NotRequired[int]
+    item: NotRequired[str]
+    """The item's key."""
+    state: str
+    """discarded, failed, cancelled, or skipped for a row; completed for a trajectory that is not the best of its row."""
+    cause: str | None
+    message: str | None
+    score: NotRequired[float | None]
+    """Of a graded trajectory that was discarded."""
+    verdict: NotRequired[str | None]
+    attempt: NotRequired[int]
+    performances: NotRequired[int]
+    """How often the item was tried."""
+    finished_at: NotRequired[str | None]
+    """Local time, ISO 8601."""
+    prompt: NotRequired[Any]
+    system: NotRequired[str]
+    """The row's own system prompt."""
+    messages: NotRequired[list[dict[str, Any]]]
+    """The row's own messages."""
+    source: NotRequired[dict[str, Any]]
+    """The row's other fields."""
+
+
+class BatchStats(TypedDict):
+    """One batch of prompts."""
+
+    processed: int
+    skipped: int
+    discarded_no_reasoning: int
+
+
+class Checkpoint(TypedDict):
+    """What ``checkpoint.json`` holds, for programs that read the original's; a resume does not need it."""
+
+    run_name: str
+    completed_prompts: list[int]
+    """Prompt indices: a prompt is completed when all its samples are."""
+    batch_stats: dict[str, BatchStats]
+    """By the number of the batch."""
+    last_updated: str
+    """Local time, ISO 8601."""
+
+
 def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
     """Write all four. Raises StorageError if one can't be written; the old one is then still there."""
     folder = reader.folder
-    statistics, removed = RunStatistics(), Removed()
+    statistics, removed = RunStatistics(), RemovedItems()
     best, scores = BestSamples(wanted=prepared.options.best_of), ScoreStatistics()
     with written_aside(folder / FAILURES) as handle:
         for row, is_kept in best.judged(reader.items()):
@@ -69,17 +117,17 @@ def write_exports(reader: RunReader, prepared: Prepared, run_name: str) -> None:
     with written_aside(folder / TRAJECTORIES) as handle:
         combine(folder, prepared.options.samples, handle, removed.keys, best, tags)
     found = _statistics(reader, prepared, run_name, statistics, removed)
-    found[ESCAPED_TAGS] = tags.to_json()
+    found["escaped_tags"] = tags.to_json()
     if prepared.options.grade_checks is not None:
         found["scores"] = scores.to_json()
     if prepared.options.best_of:
-        found[NOT_BEST] = best.others
+        found["not_best"] = best.others
     _write_json(folder / STATISTICS, found)
     with written_aside(folder / CHECKPOINT) as handle:
         _write_checkpoint(reader, prepared, run_name, handle)
 
 
-class Removed:
+class RemovedItems:
     """Items of rows that the dataset lost. ``keys``: those that have a line in a batch file."""
 
     def __init__(self) -> None:
@@ -106,7 +154,7 @@ class TagStatistics:
             self._lines += 1
             self._tags += tags
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> TagFigures:
         return {"trajectories": self._lines, "tags": self._tags}
 
 
@@ -148,12 +196,12 @@ def sorted_lines(batch: IO[bytes], samples: int) -> Iterator[tuple[int, int]]:
     return ((start, length) for _, start, length in places)
 
 
-def failure(row: ItemRow, cause: str | None = None) -> dict[str, Any]:
+def failure(row: ItemRow, cause: str | None = None) -> Failure:
     """A line of ``failures.jsonl``: an item without a trajectory, and why. ``cause``: where the journal does not say. Times are
     those of the journal."""
     payload = PromptItem.of(row.item)
     grade = (row.record or {}).get(GRADE)
-    return {
+    values: dict[str, Any] = {
         "prompt_index": payload.prompt_index,
         "sample": payload.sample,
         "item": row.key,
@@ -168,6 +216,7 @@ def failure(row: ItemRow, cause: str | None = None) -> dict[str, Any]:
         **{name: value for name in ("system", "messages") if (value := getattr(payload, name))},
         "source": payload.source,
     }
+    return cast(Failure, values)
 
 
 def _order(text: bytes, samples: int) -> tuple[int, int]:
@@ -178,8 +227,8 @@ def _order(text: bytes, samples: int) -> tuple[int, int]:
 
 
 def _statistics(
-    reader: RunReader, prepared: Prepared, run_name: str, statistics: RunStatistics, removed: Removed
-) -> dict[str, Any]:
+    reader: RunReader, prepared: Prepared, run_name: str, statistics: RunStatistics, removed: RemovedItems
+) -> Statistics:
     counts, usage = ledger(reader.counts()), reader.usage()
     statistics.add_pending(counts["pending"])
     options = prepared.options
@@ -214,7 +263,7 @@ def _write_checkpoint(reader: RunReader, prepared: Prepared, run_name: str, hand
     handle.write(f'\n  }},\n  "last_updated": {json.dumps(local_time(time.time()))}\n}}\n')
 
 
-def _batch_stats(rows: Iterator[tuple[int, str, str | None]]) -> dict[str, int]:
+def _batch_stats(rows: Iterator[tuple[int, str, str | None]]) -> BatchStats:
     processed = discarded = 0
     for _, state, reason in rows:
         processed += state in (ItemState.COMPLETED, ItemState.DISCARDED)
@@ -229,7 +278,7 @@ def _states(reader: RunReader) -> Iterator[tuple[int, str, str | None]]:
         position = rows[-1][0]
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def _write_json(path: Path, value: Statistics) -> None:
     with written_aside(path) as handle:
         handle.write(pretty(value))
         handle.write("\n")

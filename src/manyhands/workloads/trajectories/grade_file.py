@@ -28,7 +28,7 @@ JUDGE_KEYS = (
 """Settings of the judge, each as the option of ``manyhands batch`` of that name."""
 
 
-class ChecksEntry(Entry):
+class GradeFileEntry(Entry):
     """The file's keys."""
 
     spellings: ClassVar[Mapping[str, str]] = {
@@ -44,7 +44,7 @@ class ChecksEntry(Entry):
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class GradeFile:
     """A file of graders. ``entries``: in normal form; ``names``: of the graders, in order; ``threshold``: the score from which on the
     verdict is pass; ``seconds``: for a grader's program; ``judge``: settings that differ from the batch's (see ``JUDGE_KEYS``)."""
 
@@ -96,12 +96,12 @@ class Checks:
 
 
 def load_checks(path: str) -> dict[str, Any]:
-    """What a file holds, checked, as ``Checks.to_json`` gives it. Raises UserError naming file, line and field."""
+    """What a file holds, checked, as ``GradeFile.to_json`` gives it. Raises UserError naming file, line and field."""
     file = Path(path).expanduser().absolute()
     notices: list[str] = []
     content, place = read_yaml(file, path)
     entries: Json = content
-    settings, at = ChecksEntry(**{"assert": content}), place
+    settings, at = GradeFileEntry(**{"assert": content}), place
     if not isinstance(content, list):
         settings, at = _settings(content, place, notices)
         entries = settings.graders
@@ -111,7 +111,7 @@ def load_checks(path: str) -> dict[str, Any]:
     normal = normal_entries(entries, at, folder=file.parent, notices=lambda text: None)
     for index, entry in enumerate(normal):
         _check_asking(entry, at.at(index))
-    return Checks(
+    return GradeFile(
         str(file),
         normal,
         tuple(grader.name for grader in graders),
@@ -122,12 +122,12 @@ def load_checks(path: str) -> dict[str, Any]:
     ).to_json()
 
 
-def _settings(content: Json, place: Place, notices: list[str]) -> tuple[ChecksEntry, Place]:
+def _settings(content: Json, place: Place, notices: list[str]) -> tuple[GradeFileEntry, Place]:
     if not isinstance(content, Mapping):
         raise place.error(f"must be a list of graders, or a mapping with assert, not {shown(content)}")
-    known = respelled(ChecksEntry, content, place, notices.append)
-    settings = read(ChecksEntry, known, place)
-    word = next(word for word in content if ChecksEntry.key_of(word) == "assert")
+    known = respelled(GradeFileEntry, content, place, notices.append)
+    settings = read(GradeFileEntry, known, place)
+    word = next(word for word in content if GradeFileEntry.key_of(word) == "assert")
     return settings, place.at(word)
 
 
@@ -167,7 +167,7 @@ def _asking(value: Json) -> Iterator[Mapping[str, Any]]:
             yield from _asking(part)
 
 
-def judge_options(checks: Checks, options: AgentOptions) -> AgentOptions:
+def judge_options(checks: GradeFile, options: AgentOptions) -> AgentOptions:
     """How the judge is asked: as the batch's model, but for what the file says."""
     told = AgentOptions.make(checks.judge)
     changes: dict[str, Any] = {name: getattr(told, name) for name in checks.judge}

@@ -27,9 +27,9 @@ from manyhands.graders.messages import (
 )
 from manyhands.graders.protocol import Candidate, Grading, Judge, MessageJson
 from manyhands.models.protocol import ChatModel
-from manyhands.processes.exits import ScriptPool, ScriptResult
-from manyhands.processes.script_pool import Scripts, ScriptsWith
-from manyhands.workloads.trajectories.grade_file import JUDGE, Checks, judge_options
+from manyhands.processes.scripts import ScriptPool, ScriptResult, Scripts, ScriptsWith
+from manyhands.processes.strays import processors
+from manyhands.workloads.trajectories.grade_file import JUDGE, GradeFile, judge_options
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.spec import BatchSpec
 
@@ -42,7 +42,7 @@ JUDGE_KEY = "judge_api_key"
 class TrajectoryGrader:
     """Scores the conversations of a run. Made by ``opened``."""
 
-    def __init__(self, checks: Checks, judge: Judges, scripts: ScriptPool) -> None:
+    def __init__(self, checks: GradeFile, judge: Judges, scripts: ScriptPool) -> None:
         self._checks = checks
         self._graders = checks.graders()
         self._judges = judge
@@ -53,7 +53,7 @@ class TrajectoryGrader:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, checks: Checks, options: BatchSpec, *, key: str | None, run_folder: Path, mark: str, replay: bool
+        cls, checks: GradeFile, options: BatchSpec, *, key: str | None, run_folder: Path, mark: str, replay: bool
     ) -> AsyncIterator[Self]:
         """``key``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is asked or run."""
         async with AsyncExitStack() as stack:
@@ -99,7 +99,7 @@ class Judges:
     """The judge of a run, made ready when it is first asked. ``stack``: closes its model; None if it is not to be asked."""
 
     def __init__(
-        self, checks: Checks, options: BatchSpec, key: str | None, run_folder: Path, stack: AsyncExitStack | None
+        self, checks: GradeFile, options: BatchSpec, key: str | None, run_folder: Path, stack: AsyncExitStack | None
     ) -> None:
         self._options = judge_options(checks, options)
         self._key = key
@@ -190,4 +190,4 @@ def _at_once(options: BatchSpec) -> int | None:
     """Programs at once in one process, so that all worker processes together have as many as there are processors."""
     if options.executor == "local":
         return None
-    return max(1, len(os.sched_getaffinity(0)) // options.num_workers)
+    return max(1, processors() // options.num_workers)

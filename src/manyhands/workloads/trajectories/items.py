@@ -1,6 +1,6 @@
-"""A batch's items: rows of the dataset times samples, with what an earlier program had finished already.
+"""A batch's items: rows of the dataset times samples, and among them those that the original program had finished already.
 
-Lines of the original program as lines of this run: what is new in ours is filled in, so that all lines have one schema.
+Lines of the original program become lines of this run: what is new in ours is filled in, so that all lines have one schema.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PromptItem:
 
     @property
     def asks_for(self) -> tuple[Any, ...]:
-        """What decides how the item is performed."""
+        """What decides how the item is executed."""
         plain = (self.prompt.strip() if isinstance(self.prompt, str) else self.prompt, self.image, self.cwd)
         return (*plain, self.system, self.messages) if self.has_chat else plain
 
@@ -131,7 +131,7 @@ def plan_items(
     """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in).
     ``with_chat`` as in ``dataset.read_rows``."""
     found = iterate_items(options.dataset_file, options.samples, options.max_samples, with_chat=with_chat)
-    with closing(Earlier(run_folder)) as earlier:
+    with closing(PlannedKeys(run_folder)) as earlier:
         kept = run_folder / SET_ASIDE
         if batch_files(kept):
             yield from _adopting(found, earlier, kept, options, tools, adoption or Adoption())
@@ -143,7 +143,7 @@ def plan_items(
 
 def _adopting(
     found: Iterable[DatasetItem],
-    earlier: Earlier,
+    earlier: PlannedKeys,
     kept: Path,
     options: BatchSpec,
     tools: tuple[str, ...],
@@ -170,7 +170,7 @@ def _adopting(
         told.problems, told.problem_count = [str(problem) for problem in matches.problems], matches.problem_count
 
 
-class Earlier:
+class PlannedKeys:
     """The items as they were last planned. A row that keeps its id but asks for something else is other work, and so gets another key."""
 
     def __init__(self, run_folder: Path) -> None:
@@ -196,7 +196,7 @@ class Earlier:
 
 
 def adopted_outcome(entry: OriginalEntry, payload: PromptItem, options: BatchSpec, tools: tuple[str, ...]) -> Outcome:
-    """How an item ended that the original program had performed."""
+    """How an item ended that the original program had executed."""
     if entry.entry is None:
         return Outcome(ItemState.DISCARDED, {ADOPTED: None}, reason=entry.discarded or "no_reasoning")
     record = {ADOPTED: entry.entry, **record_of_entry(entry.entry)}

@@ -1,32 +1,30 @@
-"""From settings to a run that can be performed: made anew, continued, or adopted from the original program."""
+"""From settings to a run that can be executed: made anew, continued, or adopted from the original program."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.options import AgentOptions, resume_spec
-from manyhands.agents.run_settings import (
-    API_KEY,
-    Notice,
-    check_prices,
-    check_sandbox,
-    keep_files,
-    tell_bound,
-    usable_key,
-    warn_of_unpriced,
-)
+from manyhands.agents.options import AgentOptions
+from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, tell_bound, usable_key, warn_of_unpriced
 from manyhands.agents.toolset_tools import ToolOffer
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
-from manyhands.core.version import VERSION
-from manyhands.runs.execution import create_run
-from manyhands.runs.folders import is_made, open_reader
+from manyhands.runs.folders import is_made
+from manyhands.runs.making import (
+    Opened,
+    keep_files,
+    make_run,
+    other_name,
+    recorded_run,
+    refuse_unless_resumed,
+)
+from manyhands.runs.options import resume_spec
+from manyhands.runs.progress import Notice
 from manyhands.tools.distributions import availability_notice
-from manyhands.workloads.trajectories.grade_file import Checks, judge_options, same_graders
+from manyhands.workloads.trajectories.grade_file import GradeFile, judge_options, same_graders
 from manyhands.workloads.trajectories.grading import JUDGE_KEY
 from manyhands.workloads.trajectories.items import Adoption
 from manyhands.workloads.trajectories.lines.sharegpt import HERMES_NAME, template_name
@@ -39,19 +37,9 @@ from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 BAD_ROWS_SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A run folder and its workload, ready for ``perform_run``."""
-
-    folder: Path
-    workload: TrajectoryWorkload
-    spec_changed: bool = False
-    rewrite_outputs: bool = False
-    judge_again: tuple[str, ...] = ()
-    """Reasons for which trajectories were discarded that are none any more."""
-
-
-async def open_batch(options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]) -> Session:
+async def open_batch(
+    options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]
+) -> Opened[TrajectoryWorkload]:
     """Make or continue the run that the settings name.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings changed),
@@ -60,17 +48,17 @@ async def open_batch(options: BatchSpec, *, resume: bool, notice: Notice, enviro
     options = options.resolved()
     folder = options.run_folder
     if is_made(folder):
-        _refuse_unless(resume, folder, options, "a run of this name exists already")
+        refuse_unless_resumed(resume, folder, options.run_name)
         return await _continued(folder, options, notice, environ)
     original = is_left_by_original(folder)
     if original:
-        _refuse_unless(resume, folder, options, "the folder holds results of the original batch runner")
+        refuse_unless_resumed(resume, folder, options.run_name, "the folder holds results of the original batch runner")
     return await _made(folder, options, notice, environ, adopt=original)
 
 
 async def _made(
     folder: Path, options: BatchSpec, notice: Notice, environ: Mapping[str, str], *, adopt: bool
-) -> Session:
+) -> Opened[TrajectoryWorkload]:
     if adopt and options.grade_checks is not None:
         raise UserError("--grade can't score what the original program did, of which no conversation is recorded")
     secrets = _secrets(options, environ)
@@ -80,30 +68,29 @@ async def _made(
     check_sandbox(options, notice, images=prepared.images)
     _tell(prepared, notice)
     kept = set_aside(folder) if adopt else None
-    workload = _workload(prepared, folder, secrets)
-    create_run(folder, workload.name, workload, version=VERSION, notice=notice)
-    keep_files(options, folder)
+    opened = Opened(folder, _workload(prepared, folder, secrets))
+    make_run(opened, options, notice)
     if kept is not None:
-        _tell_adoption(workload.adoption, kept, options, notice)
-    return Session(folder, workload)
+        _tell_adoption(opened.workload.adoption, kept, options, notice)
+    return opened
 
 
-async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Mapping[str, str]) -> Session:
-    reader = open_reader(folder)
-    try:
-        spec, planned = reader.meta("spec"), reader.meta("planned")
-    finally:
-        reader.close()
-    recorded = Prepared.from_json(spec, folder.parent)
+async def _continued(
+    folder: Path, given: BatchSpec, notice: Notice, environ: Mapping[str, str]
+) -> Opened[TrajectoryWorkload]:
+    run = recorded_run(folder, TrajectoryWorkload.name)
+    recorded = Prepared.from_json(run.spec, folder.parent)
     options = resume_spec(recorded.options, given)
     if not same_graders(recorded.options.grade_checks, options.grade_checks):
-        raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={_other_name(options)}")
+        raise RunError(
+            f"{folder}: a run keeps its graders; start another with --run_name={other_name(options.run_name)}"
+        )
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)
     if options.max_samples != recorded.options.max_samples:
         notice(f"max_samples was {_count(recorded.options.max_samples)} and is now {_count(options.max_samples)}")
-    same_input = planned is not None and dataset_identity(options) in (None, planned["identity"])
+    same_input = run.planned is not None and dataset_identity(options) in (None, run.planned["identity"])
     tools_changed = _tools_of(options) != _tools_of(recorded.options)
     if same_input and not tools_changed:
         prepared = replace(recorded, options=options)
@@ -116,10 +103,10 @@ async def _continued(folder: Path, given: BatchSpec, notice: Notice, environ: Ma
     check_sandbox(options, notice, images=prepared.images)
     keep_files(options, folder)
     workload = _workload(prepared, folder, secrets)
-    return Session(
+    return Opened(
         folder,
         workload,
-        spec_changed=workload.spec != spec,
+        spec_changed=workload.spec != run.spec,
         rewrite_outputs=_shape(prepared) != _shape(recorded),
         judge_again=_kept_now(recorded.options, options),
     )
@@ -140,7 +127,7 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
         raise UserError("--best_of needs several samples of each row: give --samples=N")
     judge = _judge(options)
     if options.grade_checks is not None:
-        Checks.from_json(options.grade_checks).environment(environ)  # that its files can be read is found out now
+        GradeFile.from_json(options.grade_checks).environment(environ)  # that its files can be read is found out now
     keys = {API_KEY: usable_key(options, environ), JUDGE_KEY: None if judge is None else usable_key(judge, environ)}
     return {name: key for name, key in keys.items() if key is not None}
 
@@ -148,7 +135,7 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
 def _judge(options: BatchSpec) -> AgentOptions | None:
     if options.grade_checks is None:
         return None
-    return judge_options(Checks.from_json(options.grade_checks), options)
+    return judge_options(GradeFile.from_json(options.grade_checks), options)
 
 
 def _warn(options: BatchSpec, notice: Notice) -> None:
@@ -158,17 +145,6 @@ def _warn(options: BatchSpec, notice: Notice) -> None:
     if judge is not None and judge.model != options.model:
         warn_of_unpriced(judge, notice)
         tell_bound(judge, notice)
-
-
-def _refuse_unless(resume: bool, folder: Path, options: BatchSpec, why: str) -> None:
-    if not resume:
-        raise RunError(
-            f"{folder}: {why}; continue it with --resume, or start another with --run_name={_other_name(options)}"
-        )
-
-
-def _other_name(options: BatchSpec) -> str:
-    return shlex.quote(options.run_name + "-2")
 
 
 def _tell(prepared: Prepared, notice: Notice) -> None:

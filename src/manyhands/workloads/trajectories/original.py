@@ -1,10 +1,8 @@
-"""Folders left by the original batch runner: ``batch_*.jsonl`` files, but no journal.
+"""Folders left by the original batch runner (``batch_*.jsonl`` files, but no journal), and their prompts found for a dataset's rows.
 
-Their finished prompts are adopted and not paid for again. The known damage of such
+Finished prompts are adopted and not paid for again. The known damage of such
 folders is expected here: torn lines, a good line glued to a torn one, duplicates, rows without an id, tombstones
 of discarded prompts (``{"prompt_index": 3, "discarded": "no_reasoning", "prompt": "…"}``).
-
-Finds, for the rows of a dataset, the prompts that the original program has finished already.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +29,7 @@ _DONE = "set_aside_complete"
 _BATCH_FILE = re.compile(r"batch_(\d+)\.jsonl")
 _OTHER_FILES = ("trajectories.jsonl", "statistics.json", "checkpoint.json")
 _LINE_START = b'{"prompt_index"'
-_LONGEST_LINE = 256 << 20
+_MAX_LINE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def read_entry(folder: Path, file: str, line: int, offset: int, length: int) -> 
 def _read_file(path: Path) -> Iterator[OriginalEntry | OriginalProblem]:
     offset = 0
     with path.open("rb") as stream:
-        for number, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE), b""), 1):
+        for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE_BYTES), b""), 1):
             if line.strip():
                 yield from _read_line(path.name, number, offset, line)
             offset += len(line)
@@ -242,19 +240,6 @@ def normalise_entry(
         name: whole_of(errors.get(name, normal["tool_stats"][name]["failure"])) for name in names
     }
     return normal, unknown
-
-
-def checkpoint_content(
-    run_name: str, completed: Iterable[int], batch_stats: Mapping[int, Mapping[str, int]], last_updated: str | None
-) -> dict[str, Any]:
-    """What ``checkpoint.json`` holds. ``completed``: prompt indices, in any order and with repeats; ``batch_stats``: by batch number,
-    ``processed``, ``skipped`` and ``discarded_no_reasoning``; ``last_updated``: local time in ISO 8601 without a zone."""
-    return {
-        "run_name": run_name,
-        "completed_prompts": sorted(set(completed)),
-        "batch_stats": {str(number): dict(batch_stats[number]) for number in sorted(batch_stats)},
-        "last_updated": last_updated,
-    }
 
 
 def object_of(value: Json) -> dict[str, Any]:

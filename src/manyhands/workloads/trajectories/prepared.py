@@ -1,4 +1,4 @@
-"""A batch's spec made self-contained: everything that performing it needs, so that the run folder alone is enough to go on."""
+"""A batch's spec made self-contained: everything that executing it needs, so that the run folder alone is enough to go on."""
 
 from __future__ import annotations
 

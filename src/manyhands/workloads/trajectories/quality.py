@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from manyhands.core.messages import Message, text_of
 
@@ -27,13 +27,21 @@ REMEDIES = {
 """What keeps trajectories that would be discarded."""
 
 
+class ReasoningFigures(TypedDict):
+    """Assistant turns with and without reasoning."""
+
+    total_assistant_turns: int
+    turns_with_reasoning: int
+    turns_without_reasoning: int
+
+
 class ReasoningCounts(NamedTuple):
     """Assistant turns, and how many of them have reasoning."""
 
     total: int
     reasoned: int
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> ReasoningFigures:
         """The object of ``statistics.json``."""
         return {
             "total_assistant_turns": self.total,

@@ -10,17 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
-from manyhands.agents.options import (
-    CONVERSATION,
-    LIMITS,
-    MODEL,
-    OUTPUT,
-    RESUME,
-    SPEED,
-    TOOLS,
-    AgentOptions,
-    check_run_name,
-)
+from manyhands.agents.options import AgentOptions
 from manyhands.core.settings import (
     Flag,
     OptionalPath,
@@ -32,6 +22,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, check_run_name
 from manyhands.workloads.trajectories.grade_file import load_checks
 from manyhands.workloads.trajectories.lines.sharegpt import load_template
 
@@ -55,13 +46,13 @@ class BatchSpec(AgentOptions):
 
     dataset_file: Path = setting(
         ...,
-        'The prompts: .jsonl, .json, .csv, .jsonl.gz, .parquet, or a Hugging Face dataset folder; each row needs a "prompt".',
+        'Dataset of prompts: .jsonl, .json, .csv, .jsonl.gz, .parquet, or a Hugging Face dataset folder; each row needs a "prompt".',
         group=REQUIRED,
         value="FILE",
     )
     batch_size: Annotated[int, whole(1)] = setting(
         ...,
-        "Prompts per output file (batch_0.jsonl, batch_1.jsonl …). Only a grouping: no prompt waits for its batch.",
+        "Prompts per output file (batch_0.jsonl, batch_1.jsonl, …); does not affect scheduling.",
         group=REQUIRED,
         identity=True,
     )
@@ -70,27 +61,23 @@ class BatchSpec(AgentOptions):
     )
     distribution: Text = setting(
         "default",
-        "Toolset distribution from which each prompt's toolsets are drawn.",
+        "Toolset distribution from which the toolsets of each prompt are sampled.",
         group=TOOLS,
         identity=True,
         value="NAME",
     )
-    num_workers: Annotated[int, whole(1, 10_000)] = setting(4, "Worker processes.", group=SPEED)
-    resume: Flag = setting(
-        False, "Continue the run of this name: only what is unfinished is performed.", group=RESUME, recorded=False
-    )
-    list_distributions: Flag = setting(False, "Show all toolset distributions and stop.", group=TOOLS, recorded=False)
+    num_workers: Annotated[int, whole(1, 10_000)] = setting(4, "Number of worker processes.", group=SPEED)
+    resume: Flag = setting(False, "Continue the run with this name.", group=RESUME, recorded=False)
+    list_distributions: Flag = setting(False, "List toolset distributions and exit.", group=TOOLS, recorded=False)
     max_samples: Annotated[int | None, optional_whole(1)] = setting(
-        None, "Only the first N usable rows of the dataset.", group=SAMPLES
+        None, "Use only the first N usable rows of the dataset.", group=SAMPLES
     )
     concurrency: Annotated[int, whole(1, 100_000)] = setting(
-        1, "Prompts in flight in each worker process.", group=SPEED
+        1, "Maximum concurrent prompts per worker process.", group=SPEED
     )
-    samples: Annotated[int, whole(1)] = setting(
-        1, "Trajectories for each row of the dataset.", group=SAMPLES, identity=True
-    )
+    samples: Annotated[int, whole(1)] = setting(1, "Trajectories per dataset row.", group=SAMPLES, identity=True)
     distributions_file: OptionalPath = setting(
-        None, "YAML file with more toolset distributions.", group=TOOLS, identity=True, value="FILE"
+        None, "YAML file with additional toolset distributions.", group=TOOLS, identity=True, value="FILE"
     )
     grade: OptionalPath = setting(
         None,
@@ -100,15 +87,15 @@ class BatchSpec(AgentOptions):
         value="FILE",
     )
     min_score: Annotated[float | None, optional_number(0, 1)] = setting(
-        None, "Trajectories that score less are discarded.", group=GRADING, identity=True
+        None, "Discard trajectories with a lower score.", group=GRADING, identity=True
     )
     best_of: Flag = setting(
-        False, "Of the samples of a row, only the one that scores best goes into trajectories.jsonl.", group=GRADING
+        False, "Write only the best-scoring sample of each row to trajectories.jsonl.", group=GRADING
     )
-    item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Seconds for one prompt, in all.", group=LIMITS)
+    item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Time limit per prompt in seconds.", group=LIMITS)
     keep_unreasoned: Flag = setting(
         False,
-        "Keep trajectories in which no turn has reasoning; they are discarded otherwise.",
+        "Keep trajectories without any reasoning; they are discarded otherwise.",
         group=OUTPUT,
         identity=True,
     )
@@ -120,20 +107,19 @@ class BatchSpec(AgentOptions):
     )
     keep_synthetic: Flag = setting(
         False,
-        "Keep turns that this program wrote (requests to continue, to sum up) in the trajectories.",
+        "Keep turns written by this program (requests to continue or summarize).",
         group=OUTPUT,
         identity=True,
     )
     tags_in_values: Literal["escape", "discard", "keep"] = setting(
         "escape",
-        "Tags of ShareGPT and of chat templates that stand inside a conversation's texts: escape them, discard the trajectory, or keep "
-        "them as they are.",
+        "Tags of ShareGPT and of chat templates inside a conversation's texts: escape them, discard the trajectory, or keep them.",
         group=OUTPUT,
         identity=True,
     )
     system_template: OptionalPath = setting(
         None,
-        "Wording of the saved system turn: hermes, the original's, or a text file with {tools} in it. Without it, our own.",
+        "Wording of the saved system turn: hermes (the original's), or a text file with {tools} in it (default: our own).",
         group=OUTPUT,
         recorded=False,
         value="hermes|FILE",

@@ -4,23 +4,123 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
 from manyhands.agents.reading import brief_usage
 from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.messages import text_of
 from manyhands.core.outcomes import ItemState
-from manyhands.core.usage import Usage
+from manyhands.core.usage import TokenFigures, Usage
 from manyhands.workloads.trajectories.lines.entry import local_time, system_digest
 from manyhands.workloads.trajectories.original import counts_of, object_of, whole_of
-from manyhands.workloads.trajectories.quality import NO_REASONING, ReasoningCounts
+from manyhands.workloads.trajectories.quality import NO_REASONING, ReasoningCounts, ReasoningFigures
+
+Program = Literal["manyhands", "original"]
+PromptOwner = Literal["run", "rows", "not recorded", "not listed"]
+_Maker = tuple[Program, str, PromptOwner, str | None]
+"""Program, model, whose the system prompt was, and that of the run. A row's own is not kept: there may be a million."""
 
 ToolStats = dict[str, dict[str, int]]
 ADOPTED = "adopted"
 """In an item's record: the line that the original program had written for it."""
 
 
-class KnownTools:
+class ToolFigures(TypedDict):
+    """Calls of one tool, with rates in percent."""
+
+    count: int
+    success: int
+    failure: int
+    success_rate: float
+    failure_rate: float
+
+
+class ItemCounts(TypedDict):
+    """Items by how they ended."""
+
+    completed: int
+    discarded: int
+    failed: int
+    cancelled: int
+    pending: int
+
+
+class MakerFigures(TypedDict):
+    """Trajectories that the same program, model and system prompt made."""
+
+    program: Program
+    model: str
+    trajectories: int
+    system_prompt_of: PromptOwner
+    system_prompt: str | None
+    """As it was sent, if it was the run's."""
+    system_prompt_digest: str
+
+
+class ScoreFigures(TypedDict):
+    """What graders found."""
+
+    graded: int
+    mean: float | None
+    """From 0 to 1; null if nothing was graded."""
+    verdicts: dict[str, int]
+
+
+class TagFigures(TypedDict):
+    """Tags inside of texts that were escaped."""
+
+    trajectories: int
+    """Trajectories that have any."""
+    tags: int
+
+
+class Statistics(TypedDict):
+    """What ``statistics.json`` holds: the figures of a run of trajectories."""
+
+    run_name: str
+    distribution: str
+    total_prompts: int
+    """Usable rows of the dataset."""
+    total_batches: int
+    batch_size: int
+    model: str
+    completed_at: str
+    """Local time, ISO 8601."""
+    duration_seconds: float
+    tool_statistics: dict[str, ToolFigures]
+    """By tool, of completed items."""
+    reasoning_statistics: ReasoningFigures
+    discarded_no_reasoning: int
+    items: ItemCounts
+    discarded: dict[str, int]
+    """By reason."""
+    failures: dict[str, int]
+    """By cause."""
+    stop_reasons: dict[str, int]
+    api_calls: int
+    adopted: int
+    """Trajectories that the original program made."""
+    made_by: list[MakerFigures]
+    usage: TokenFigures
+    """Of the whole run, abandoned attempts included."""
+    cost: float
+    """US dollars, of the same."""
+    simulated: bool
+    """Whether a simulated model answered."""
+    samples: NotRequired[int]
+    """Trajectories per row."""
+    skipped_rows: NotRequired[int]
+    """Rows of the dataset that can't be used."""
+    removed_items: NotRequired[int]
+    """Items of rows that the dataset lost."""
+    escaped_tags: NotRequired[TagFigures]
+    scores: NotRequired[ScoreFigures]
+    """Of a run with graders."""
+    not_best: NotRequired[int]
+    """Of a run with ``--best_of``: trajectories that are not the best of their row."""
+
+
+class ToolColumns:
     """The tools that every entry has statistics for, in a stable order."""
 
     __slots__ = ("_known", "names")
@@ -87,7 +187,7 @@ class RunStatistics:
         self._turns = 0
         self._reasoned = 0
         self._api_calls = 0
-        self._makers = Makers()
+        self._makers = ModelCounts()
 
     def add(
         self,
@@ -131,7 +231,7 @@ class RunStatistics:
         duration_seconds: float,
         usage: Usage,
         simulated: bool = False,
-    ) -> dict[str, Any]:
+    ) -> Statistics:
         """The content of ``statistics.json``: the original's keys first, in its order.
 
         ``total_prompts``: all items of the run; ``completed_at``: seconds since 1970 UTC; ``usage``: of the whole run,
@@ -151,14 +251,14 @@ class RunStatistics:
             "tool_statistics": self._tool_statistics(),
             "reasoning_statistics": ReasoningCounts(self._turns, self._reasoned).to_json(),
             "discarded_no_reasoning": self._discarded[NO_REASONING],
-            "items": {state: self._states[state] for state in _STATES},
+            "items": cast(ItemCounts, {state: self._states[state] for state in _STATES}),
             "discarded": _sorted(self._discarded),
             "failures": _sorted(self._failures),
             "stop_reasons": _sorted(self._stop_reasons),
             "api_calls": self._api_calls,
             "adopted": self._makers.adopted,
             "made_by": self._makers.to_json(),
-            "usage": spent,
+            "usage": cast(TokenFigures, spent),
             "cost": round(cost, 8),
             "simulated": simulated,
         }
@@ -175,15 +275,15 @@ class RunStatistics:
         self._turns += turns
         self._reasoned += reasoned
 
-    def _tool_statistics(self) -> dict[str, dict[str, int | float]]:
+    def _tool_statistics(self) -> dict[str, ToolFigures]:
         return {name: tool_rates(self._calls[name], self._failed_calls[name]) for name in sorted(self._calls)}
 
 
-class Makers:
+class ModelCounts:
     """Counts trajectories by what made them: program, model and system prompt."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str, str, str | None]] = Counter()
+        self._counts: Counter[_Maker] = Counter()
         self.adopted = 0
         """Those that the original program made."""
 
@@ -191,13 +291,13 @@ class Makers:
         """``record``: of a completed item."""
         maker = _maker(record)
         self.adopted += maker[0] == ORIGINAL
-        if maker in self._counts or len(self._counts) < MAKERS:
+        if maker in self._counts or len(self._counts) < MAX_MAKERS:
             self._counts[maker] += 1
         else:
             self._counts[(maker[0], "", NOT_LISTED, None)] += 1
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """The most first. ``system_prompt``: as it was sent, if it was the run's."""
+    def to_json(self) -> list[MakerFigures]:
+        """The most first."""
         return [
             {
                 "program": program,
@@ -211,14 +311,17 @@ class Makers:
         ]
 
 
-OWN_PROGRAM, ORIGINAL = "manyhands", "original"
-RUN, ROWS, NOT_RECORDED, NOT_LISTED = "run", "rows", "not recorded", "not listed"
-MAKERS = 100
+OWN_PROGRAM: Final = "manyhands"
+ORIGINAL: Final = "original"
+RUN: Final = "run"
+ROWS: Final = "rows"
+NOT_RECORDED: Final = "not recorded"
+NOT_LISTED: Final = "not listed"
+MAX_MAKERS = 100
 """Makers that are listed one by one."""
 
 
-def _maker(record: Mapping[str, Any]) -> tuple[str, str, str, str | None]:
-    """Program, model, whose the system prompt was, and that of the run. A row's own is not kept: there may be a million."""
+def _maker(record: Mapping[str, Any]) -> _Maker:
     if line := record.get(ADOPTED):
         metadata = line.get("metadata")
         model = metadata.get("model") if isinstance(metadata, Mapping) else None
@@ -243,8 +346,8 @@ class ScoreStatistics:
             self._verdicts[grade["verdict"]] += 1
             self._sum += grade["score"]
 
-    def to_json(self) -> dict[str, Any]:
-        """``mean``: None if nothing was graded."""
+    def to_json(self) -> ScoreFigures:
+        """The object of ``statistics.json``."""
         graded = self._verdicts.total()
         return {
             "graded": graded,
@@ -253,7 +356,7 @@ class ScoreStatistics:
         }
 
 
-def tool_rates(calls: int, failures: int) -> dict[str, int | float]:
+def tool_rates(calls: int, failures: int) -> ToolFigures:
     """Counts of one tool with rates in percent, two decimals."""
     successes = calls - failures
     return {

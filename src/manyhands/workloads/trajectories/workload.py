@@ -28,7 +28,16 @@ from manyhands.agents.world import World
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import ItemState, Outcome, StopReason
 from manyhands.core.usage import Usage
-from manyhands.engine.contract import Context, Execution, FinishedItem, Item, PlannedItem, RecordedStep, RunReader
+from manyhands.engine.contract import (
+    Context,
+    Execution,
+    FinishedItem,
+    Item,
+    PlannedItem,
+    RecordedStep,
+    RunReader,
+    Workload,
+)
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
@@ -37,7 +46,7 @@ from manyhands.sandboxes.selection import PacedBackend, choose_backend
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.workloads.trajectories.exports import write_exports
-from manyhands.workloads.trajectories.grade_file import Checks
+from manyhands.workloads.trajectories.grade_file import GradeFile
 from manyhands.workloads.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
 from manyhands.workloads.trajectories.lines.entry import Entry
@@ -60,7 +69,7 @@ from manyhands.workloads.trajectories.quality import (
     nowhere_known,
 )
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.statistics import ADOPTED, KnownTools, ToolStats, result_record
+from manyhands.workloads.trajectories.statistics import ADOPTED, ToolColumns, ToolStats, result_record
 
 MAX_TOOL_OUTPUT = 50_000
 
@@ -74,11 +83,12 @@ class _Saved:
     all_tags: int
 
 
-class TrajectoryWorkload:
+class TrajectoryWorkload(Workload):
     """Prompts become trajectories. ``spec`` is what ``Prepared.to_json`` gives."""
 
     name = "trajectories"
     spec_class = BatchSpec
+    remedies = REMEDIES
 
     def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
         self.spec = spec
@@ -86,7 +96,7 @@ class TrajectoryWorkload:
         self._prepared = Prepared.from_json(spec, run_folder.parent)
         self._options = self._prepared.options
         self._secrets: dict[str, str] = {}
-        self._columns = KnownTools(self._prepared.columns)
+        self._columns = ToolColumns(self._prepared.columns)
         self._others = frozenset(self._prepared.tools).difference(self._prepared.columns)
         self._escapes_tags = self._options.tags_in_values != "keep"
         self._system_turns = SystemTurns(self._options.system_template_text, escape_tags=self._escapes_tags)
@@ -103,11 +113,6 @@ class TrajectoryWorkload:
         self._grader: TrajectoryGrader | None = None
         self._run_id = ""
         self.adoption = Adoption()
-
-    @property
-    def remedies(self) -> Mapping[str, str]:
-        """What keeps trajectories of each kind that is discarded."""
-        return REMEDIES
 
     @property
     def prepared(self) -> Prepared:
@@ -135,7 +140,7 @@ class TrajectoryWorkload:
         self._secrets = dict(secrets)
 
     @asynccontextmanager
-    async def performing(self, *, replay: bool = False) -> AsyncIterator[None]:
+    async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             self._offer = await stack.enter_async_context(
                 ToolOffer.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
@@ -148,7 +153,7 @@ class TrajectoryWorkload:
             if self._options.grade_checks is not None:
                 self._grader = await stack.enter_async_context(
                     TrajectoryGrader.opened(
-                        Checks.from_json(self._options.grade_checks),
+                        GradeFile.from_json(self._options.grade_checks),
                         self._options,
                         key=self._secrets.get(JUDGE_KEY),
                         run_folder=self._folder,
@@ -158,7 +163,7 @@ class TrajectoryWorkload:
                 )
             yield
 
-    async def perform(self, context: Context) -> Outcome:
+    async def run(self, context: Context) -> Outcome:
         payload = PromptItem.of(context.item)
         began = await self._moment(context, "began")
         toolsets = draw(self._prepared.distribution, context.random("toolsets"))
@@ -349,7 +354,7 @@ class TrajectoryWorkload:
         """Of the tools that have no column and were called. Names that nobody has are no tools."""
         invented = set(record["unknown_tools"]) - self._others
         used = [name for name in record["tools"] if name not in self._columns and name not in invented]
-        return KnownTools(used).stats(_uses(record))
+        return ToolColumns(used).stats(_uses(record))
 
 
 def _as_given(messages: Sequence[Message]) -> list[Message]:

@@ -1,7 +1,7 @@
-"""The arguments of a tool call, read as the original reads them: unknown names are passed over, null is the same as nothing, and
-types are strict (a number as text, half a row or a negative count is an error).
+"""The arguments of a tool call, and the paths that they may name.
 
-Where tool calls may read and write.
+Arguments are read as Codex reads them: unknown names are passed over, null is the same as nothing, and types are strict (a number as
+text, half a row or a negative count is an error).
 
 Whoever calls a tool over HTTP is somebody who knows a token, not somebody with an account on this machine: there the paths that
 a call names are confined to folders given at the start. Over standard streams the client started the server and is the same
@@ -21,8 +21,8 @@ from manyhands.core.jsonio import line
 
 PROBLEM = "failed to parse function arguments: "
 """What the original puts before every complaint about arguments."""
-_LARGEST = 2**63 - 1
-_LONGEST_SHOWN = 60
+_MAX_INT = 2**63 - 1
+_MAX_SHOWN_CHARS = 60
 
 
 class Arguments:
@@ -121,7 +121,7 @@ def _whole(name: str, value: Any) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(name, "a whole number", value)
-    if abs(value) > _LARGEST:
+    if abs(value) > _MAX_INT:
         raise ToolError(f"{PROBLEM}{name} is too large")
     return value
 
@@ -133,7 +133,7 @@ def _wrong(name: str, expected: str, value: Any) -> ToolError:
 def shown(value: Any) -> str:
     """A value for a message: short, on one line."""
     text = line(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

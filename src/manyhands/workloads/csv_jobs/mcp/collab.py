@@ -19,12 +19,12 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from manyhands.agents.options import AgentOptions
-from manyhands.agents.run_settings import API_KEY, kept_file
-from manyhands.agents.toolset_tools import COLLAB
+from manyhands.agents.run_settings import API_KEY
 from manyhands.core.errors import RunError, ToolError, UserError
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.formats import check_name
-from manyhands.sandboxes.files.trees import remove_tree
+from manyhands.runs.making import kept_file
+from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.tools.protocol import ParentRun, ToolEnvironment, ToolResult
 from manyhands.tools.results import result_of
@@ -39,9 +39,11 @@ from manyhands.workloads.csv_jobs.mcp.tools import (
     JobTools,
     ToolSettings,
 )
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import ENDS, JobStatus
 
+COLLAB = "collab"
+"""The toolset's name."""
 NAMES = (
     declared.SPAWN,
     declared.RUN,
@@ -52,13 +54,13 @@ NAMES = (
     declared.LIST,
     declared.RETRY,
 )
-LARGEST = 50_000_000
+MAX_TABLE_BYTES = 50_000_000
 """Bytes of a table, and of results, that go from and to a sandbox."""
 WRITTEN = "output_written"
 """The key of an answer that says that the results were put into the sandbox just now."""
 _PROBLEM = "output_error"
-_LONGEST_INSTRUCTION = 1_000_000
-_LONGEST_SUFFIX = 10
+_MAX_INSTRUCTION_BYTES = 1_000_000
+_MAX_SUFFIX_CHARS = 10
 _IDS = UUID("6f1c0a52-8f0e-4d53-9d5b-52d1a5b3a6f1")
 _STATE = "collab_written"
 _OF_THE_RUN = frozenset(("data_dir", "executor", "override", "prices", "quiet", "verbose"))
@@ -97,7 +99,7 @@ class CollabTool:
 
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
         """Raises ToolError, for the model."""
-        content = await _Call(environment).perform(self.name, arguments)
+        content = await _Call(environment).call(self.name, arguments)
         return result_of(ToolResult(content), environment.max_output)
 
     def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
@@ -106,7 +108,7 @@ class CollabTool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _JobFiles:
     """A job's table and results: on the host, and in the sandbox under the names that the model knows."""
 
     table: Path
@@ -124,7 +126,7 @@ class _Places:
 
 
 class _Call:
-    """One call being performed."""
+    """One call being executed."""
 
     def __init__(self, environment: ToolEnvironment) -> None:
         if environment.parent is None:
@@ -132,10 +134,10 @@ class _Call:
         self._environment = environment
         self._parent = parent = environment.parent
         self._caller = Caller(depth=parent.depth)
-        self._desk = JobDesk(parent.jobs, environ=os.environ, secrets=parent.secrets)
-        self._tools = JobTools(self._desk, _settings(parent, environment.timeout))
+        self._service = JobService(parent.jobs, environ=os.environ, secrets=parent.secrets)
+        self._tools = JobTools(self._service, _settings(parent, environment.timeout))
 
-    async def perform(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name == declared.SPAWN:
             content = await self._spawn(arguments)
         elif name == declared.EXPORT:
@@ -154,8 +156,8 @@ class _Call:
         read, sandbox = Arguments(arguments), await self._environment.sandbox()
         instruction = await _instruction(sandbox, read)
         job_id = str(uuid5(_IDS, self._environment.call_key))
-        places = await self._places_of(job_id) or await self._made_places(job_id, read, sandbox)
-        given = {**arguments, "csv_path": str(places.table), "output_csv_path": str(places.results)}
+        files = await self._files_of(job_id) or await self._made_files(job_id, read, sandbox)
+        given = {**arguments, "csv_path": str(files.table), "output_csv_path": str(files.results)}
         given |= {"instruction": instruction, "instruction_file": None}
         caller = Caller(depth=self._caller.depth, job_id=job_id)
         try:
@@ -164,11 +166,11 @@ class _Call:
         except (ToolError, UserError, RunError) as error:
             if await self._status(job_id) is None:
                 await asyncio.to_thread(remove_tree, self._folder(job_id))
-            raise ToolError(places.seen(" ".join(str(error).split()))) from error
-        return {**content, "csv_path": places.csv_path}
+            raise ToolError(files.seen(" ".join(str(error).split()))) from error
+        return {**content, "csv_path": files.csv_path}
 
     async def _go_on(self, job_id: str) -> None:
-        """If the job is there already, as the call is repeated, see to it that somebody performs it."""
+        """If the job is there already, as the call is repeated, see to it that somebody executes it."""
         status = await self._status(job_id)
         if status is not None and not status.ended and not status.runner_active:
             await self._tools.go_on(status)
@@ -176,7 +178,7 @@ class _Call:
     async def _status(self, job_id: str) -> JobStatus | None:
         """Where a job stands, if it was made."""
         try:
-            return await asyncio.to_thread(self._desk.status, job_id)
+            return await asyncio.to_thread(self._service.status, job_id)
         except RunError:
             return None
 
@@ -185,8 +187,8 @@ class _Call:
         sandbox = await self._environment.sandbox()
         status = await self._tools.call(declared.STATUS, {"job_id": read.required_text("job_id")}, self._caller)
         job_id = status.content["job_id"]
-        places = await self._places_of(job_id)
-        typed = read.text("output_csv_path", "path") or (places.output_csv_path if places else None)
+        files = await self._files_of(job_id)
+        typed = read.text("output_csv_path", "path") or (files.output_csv_path if files else None)
         if typed is None:
             raise ToolError("output_csv_path is missing: a path in the sandbox")
         try:
@@ -206,40 +208,40 @@ class _Call:
     async def _with_results(self, content: dict[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
         """An answer as the model may see it. If the job has ended, its results are put where they were asked for, once."""
         job_id = status["job_id"]
-        places = await self._places_of(job_id)
-        if places is None:
+        files = await self._files_of(job_id)
+        if files is None:
             return content
-        seen: dict[str, Any] = places.seen(content)
-        if status["state"] not in ENDS or job_id in _written(self._environment) or not places.results.exists():
+        seen: dict[str, Any] = files.seen(content)
+        if status["state"] not in ENDS or job_id in _written(self._environment) or not files.results.exists():
             return seen
         sandbox = await self._environment.sandbox()
         try:
-            await sandbox.write_file(places.output_csv_path, await asyncio.to_thread(_bounded, places.results))
+            await sandbox.write_file(files.output_csv_path, await asyncio.to_thread(_bounded, files.results))
         except ToolError as error:
             return {**seen, _PROBLEM: f"the results could not be written: {error}; use {declared.EXPORT}"}
         _written(self._environment).add(job_id)
-        return {**seen, WRITTEN: {"job_id": job_id, "output_csv_path": places.output_csv_path}}
+        return {**seen, WRITTEN: {"job_id": job_id, "output_csv_path": files.output_csv_path}}
 
     def _seen(self, job_id: str, value: Any) -> Any:
-        places = _read_places(self._folder(job_id))
-        return value if places is None else places.seen(value)
+        files = _read_files(self._folder(job_id))
+        return value if files is None else files.seen(value)
 
     def _folder(self, job_id: str) -> Path:
         """Where a job's table and results are on the host: beside the job's own folder."""
         return self._parent.jobs / f"{job_id}.files"
 
-    async def _places_of(self, job_id: str) -> _Places | None:
-        return await asyncio.to_thread(_read_places, self._folder(job_id))
+    async def _files_of(self, job_id: str) -> _JobFiles | None:
+        return await asyncio.to_thread(_read_files, self._folder(job_id))
 
-    async def _made_places(self, job_id: str, read: Arguments, sandbox: Sandbox) -> _Places:
+    async def _made_files(self, job_id: str, read: Arguments, sandbox: Sandbox) -> _JobFiles:
         """Fetch the table from the sandbox."""
         csv_path = read.required_text("csv_path")
         output = read.text("output_csv_path") or _default_output(csv_path, job_id, sandbox)
         folder = self._folder(job_id)
-        places = _Places(folder / f"table{_suffix(csv_path)}", folder / f"results{_suffix(output)}", csv_path, output)
-        data = await sandbox.read_file(csv_path, max_bytes=LARGEST)
-        await asyncio.to_thread(_keep, folder, places, data)
-        return places
+        files = _JobFiles(folder / f"table{_suffix(csv_path)}", folder / f"results{_suffix(output)}", csv_path, output)
+        data = await sandbox.read_file(csv_path, max_bytes=MAX_TABLE_BYTES)
+        await asyncio.to_thread(_keep, folder, files, data)
+        return files
 
 
 def _settings(parent: ParentRun, timeout: float) -> ToolSettings:
@@ -282,7 +284,7 @@ async def _instruction(sandbox: Sandbox, read: Arguments) -> str | None:
         return instruction
     if instruction is not None and instruction.strip():
         raise ToolError("give instruction or instruction_file, not both")
-    data = await sandbox.read_file(file, max_bytes=_LONGEST_INSTRUCTION)
+    data = await sandbox.read_file(file, max_bytes=_MAX_INSTRUCTION_BYTES)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -307,30 +309,31 @@ def _suffix(path: str) -> str:
     suffix = posixpath.splitext(path)[1].lower()
     if suffix == ".gz":
         raise ToolError(f"{path}: packed files can't be used here; unpack it first")
-    return suffix if suffix[1:].isalnum() and len(suffix) < _LONGEST_SUFFIX else ".csv"
+    return suffix if suffix[1:].isalnum() and len(suffix) < _MAX_SUFFIX_CHARS else ".csv"
 
 
-def _keep(folder: Path, places: _Places, data: bytes) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with bytes_written_aside(places.table) as handle:
+def _keep(folder: Path, files: _JobFiles, data: bytes) -> None:
+    with bytes_written_aside(files.table) as handle:
         handle.write(data)
-    names = (places.table.name, places.results.name, places.csv_path, places.output_csv_path)
+    names = (files.table.name, files.results.name, files.csv_path, files.output_csv_path)
     with bytes_written_aside(folder / "paths.json") as handle:
         handle.write(json.dumps(names).encode())
 
 
-def _read_places(folder: Path) -> _Places | None:
+def _read_files(folder: Path) -> _JobFiles | None:
     try:
         table, results, csv_path, output = json.loads((folder / "paths.json").read_bytes())
     except OSError:
         return None
-    return _Places(folder / table, folder / results, csv_path, output)
+    return _JobFiles(folder / table, folder / results, csv_path, output)
 
 
 def _bounded(path: Path) -> bytes:
     """A file's content. Raises ToolError if it is too much to be copied."""
-    if (size := path.stat().st_size) > LARGEST:
-        raise ToolError(f"the results have {size:,} bytes, and at most {LARGEST:,} can be copied into the sandbox")
+    if (size := path.stat().st_size) > MAX_TABLE_BYTES:
+        raise ToolError(
+            f"the results have {size:,} bytes, and at most {MAX_TABLE_BYTES:,} can be copied into the sandbox"
+        )
     return path.read_bytes()
 
 

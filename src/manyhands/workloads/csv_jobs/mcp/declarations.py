@@ -1,16 +1,17 @@
 """The nine tools as a client sees them: names, descriptions, JSON Schemas of arguments and results, and hints.
 
-The names, the arguments and the keys of the results are those of the original; what is added is
-``cancel_agent_job``, ``list_agent_jobs`` and ``retry_agent_job``, and keys beside the original's.
+Names, arguments and keys of results are those of the tools that Codex has for jobs over a CSV file (``spawn_agents_on_csv``); added are
+``cancel_agent_job``, ``list_agent_jobs``, ``retry_agent_job``, and keys beside Codex's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
+from manyhands.workloads.csv_jobs.service.status import CodexStatus, State
 
 SPAWN = "spawn_agents_on_csv"
 RUN = "run_agent_job"
@@ -23,13 +24,13 @@ LIST = "list_agent_jobs"
 RETRY = "retry_agent_job"
 
 DEFAULT_WAIT_MS = 30_000
-SHORTEST_WAIT_MS = 1_000
-LONGEST_WAIT_MS = 300_000
+MIN_WAIT_MS = 1_000
+MAX_WAIT_MS = 300_000
 DEFAULT_LISTED = 50
 BAD_ROWS = ("fail", "skip")
 
-ORIGINAL_WORDS = ("pending", "running", "completed", "failed", "cancelled")
-STATES = ("pending", "running", "completed", "completed_with_failures", "cancelled", "failed", "interrupted")
+CODEX_WORDS = get_args(CodexStatus)
+STATES = get_args(State)
 
 Schema = dict[str, Any]
 
@@ -86,7 +87,7 @@ def _maybe(kind: str, description: str = "") -> Schema:
 
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
-_STATUS_WORD: Schema = {"type": "string", "enum": list(ORIGINAL_WORDS)}
+_STATUS_WORD: Schema = {"type": "string", "enum": list(CODEX_WORDS)}
 _STATE_WORD: Schema = {"type": "string", "enum": list(STATES)}
 _JOB_ID = _text("Id of the job, as spawn_agents_on_csv gave it (its name is accepted too).")
 _NOTICES: Schema = {"type": "array", "items": {"type": "string"}, "description": "Remarks; empty as a rule."}
@@ -132,7 +133,7 @@ _FAILED_ITEMS: Schema = {
         {"item_id": {"type": "string"}, "source_id": _maybe("string"), "last_error": _maybe("string")},
     ),
 }
-_KEYS_OF_WAITING = (
+ENDED_KEYS = (
     "completed_items",
     "failed_items",
     "skipped_items",
@@ -145,7 +146,7 @@ _KEYS_OF_WAITING = (
     "next_step",
 )
 """What a spawn answers only if it was to wait."""
-_SPAWN_RESULT = _result(
+SPAWN_RESULT = _result(
     {
         "job_id": {"type": "string"},
         "started": {"type": "boolean"},
@@ -166,7 +167,7 @@ _SPAWN_RESULT = _result(
         "timed_out": {"type": "boolean", "description": "Whether the job still goes on."},
         "next_step": _maybe("string"),
     },
-    *_KEYS_OF_WAITING,
+    *ENDED_KEYS,
 )
 
 _SPAWN_ARGUMENTS = _object(
@@ -214,7 +215,7 @@ DECLARATIONS: dict[str, Declaration] = {
             "the columns of the input, then the results. Answers at once with the job's id (with wait=true, when the job has ended); "
             "the job goes on by itself whatever becomes of this call. Follow it with wait_agent_job.",
             _SPAWN_ARGUMENTS,
-            _SPAWN_RESULT,
+            SPAWN_RESULT,
             Hints(read_only=False, destructive=True, idempotent=False, open_world=True),
         ),
         Declaration(
@@ -251,7 +252,7 @@ DECLARATIONS: dict[str, Declaration] = {
                 {
                     "job_id": _JOB_ID,
                     "timeout_ms": _number(
-                        f"Milliseconds to wait at most: {SHORTEST_WAIT_MS} to {LONGEST_WAIT_MS} (default {DEFAULT_WAIT_MS})."
+                        f"Milliseconds to wait at most: {MIN_WAIT_MS} to {MAX_WAIT_MS} (default {DEFAULT_WAIT_MS})."
                     ),
                 },
                 ("job_id",),

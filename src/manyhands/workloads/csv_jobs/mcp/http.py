@@ -25,12 +25,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from manyhands.core.errors import UserError
 from manyhands.workloads.csv_jobs.mcp.server import Serving, make_server
-from manyhands.workloads.csv_jobs.workers.reports import LARGEST_RESULT
+from manyhands.workloads.csv_jobs.workers.reports import MAX_RESULT_BYTES
 
 PATH = "/mcp"
-LARGEST_BODY = LARGEST_RESULT + (1 << 20)
+MAX_BODY_BYTES = MAX_RESULT_BYTES + (1 << 20)
 """Bytes of a request at most. Tables are named by their paths, so that the result of a row is the largest that comes."""
-MOST_CONNECTIONS = 200
+MAX_CONNECTIONS = 200
 _CLOSING_SECONDS = 3
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -60,7 +60,7 @@ class Address:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((self.host, self.port))
-            listening.listen(MOST_CONNECTIONS)
+            listening.listen(MAX_CONNECTIONS)
         except OSError as error:
             listening.close()
             raise UserError(f"can't listen on {self.host} port {self.port}: {error.strerror or error}") from None
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
 def _application(serving: Serving, address: Address, port: int, token: str) -> ASGIApp:
     # Without sessions: nothing is lost when the server is started anew, and any client may go on where another one stopped.
     application = make_server(serving).streamable_http_app(
-        streamable_http_path=PATH, stateless_http=True, max_request_body_size=LARGEST_BODY, host=address.host
+        streamable_http_path=PATH, stateless_http=True, max_request_body_size=MAX_BODY_BYTES, host=address.host
     )
     names = tuple(dict.fromkeys((*_LOOPBACK_NAMES, _in_url(address.host))))
     return Guard(application, names=names, port=port, token=token)
@@ -147,7 +147,7 @@ def _configuration(application: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         lifespan="on",
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=_CLOSING_SECONDS,
         ws="none",
     )

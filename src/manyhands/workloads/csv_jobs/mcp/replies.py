@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from manyhands.workloads.csv_jobs.mcp.declarations import RUN, WAIT
-from manyhands.workloads.csv_jobs.service.status import JobStatus, rfc3339
+from manyhands.workloads.csv_jobs.mcp.declarations import ENDED_KEYS, RUN, SPAWN_RESULT, STATUS_RESULT, WAIT
+from manyhands.workloads.csv_jobs.service.status import JobStatus
 
 if TYPE_CHECKING:
     from manyhands.workloads.csv_jobs.service.jobs import Spawned
@@ -26,61 +26,37 @@ class Reply:
 
 
 def status_object(status: JobStatus) -> dict[str, Any]:
-    """A job's status, as ``STATUS_RESULT`` describes it."""
-    return {
-        "job_id": status.job_id,
+    """A job's status, as ``STATUS_RESULT`` describes it: what ``JobStatus.to_json`` says, in the original's words."""
+    content = {
+        **status.to_json(),
         "status": status.original_status,
-        "total_items": status.total_items,
-        "pending_items": status.pending_items,
-        "running_items": status.running_items,
-        "completed_items": status.completed_items,
-        "failed_items": status.failed_items,
-        "output_csv_path": status.output_csv_path,
-        "runner_active": status.runner_active,
-        "state": status.state,
-        "job_name": status.name,
-        "skipped_items": status.skipped_items,
-        "cancelled_items": status.cancelled_items,
-        "last_error": status.last_error,
-        "eta_seconds": status.eta_seconds,
-        "created_at": rfc3339(status.created_at),
-        "started_at": rfc3339(status.started_at),
-        "completed_at": rfc3339(status.completed_at),
         "total_tokens": status.usage.total_tokens,
         "cost_usd": round(status.usage.cost, 6),
-        "simulated": status.usage.simulated_calls > 0,
-        "waiting": status.waiting,
     }
+    return {name: content[name] for name in STATUS_RESULT["properties"]}
 
 
 def spawned_object(spawned: Spawned, status: JobStatus, notices: Sequence[str]) -> dict[str, Any]:
     """The answer of a spawn that does not wait."""
-    return {
-        "job_id": spawned.job_id,
+    content = {
+        **status_object(status),
         "started": spawned.started,
-        "output_csv_path": spawned.output_csv_path,
         "total_items": spawned.total_items,
-        "status": status.original_status,
-        "state": status.state,
-        "job_name": spawned.name,
         "notices": list(notices),
     }
+    return {name: content[name] for name in SPAWN_RESULT["properties"] if name not in ENDED_KEYS}
 
 
-def ended_keys(status: JobStatus, errors: Sequence[Mapping[str, Any]], timed_out: bool) -> dict[str, Any]:
+def ended_object(status: JobStatus, errors: Sequence[Mapping[str, Any]], timed_out: bool) -> dict[str, Any]:
     """What the answer of a spawn that waited has beyond the other's."""
-    return {
-        "completed_items": status.completed_items,
-        "failed_items": status.failed_items,
-        "skipped_items": status.skipped_items,
-        "pending_items": status.pending_items,
-        "running_items": status.running_items,
-        "cancelled_items": status.cancelled_items,
+    content = {
+        **status_object(status),
         "job_error": _job_error(status, errors),
         "failed_item_errors": [_item_error(error) for error in errors[:FIRST_ERRORS]] or None,
         "timed_out": timed_out,
         "next_step": next_step(status, timed_out),
     }
+    return {name: content[name] for name in ENDED_KEYS}
 
 
 def next_step(status: JobStatus, timed_out: bool) -> str | None:

@@ -1,7 +1,7 @@
 """The tools over MCP, by the official SDK: one server object, which speaks over standard streams or HTTP.
 
 Nothing is kept between two calls. A client that cancels a call, or goes away, has stopped waiting, and that is all: what the call was
-to change is changed, and jobs are performed by processes of their own.
+to change is changed, and jobs are executed by processes of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tools by which agents start jobs, follow them and report to them, whatever brings the calls.
 
-``JobTools`` knows no transport: the MCP server (``mcp_server``) and the built-in agent's own toolset (``collab``) both call it. A call
+``JobTools`` knows no transport: the MCP server (``server``) and the built-in agent's own toolset (``collab``) both call it. A call
 names its job by id, so that nothing is kept between two calls, and another client, or another server over the same data folder,
 can go on where one stopped.
 """
@@ -23,7 +23,7 @@ from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, Declarat
 from manyhands.workloads.csv_jobs.mcp.replies import (
     FIRST_ERRORS,
     Reply,
-    ended_keys,
+    ended_object,
     next_step,
     spawned_object,
     spawned_text,
@@ -31,10 +31,10 @@ from manyhands.workloads.csv_jobs.mcp.replies import (
     status_text,
 )
 from manyhands.workloads.csv_jobs.service.status import JobStatus
-from manyhands.workloads.csv_jobs.spec import MOST_WORKERS, JobSpec
+from manyhands.workloads.csv_jobs.spec import MAX_WORKERS, JobSpec
 
 if TYPE_CHECKING:
-    from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+    from manyhands.workloads.csv_jobs.service.jobs import JobService
 
 _Result = TypeVar("_Result")
 OnProgress = Callable[[JobStatus], Awaitable[None]]
@@ -44,44 +44,46 @@ DEFAULT_WAIT_LIMIT = 280.0
 DEFAULT_CONCURRENCY_LIMIT = 64
 UNKNOWN_DEPTH = 1_000_000
 """The depth of a worker that does not say in which job it works. It may start none, however deep jobs may be nested."""
-_LONGEST_INSTRUCTION_FILE = 1_000_000
+_MAX_INSTRUCTION_BYTES = 1_000_000
 _NOT_A_WORKER = "only the agent that works on a row may report its result, and this caller has not said that it is one"
 TOO_DEEP = "agent depth limit reached; this session cannot spawn more subagents"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls. ``secret``: the secret of the attempt on which a worker works; None for everybody else. ``depth``: in how many
-    jobs, one within the other, the caller works. ``on_progress``: is told of a job's progress while a call waits. ``job_id``: the
-    id of the job that the call makes, so that a repeated call finds it; None: a new one."""
+    """Who calls."""
 
     secret: str | None = None
+    """The secret of the attempt on which a worker works; None for everybody else."""
     depth: int = 0
+    """In how many jobs, one within the other, the caller works."""
     on_progress: OnProgress | None = None
+    """Is told of a job's progress while a call waits."""
     job_id: str | None = None
+    """The id of the job that the call makes, so that a repeated call finds it; None: a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """What the person who offers the tools has decided.
-
-    ``paths``: which paths calls may name. ``worker``: settings of ``JobSpec`` for all jobs that are made: model, sandbox, worker
-    command and so on, none of which a call can change. ``max_concurrency``: what a call may ask for at most. ``wait_limit``:
-    seconds within which a call is answered. ``max_depth``: callers that work in so many jobs may start none.
-    """
+    """What the person who offers the tools has decided."""
 
     paths: ToolPaths
+    """Which paths calls may name."""
     worker: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ``JobSpec`` for all jobs that are made: model, sandbox, worker command and so on, none of which a call can change."""
     max_concurrency: int = DEFAULT_CONCURRENCY_LIMIT
+    """The most that a call may ask for."""
     wait_limit: float = DEFAULT_WAIT_LIMIT
+    """Seconds within which a call is answered."""
     max_depth: int = 1
+    """Callers that work in so many jobs may start none."""
 
 
 class JobTools:
-    """Performs the calls, for the jobs in the desk's data folder and no others. All methods are for one event loop."""
+    """Performs the calls, for the jobs in the service's data folder and no others. All methods are for one event loop."""
 
-    def __init__(self, desk: JobDesk, settings: ToolSettings) -> None:
-        self._desk = desk
+    def __init__(self, service: JobService, settings: ToolSettings) -> None:
+        self._service = service
         self._settings = settings
         self._unfinished: set[asyncio.Task[Any]] = set()
         self._leaving = asyncio.Event()
@@ -121,7 +123,7 @@ class JobTools:
     async def go_on(self, job: JobStatus) -> bool:
         """Start a job's runner, on no client's behalf; whether it was started. Raises UserError, RunError or StorageError."""
         changes = await self._runner_changes(job.folder.name)
-        return await self._whole(self._desk.run(job.folder.name, changes=changes))
+        return await self._whole(self._service.run(job.folder.name, changes=changes))
 
     def stop_waiting(self) -> None:
         """Answer all calls that wait, now and from now on, as if their time had run out."""
@@ -162,7 +164,7 @@ class JobTools:
         latest = asyncio.get_running_loop().time() + self._settings.wait_limit
         notices = _not_heeded(arguments)
         spawned = await self._whole(
-            self._desk.spawn(spec, notice=notices.append, depth=caller.depth, job_id=caller.job_id)
+            self._service.spawn(spec, notice=notices.append, depth=caller.depth, job_id=caller.job_id)
         )
         job = spawned.folder.name
         if not wait:
@@ -170,7 +172,7 @@ class JobTools:
             return Reply(spawned_object(spawned, status, notices), spawned_text(spawned, status))
         status, timed_out = await self._waited(job, _until(latest), caller)
         errors = await self._errors(job, status)
-        content = {**spawned_object(spawned, status, notices), **ended_keys(status, errors, timed_out)}
+        content = {**spawned_object(spawned, status, notices), **ended_object(status, errors, timed_out)}
         return Reply(content, _with_next_step(status_text(status), next_step(status, timed_out)))
 
     def _spec_of(self, arguments: Arguments) -> JobSpec:
@@ -212,7 +214,7 @@ class JobTools:
     def _concurrency(self, arguments: Arguments) -> int | None:
         asked, workers = arguments.count("max_concurrency"), arguments.count("max_workers")
         number = workers if asked is None else asked
-        return None if number is None else min(number, MOST_WORKERS)
+        return None if number is None else min(number, MAX_WORKERS)
 
     async def _run(self, arguments: Arguments, caller: Caller) -> Reply:
         named, auto_export = arguments.required_text("job_id"), arguments.flag("auto_export")
@@ -223,7 +225,7 @@ class JobTools:
             changes["max_concurrency"] = min(concurrency, self._settings.max_concurrency)
         if auto_export is not None:
             changes["auto_export"] = auto_export
-        started = await self._whole(self._desk.run(job, changes=changes))
+        started = await self._whole(self._service.run(job, changes=changes))
         status = await self._status_of(job)
         text = ("Started. " if started else "Not started. ") + status_text(status)
         return Reply({"started": started, "status": status_object(status)}, text)
@@ -238,7 +240,7 @@ class JobTools:
             timeout = declared.DEFAULT_WAIT_MS
         if timeout <= 0:
             raise ToolError("timeout_ms must be greater than zero")
-        timeout = min(max(timeout, declared.SHORTEST_WAIT_MS), declared.LONGEST_WAIT_MS)
+        timeout = min(max(timeout, declared.MIN_WAIT_MS), declared.MAX_WAIT_MS)
         seconds = min(timeout / 1000, self._settings.wait_limit)
         status, timed_out = await self._waited(await self._found(named), seconds, caller)
         step = next_step(status, timed_out)
@@ -250,7 +252,7 @@ class JobTools:
         job = await self._found(named)
         status = await self._status_of(job)
         target = self._settings.paths.export_target(typed, status.folder, Path(status.output_csv_path))
-        exported = await self._whole(asyncio.to_thread(self._desk.export, job, target))
+        exported = await self._whole(asyncio.to_thread(self._service.export, job, target))
         path, rows = str(exported.path), exported.rows
         content = {"job_id": exported.job_id, "output_csv_path": path, "row_count": rows}
         return Reply(content, f"Wrote {rows} row{'' if rows == 1 else 's'} to {path}.")
@@ -262,7 +264,7 @@ class JobTools:
             raise ToolError("result must be a JSON object")
         if caller.secret is None:
             return _answered(False, _NOT_A_WORKER)
-        report = self._desk.report(named, item_id, result, stop=stop, secret=caller.secret)
+        report = self._service.report(named, item_id, result, stop=stop, secret=caller.secret)
         acceptance = await self._whole(report)
         return _answered(acceptance.accepted, acceptance.reason, acceptance.violations)
 
@@ -270,12 +272,12 @@ class JobTools:
 
     async def _cancel(self, arguments: Arguments, caller: Caller) -> Reply:
         named, firm = arguments.required_text("job_id"), arguments.flag("firm") or False
-        status = await self._whole(self._desk.cancel(await self._found(named), firm=firm))
+        status = await self._whole(self._service.cancel(await self._found(named), firm=firm))
         return Reply({"status": status_object(status)}, status_text(status))
 
     async def _list(self, arguments: Arguments, caller: Caller) -> Reply:
         limit = arguments.count("limit")
-        jobs = await asyncio.to_thread(self._desk.list)
+        jobs = await asyncio.to_thread(self._service.list)
         shown = jobs[: declared.DEFAULT_LISTED if limit is None else limit]
         text = " ".join(status_text(job) for job in shown[:3]) or "There are no jobs."
         more = f" And {len(jobs) - 3} more." if len(jobs) > 3 else ""
@@ -285,7 +287,7 @@ class JobTools:
         named, item_ids = arguments.required_text("job_id"), arguments.texts("item_ids")
         job = await self._found(named)
         changes = await self._runner_changes(job)
-        retried, started = await self._whole(self._desk.retry(job, item_ids, changes=changes))
+        retried, started = await self._whole(self._service.retry(job, item_ids, changes=changes))
         status = await self._status_of(job)
         content = {"retried_items": retried, "started": started, "status": status_object(status)}
         return Reply(content, f"{retried} row{' was' if retried == 1 else 's were'} put back. {status_text(status)}")
@@ -299,7 +301,7 @@ class JobTools:
         is to be run.
         """
         try:
-            return (await asyncio.to_thread(find_job, self._desk.data_dir, named)).name
+            return (await asyncio.to_thread(find_job, self._service.data_dir, named)).name
         except OSError:  # a name that is too long for a file system
             raise RunError(f"agent job {named} not found") from None
 
@@ -315,21 +317,21 @@ class JobTools:
 
     def _recorded(self, job: str) -> dict[str, Any]:
         """What a job recorded about itself."""
-        with closing(open_reader(find_job(self._desk.data_dir, job))) as reader:
+        with closing(open_reader(find_job(self._service.data_dir, job))) as reader:
             recorded: dict[str, Any] = reader.meta("spec")
             return recorded
 
     async def _status_of(self, job: str) -> JobStatus:
-        return await asyncio.to_thread(self._desk.status, job)
+        return await asyncio.to_thread(self._service.status, job)
 
     async def _errors(self, job: str, status: JobStatus) -> Sequence[dict[str, Any]]:
         if not status.failed_items:
             return []
-        return await asyncio.to_thread(self._desk.failed_item_errors, job, FIRST_ERRORS)
+        return await asyncio.to_thread(self._service.failed_item_errors, job, FIRST_ERRORS)
 
     async def _waited(self, job: str, seconds: float, caller: Caller) -> tuple[JobStatus, bool]:
         """Wait for a job's end; whether time ran out before."""
-        waiting = asyncio.ensure_future(self._desk.wait(job, seconds, caller.on_progress))
+        waiting = asyncio.ensure_future(self._service.wait(job, seconds, caller.on_progress))
         leaving = asyncio.ensure_future(self._leaving.wait())
         try:
             await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -372,9 +374,9 @@ def _read_instruction(path: Path) -> str:
         if not path.is_file():
             raise ToolError(f"can't read instruction_file {path}: there is no such file")
         with path.open("rb") as handle:
-            data = handle.read(_LONGEST_INSTRUCTION_FILE + 1)
-        if len(data) > _LONGEST_INSTRUCTION_FILE:
-            raise ToolError(f"instruction_file {path} is longer than {_LONGEST_INSTRUCTION_FILE:,} bytes")
+            data = handle.read(_MAX_INSTRUCTION_BYTES + 1)
+        if len(data) > _MAX_INSTRUCTION_BYTES:
+            raise ToolError(f"instruction_file {path} is longer than {_MAX_INSTRUCTION_BYTES:,} bytes")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ToolError(f"instruction_file {path} is not UTF-8 text") from None

@@ -8,22 +8,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from gzip import GzipFile
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast, get_args
+from typing import Any, BinaryIO, cast
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.engine.contract import RunReader
+from manyhands.engine.journal.lock import LOCK
 from manyhands.engine.journal.reader import JOURNAL
-from manyhands.engine.journal.store import LOCK
-from manyhands.io.files import bytes_written_aside, remove_asides
+from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.base import TableInfo
-from manyhands.io.tables.writers import write_csv, write_jsonl
+from manyhands.io.tables.formats import CSV, PARQUET, format_named, formats, suffix_of
+from manyhands.io.tables.writers import write_csv
+from manyhands.processes.strays import remove_asides
 from manyhands.workloads.csv_jobs.rows.export_columns import Columns, read_results, read_rows, rfc3339
 from manyhands.workloads.csv_jobs.rows.export_parquet import write_parquet
 from manyhands.workloads.csv_jobs.rows.flatten import Leaf, leaves_of
 
-ExportFormat = Literal["csv", "jsonl", "parquet"]
 _OWN_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK)
-_MOST_KEYS = 4096
+_MAX_KEYS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class ExportOptions:
     """``flatten``: a column for each property of the results besides. ``excel_safe``: no cell of a CSV file is taken for a formula by
     spreadsheet programs; such a file does not read back unchanged."""
 
-    format: ExportFormat = "csv"
+    format: str = CSV.name
     flatten: bool = False
     excel_safe: bool = False
 
@@ -52,8 +53,9 @@ def write_export(
     Raises UserError for a target that must not be replaced, for an unknown format and where a library is missing,
     StorageError if it can't be written.
     """
-    if options.format not in get_args(ExportFormat):
-        raise UserError(f"unknown export format {options.format!r}: choose {', '.join(get_args(ExportFormat))}")
+    writable = [name for name, format in formats().items() if format.writable]
+    if options.format not in writable:
+        raise UserError(f"unknown export format {options.format!r}: choose {', '.join(writable)}")
     path = _usable(target, reader, table)
     with reader.snapshot():
         leaves = _leaves(reader, schema) if options.flatten else ()
@@ -65,19 +67,21 @@ def write_export(
 def _write(
     handle: BinaryIO, path: Path, reader: RunReader, columns: Columns, table: TableInfo, options: ExportOptions
 ) -> int:
-    if options.format == "parquet":
+    format = format_named(options.format)
+    if format is PARQUET:
         return write_parquet(handle, reader, columns, table)
     rows = read_rows(reader, columns, rfc3339)
-    if options.format == "jsonl":
-        return write_jsonl(handle, columns.names, rows)
-    tabs = Path(path.name.lower().removesuffix(".gz")).suffix == ".tsv"
-    return write_csv(handle, columns.names, rows, delimiter="\t" if tabs else ",", excel_safe=options.excel_safe)
+    if format is CSV:
+        delimiter = "\t" if suffix_of(path) == ".tsv" else ","
+        return write_csv(handle, columns.names, rows, delimiter=delimiter, excel_safe=options.excel_safe)
+    assert format.write is not None
+    return format.write(handle, columns.names, rows)
 
 
 @contextmanager
 def _packed(handle: BinaryIO, path: Path, options: ExportOptions) -> Iterator[BinaryIO]:
     """What to write to: text is packed where the name says that it is."""
-    if path.suffix.lower() != ".gz" or options.format == "parquet":
+    if path.suffix.lower() != ".gz" or not format_named(options.format).text:
         yield handle
     else:
         with GzipFile(filename="", mode="wb", compresslevel=6, fileobj=handle, mtime=0) as packed:
@@ -91,8 +95,8 @@ def _leaves(reader: RunReader, schema: Mapping[str, Any] | None) -> Sequence[Lea
     keys: dict[str, None] = {}
     for result in read_results(reader):
         keys.update(dict.fromkeys(result))
-        if len(keys) > _MOST_KEYS:
-            raise UserError(f"the results have more than {_MOST_KEYS} different keys: export without --flatten")
+        if len(keys) > _MAX_KEYS:
+            raise UserError(f"the results have more than {_MAX_KEYS} different keys: export without --flatten")
     return [Leaf((key,), None) for key in keys]
 
 

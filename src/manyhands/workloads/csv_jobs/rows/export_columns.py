@@ -1,6 +1,5 @@
-"""The columns of an export and their names: those of the table, then ours, then those of the results if they are spread out.
-
-The rows of an export: what the journal holds of each item, as values in the order of the columns.
+"""The columns of an export (the table's, the job's own, and those of the results if they are spread out), and its rows: what the
+journal holds of each item, as values in the order of the columns.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import RunReader
-from manyhands.engine.journal.records import unpack
-from manyhands.engine.journal.store import is_owned
+from manyhands.engine.journal.lock import is_owned
 from manyhands.io.tables.base import Values
 from manyhands.workloads.csv_jobs.rows.flatten import Leaf
 
@@ -96,22 +94,21 @@ def read_rows(reader: RunReader, columns: Columns, time: TimeOf) -> Iterator[Val
     """The rows in order of the table, one at a time."""
     job_id, width, leaves = reader.meta("run_id"), len(columns.headers), columns.leaves
     place, words = columns.place(RESULT), _words(reader)
-    for key, payload, state, performances, message, record, finished, _ in reader.streamed("exported_items"):
-        row = unpack(payload)
-        report = unpack(record) if record else {}
+    for item in reader.results():
+        row, report = item.payload, item.record or {}
         reported = report.get("reported_at")
         values = _cells(row, width)
         values += (
             job_id,
-            key,
+            item.key,
             row["row_index"],
             row["source_id"],
-            words[state],
-            performances,
-            message,
+            words[item.state],
+            item.performances,
+            item.message,
             report.get("result"),
             None if reported is None else time(int(reported)),
-            None if finished is None else time(int(finished)),
+            None if item.finished_at is None else time(int(item.finished_at)),
         )
         if leaves:
             result = values[place]
@@ -121,8 +118,8 @@ def read_rows(reader: RunReader, columns: Columns, time: TimeOf) -> Iterator[Val
 
 def read_results(reader: RunReader) -> Iterator[Json]:
     """The results in order of the table, one at a time."""
-    for record, _ in reader.streamed("completed_records"):
-        yield unpack(record).get("result")
+    for record in reader.completed_records():
+        yield record.get("result")
 
 
 @lru_cache(maxsize=4096)
@@ -132,7 +129,7 @@ def rfc3339(seconds: int) -> str:
 
 
 def _words(reader: RunReader) -> dict[str, str]:
-    """What the states are called. A row that nobody performs is not running, whatever an owner that died left behind."""
+    """What the states are called. A row that nobody executes is not running, whatever an owner that died left behind."""
     words = {state.value: state.value for state in ItemState} | {ItemState.DISCARDED.value: SKIPPED}
     return words if is_owned(reader.folder) else {**words, ItemState.RUNNING.value: ItemState.PENDING.value}
 

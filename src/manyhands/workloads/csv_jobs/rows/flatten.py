@@ -11,8 +11,8 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.io.tables.base import Kind
 
-MOST_LEAVES = 4096
-_DEEPEST = 32
+MAX_LEAVES = 4096
+_MAX_DEPTH = 32
 _ROOT = "#"
 """The reference to the schema itself."""
 _SCALARS: dict[str, Kind] = {"string": "string", "integer": "integer", "number": "number", "boolean": "boolean"}
@@ -44,8 +44,8 @@ def leaves_of(schema: Schema) -> tuple[Leaf, ...]:
     leaves: list[Leaf] = []
     for leaf in _Spreading(schema).leaves(schema, (), (_ROOT,)):
         leaves.append(leaf)
-        if len(leaves) > MOST_LEAVES:
-            raise UserError(f"the output schema spreads into more than {MOST_LEAVES} columns: export without --flatten")
+        if len(leaves) > MAX_LEAVES:
+            raise UserError(f"the output schema spreads into more than {MAX_LEAVES} columns: export without --flatten")
     return tuple(leaf for leaf in leaves if leaf.path)
 
 
@@ -58,7 +58,7 @@ class _Spreading:
     def leaves(self, schema: Any, path: tuple[str, ...], way: tuple[str, ...]) -> Iterator[Leaf]:
         parts = list(self._parts(schema, way, set(way)))
         named = {name: (part, onward) for holder, onward in parts for name, part in _properties(holder).items()}
-        if not named or len(path) >= _DEEPEST:
+        if not named or len(path) >= _MAX_DEPTH:
             yield Leaf(path, _kind([part for part, _ in parts]))
             return
         for name, (part, onward) in named.items():

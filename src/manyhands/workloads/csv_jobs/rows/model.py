@@ -18,18 +18,18 @@ BAD_ROW = "bad_row"
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row as its item's payload holds it.
-
-    ``row_index`` counts from 0 over all rows that are not blank; ``line``: where it begins in its file, from 1 (a Parquet
-    table: its number); ``source_id``: the id column's value, None where there is none or it is blank; ``cells`` in the order
-    of the headers: text from CSV, JSON values from the other formats; ``problem``: why it can't be used, if it can't.
-    """
+    """A row as its item's payload holds it."""
 
     row_index: int
+    """Counts from 0 over all rows that are not blank."""
     line: int
+    """Where it begins in its file, from 1; of a Parquet table, its number."""
     source_id: str | None
+    """The id column's value; None where there is none or it is blank."""
     cells: tuple[Json, ...]
+    """In the order of the headers: text from CSV, JSON values from the other formats."""
     problem: str | None = None
+    """Why it can't be used, if it can't."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -50,44 +50,46 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One row's work, as a worker gets it.
-
-    ``row``: the cells by column. ``instruction``: the template filled in. ``prompt``: the whole text for an agent, which
-    names the report tool. ``corrections``: how often a report that does not fit ``schema`` may be corrected.
-    ``max_seconds``: how long the worker may take, from its launch.
-    """
+    """One row's work, as a worker gets it."""
 
     job_id: str
     item_id: str
     row_index: int
     row: Mapping[str, Json]
+    """The cells by column."""
     instruction: str
+    """The template filled in."""
     prompt: str
+    """The whole text for an agent, which names the report tool."""
     schema: OutputSchema
     corrections: int
+    """How often a report that does not fit the schema may be corrected."""
     max_seconds: float
+    """How long the worker may take, from its launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A report that was accepted. ``reported_at``: seconds since 1970 UTC, by the context's clock; ``via``: how it came
-    (``tool``, ``mcp``, ``stdout``, ``function``); ``stop``: the worker asks to end the job; ``corrections``: refused
-    reports before it."""
+    """A report that was accepted."""
 
     result: dict[str, Any]
     reported_at: float
+    """Seconds since 1970 UTC, by the context's clock."""
     via: str
+    """How it came: ``tool``, ``mcp``, ``stdout`` or ``function``."""
     stop: bool = False
+    """The worker asks to end the job."""
     corrections: int = 0
+    """Refused reports before it."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Worker(Protocol):
-    """Performs one row. Opened once in each process that performs rows."""
+    """Does the work of rows. Opened once in each process that executes rows."""
 
-    async def perform(self, context: Context, assignment: Assignment) -> Accepted:
+    async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """Raises ItemError: INVALID_OUTPUT for a report that does not fit or did not come, WORKER_ERROR for a worker that broke,
         TIMEOUT, and what the model client raises."""
         ...

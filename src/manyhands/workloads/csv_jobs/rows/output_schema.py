@@ -13,7 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.text import beginning_and_end
 from manyhands.processes.killable import killable
 from manyhands.tools.schema import may_take_long
 
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
 
-MOST_VIOLATIONS = 10
-MOST_SECONDS = 5.0
-"""What the check of one result may take."""
-LONGEST_MESSAGE = 300
+NAME = "output_schema"
+"""What messages call the schema."""
+MAX_MESSAGE_CHARS = 300
 """Characters of a message; a validator's own repeats the value, however long that is."""
+MAX_VIOLATIONS = 10
+MAX_CHECK_SECONDS = 5.0
+"""What the check of one result may take."""
 NOT_AN_OBJECT = "result must be a JSON object"
 _KEPT = 32
-NAME = "output_schema"
 _TOO_DEEP = f"{NAME}: nested too deeply, or refers to itself without end"
-"""What messages call the schema."""
 
 
 class OutputSchema:
@@ -66,7 +67,7 @@ class OutputSchema:
         if self._validator is None:
             return ()
         try:
-            return tuple(islice(_messages(self._validator.iter_errors(result)), MOST_VIOLATIONS))
+            return tuple(islice(_messages(self._validator.iter_errors(result)), MAX_VIOLATIONS))
         except RecursionError:
             return ("$: is nested too deeply to be checked",)
 
@@ -75,9 +76,9 @@ class OutputSchema:
         if self.encoded is None or not may_take_long(self.encoded, result):
             return self.violations(result)
         try:
-            return await killable(_violations, self.encoded, result, seconds=MOST_SECONDS)
+            return await killable(_violations, self.encoded, result, seconds=MAX_CHECK_SECONDS)
         except TimeoutError:
-            return (f"$: could not be checked within {MOST_SECONDS:g} s; make it smaller or simpler",)
+            return (f"$: could not be checked within {MAX_CHECK_SECONDS:g} s; make it smaller or simpler",)
 
     @property
     def accepts_anything(self) -> bool:
@@ -105,13 +106,4 @@ def _violations(schema: bytes, result: Json) -> tuple[str, ...]:
 
 
 def _messages(errors: Iterable[ValidationError]) -> Iterator[str]:
-    return (short(f"{error.json_path}: {error.message}") for error in errors)
-
-
-def short(text: str) -> str:
-    """A message in one line and of a bounded length: its beginning and its end."""
-    text = without_surrogates(" ".join(text.split()))
-    if len(text) <= LONGEST_MESSAGE:
-        return text
-    tail = LONGEST_MESSAGE // 3
-    return f"{text[: LONGEST_MESSAGE - tail - 3]} … {text[-tail:]}"
+    return (beginning_and_end(f"{error.json_path}: {error.message}", MAX_MESSAGE_CHARS) for error in errors)

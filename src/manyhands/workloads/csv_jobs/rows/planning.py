@@ -1,7 +1,4 @@
-"""A table's rows as items to be performed.
-
-The ids of rows: from a column, or by number; made different where they are equal.
-"""
+"""A table's rows as items, each with an id: from a column, or by its number; ids that are equal are made different."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import PlannedItem
 from manyhands.io.digest_table import DigestTable
-from manyhands.io.tables.formats import RawRow, Table, at, known_columns, shown
+from manyhands.io.tables.base import RawRow, Table, at, known_columns, shown
 from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
 
 SHOWN_BAD_ROWS = 20
@@ -29,11 +26,11 @@ def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "
 
     Raises UserError at once if there is no such id column, and while iterating if the rest of the table can't be read.
     """
-    place = None if id_column is None else id_place(id_column, table.info.headers)
+    place = None if id_column is None else id_column_index(id_column, table.info.headers)
     return _items(table, table.rows() if on_bad_row == "skip" else _good_rows(table), place)
 
 
-def id_place(name: str, headers: Sequence[str]) -> int:
+def id_column_index(name: str, headers: Sequence[str]) -> int:
     """The number of the id column, from 0. Raises UserError if there is none of exactly that name."""
     if name not in headers:
         raise UserError(f"id_column {shown(name)} was not found in csv headers{known_columns(name, headers)}")

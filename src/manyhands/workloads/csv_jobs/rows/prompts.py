@@ -1,9 +1,6 @@
-"""Instructions with places for a row's cells.
+"""What a worker is told about its row: the instruction, with the row's cells filled in, within the prompt that names the row.
 
-What a worker is told about its row.
-
-Contents and order are those of the feature that this workload restores, in our own
-words. ``Job ID:`` and ``Item ID:`` stand on lines of their own, by which programs find them.
+``Job ID:`` and ``Item ID:`` stand on lines of their own, by which programs find them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The check of a schema itself, and the validator that enforces it.
 
-Apart from ``schema``, because jsonschema takes long to import, and most jobs ask for no schema.
+Apart from ``output_schema``, because jsonschema takes long to import, and most jobs ask for no schema.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from referencing.jsonschema import specification_with
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.workloads.csv_jobs.rows.output_schema import NAME, short
+from manyhands.core.text import beginning_and_end
 from manyhands.workloads.csv_jobs.rows.schema_formats import make_format_checker
 
 _REFERENCES = ("$ref", "$dynamicRef")
+_NAME = "output_schema"
+_MAX_MESSAGE_CHARS = 300
 
 
 def checked(schema: dict[str, Any]) -> Validator:
@@ -31,11 +33,11 @@ def checked(schema: dict[str, Any]) -> Validator:
     try:
         kind.check_schema(schema, format_checker=checker)
     except SchemaError as error:
-        raise UserError(f"{NAME}{_place(error)}: {_explained(error)}") from None
+        raise UserError(f"{_NAME}{_place(error)}: {_explained(error)}") from None
     _check_references(schema, kind.META_SCHEMA["$schema"])
     wanted = schema.get("type", "object")
     if "object" not in (wanted if isinstance(wanted, list) else [wanted]):
-        raise UserError(f"{NAME}.type: a result is always a JSON object, so that nothing would fit {wanted!r}")
+        raise UserError(f"{_NAME}.type: a result is always a JSON object, so that nothing would fit {wanted!r}")
     # With a registry that knows the meta-schemas and fetches nothing; the default one would ask the network.
     return cast(Validator, kind(schema, registry=REGISTRY, format_checker=checker))
 
@@ -47,7 +49,9 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     unknown: Any = None
     kind: Any = validator_for(schema, default=unknown) if isinstance(named, str) else unknown
     if kind is unknown:
-        raise UserError(f"{NAME}.$schema: {short(repr(named))} is no draft of JSON Schema that is known here")
+        raise UserError(
+            f"{_NAME}.$schema: {beginning_and_end(repr(named), _MAX_MESSAGE_CHARS)} is no draft of JSON Schema that is known here"
+        )
     return kind
 
 
@@ -55,7 +59,7 @@ def _check_references(schema: dict[str, Any], draft: str) -> None:
     """Refuse every reference that does not lead to a place that is known here."""
     root = specification_with(draft).create_resource(schema)
     identity = root.id() or ""
-    places = {id(part): place for part, place in _parts(schema, NAME)}
+    places = {id(part): place for part, place in _parts(schema, _NAME)}
     queue = [(root, REGISTRY.with_resource(identity, root).resolver(identity))]
     while queue:
         resource, resolver = queue.pop()
@@ -68,13 +72,13 @@ def _check_references(schema: dict[str, Any], draft: str) -> None:
                 try:
                     resolver.lookup(reference)
                 except Unresolvable:
-                    place = f"{places.get(id(contents), NAME)}.{word}"
+                    place = f"{places.get(id(contents), _NAME)}.{word}"
                     raise UserError(f"{place}: {_lost(reference)}") from None
         queue.extend((part, resolver.in_subresource(part)) for part in resource.subresources())
 
 
 def _lost(reference: str) -> str:
-    shown = short(repr(reference))
+    shown = beginning_and_end(repr(reference), _MAX_MESSAGE_CHARS)
     if reference.startswith("#"):
         return f"{shown} leads to no place in the schema"
     return f"{shown} leads out of the schema, and nothing is fetched; put what it names under $defs"
@@ -97,4 +101,4 @@ def _place(error: SchemaError) -> str:
 
 def _explained(error: SchemaError) -> str:
     """The validator's message; of alternatives that all failed, the first one's, which says more."""
-    return short(error.context[0].message if error.context else error.message)
+    return beginning_and_end(error.context[0].message if error.context else error.message, _MAX_MESSAGE_CHARS)

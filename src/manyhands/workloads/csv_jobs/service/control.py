@@ -1,4 +1,4 @@
-"""Talking to the process that performs a job: its socket, and both ends of what is said over it.
+"""Talking to the process that executes a job: its socket, and both ends of what is said over it.
 
 One line of JSON is a message. A client sends one request and gets one answer, but for ``watch``, whose answers come as the job goes
 on until ``{"ended": true}``; a connection that ends without it means that the runner is gone. The socket lies in a folder
@@ -23,7 +23,7 @@ from manyhands.io.files import written_aside
 
 RUNNER = "runner.json"
 _PLACE, _SOCKET = "manyhands-", "control"
-LONGEST = 256 << 20
+MAX_MESSAGE_BYTES = 256 << 20
 """Bytes of a message at most."""
 ANSWER_SECONDS = 60.0
 QUICK_SECONDS = 0.5
@@ -49,7 +49,7 @@ class ControlServer:
         try:
             self._place = Path(tempfile.mkdtemp(prefix=_PLACE))
             address = self._place / _SOCKET
-            self._server = await asyncio.start_unix_server(self._serve, str(address), limit=LONGEST)
+            self._server = await asyncio.start_unix_server(self._serve, str(address), limit=MAX_MESSAGE_BYTES)
         except OSError as error:
             raise StorageError(f"can't make a socket for the job: {error.strerror or error}") from error
         with written_aside(self._file) as handle:
@@ -168,7 +168,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 async def _connected(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_unix_connection(_address(folder), limit=LONGEST)
+    return await asyncio.open_unix_connection(_address(folder), limit=MAX_MESSAGE_BYTES)
 
 
 def _address(folder: Path) -> str:
@@ -176,7 +176,7 @@ def _address(folder: Path) -> str:
     if not (folder / RUNNER).is_file():
         raise ValueError("there is no such file")
     with (folder / RUNNER).open("rb") as file:
-        said = json.loads(file.read(LONGEST))
+        said = json.loads(file.read(MAX_MESSAGE_BYTES))
     if not isinstance(said, dict) or not isinstance(said.get("socket"), str):
         raise ValueError("no socket is named")
     if said.get("folder", _identity(folder)) != _identity(folder):

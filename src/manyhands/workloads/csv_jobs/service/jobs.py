@@ -13,31 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.run_settings import (
-    API_KEY,
-    Notice,
-    check_prices,
-    check_sandbox,
-    keep_files,
-    tell_bound,
-    usable_key,
-    warn_of_unpriced,
-)
+from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, tell_bound, usable_key, warn_of_unpriced
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.version import VERSION
-from manyhands.engine.journal.reader import item_row
-from manyhands.engine.journal.store import Store, is_owned
-from manyhands.io.tables.formats import SUFFIXES, check_name, format_in_name
-from manyhands.runs.execution import create_run
+from manyhands.engine.journal.lock import is_owned
+from manyhands.engine.journal.store import Store
+from manyhands.io.tables.formats import check_name, format_in_name, format_named
 from manyhands.runs.folders import open_reader
+from manyhands.runs.making import create_run, keep_files
+from manyhands.runs.progress import Notice
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
-from manyhands.workloads.csv_jobs.prepared import PreparedJob, check_worker, limited, prepare
+from manyhands.workloads.csv_jobs.prepared import PreparedJob, check_worker, prepare, with_machine_limit
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
 from manyhands.workloads.csv_jobs.rows.model import JobRow
 from manyhands.workloads.csv_jobs.service.control import ANSWER_SECONDS, request, watch
-from manyhands.workloads.csv_jobs.service.launching import Orders, launch
+from manyhands.workloads.csv_jobs.service.launching import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.status import CANCELLED, END, FAILED, JobStatus, job_status, job_statuses
 from manyhands.workloads.csv_jobs.spec import JobSpec, check_binding
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
@@ -73,7 +65,7 @@ class Exported:
     format: str
 
 
-class JobDesk:
+class JobService:
     """Jobs under one data folder. All methods raise UserError or RunError with one clear line, or StorageError."""
 
     def __init__(
@@ -102,7 +94,7 @@ class JobDesk:
         if job_id is not None and (known := self._known(job_id)) is not None:
             return known
         job_id = job_id or str(uuid.uuid4())
-        options = limited(spec.resolved(), self._environ)
+        options = with_machine_limit(spec.resolved(), self._environ)
         folder = job_folder(self.data_dir, options.job_name, job_id)
         job = await prepare(options, job_id, depth=depth)
         self._check(job, notice)
@@ -115,12 +107,12 @@ class JobDesk:
             workload.abandon()  # the thread then removes what it has made
             raise
         keep_files(options, folder)
-        started = start and await self._launched(folder, Orders(self._secrets(options)))
+        started = start and await self._launched(folder, RunnerStart(self._secrets(options)))
         total = job_status(folder).total_items
         return Spawned(job_id, job.name, folder, started, job.output_csv_path, total)
 
     async def run(self, job: str, *, changes: Mapping[str, Any] | None = None, retry_failed: bool = False) -> bool:
-        """Start or continue a job; False if someone performs it already, or if nothing is left to do. If its runner was told to stop,
+        """Start or continue a job; False if someone executes it already, or if nothing is left to do. If its runner was told to stop,
         its end is waited for, within bounds.
 
         ``changes``: settings that are other than when it was made; those that would make it another job are refused by
@@ -142,12 +134,12 @@ class JobDesk:
             options = checked.inherit(options)
             check_binding(options, given)
             given = _sendable(checked, given)
-        limit = limited(options, self._environ).max_concurrency_limit
+        limit = with_machine_limit(options, self._environ).max_concurrency_limit
         if limit != options.max_concurrency_limit:
             given["max_concurrency_limit"] = limit
         secrets = self._secrets(options)
         keep_files(options, folder)
-        return await self._launched(folder, Orders(secrets, given, retry_failed))
+        return await self._launched(folder, RunnerStart(secrets, given, retry_failed))
 
     def status(self, job: str) -> JobStatus:
         """Where a job stands."""
@@ -159,7 +151,7 @@ class JobDesk:
         seconds: float | None,
         on_progress: Callable[[JobStatus], Awaitable[None]] | None = None,
     ) -> tuple[JobStatus, bool]:
-        """Wait until a job ends, or nobody performs it, ``seconds`` at most; and whether that time ran out. ``on_progress`` is told
+        """Wait until a job ends, or nobody executes it, ``seconds`` at most; and whether that time ran out. ``on_progress`` is told
         where it stands whenever that changes, at most twice a second."""
         folder = self._find(job)
         try:
@@ -189,13 +181,14 @@ class JobDesk:
         settings = recorded.options
         path = _own_output(recorded, format) if target is None else target.expanduser().absolute()
         if target is not None:
-            check_name(path, format)  # type: ignore[arg-type]
-            format = format or format_in_name(path) or settings.export_format
+            check_name(path, format)
+            named = format_in_name(path)
+            format = format or (named.name if named is not None else settings.export_format)
         chosen = format or (recorded.export_format if target is None else "csv")
         if Path(recorded.table.path).exists() and path.exists() and path.samefile(recorded.table.path):
             raise UserError(f"{path} is the job's table itself, which would be overwritten")
         options = ExportOptions(
-            chosen,  # type: ignore[arg-type]
+            chosen,
             flatten=settings.flatten if flatten is None else flatten,
             excel_safe=settings.excel_safe if excel_safe is None else excel_safe,
         )
@@ -244,7 +237,7 @@ class JobDesk:
     async def retry(
         self, job: str, item_ids: Sequence[str] | None = None, *, changes: Mapping[str, Any] | None = None
     ) -> tuple[int, bool]:
-        """Put failed rows (these, or all) back to be performed again: how many there are, and whether a runner was started for them.
+        """Put failed rows (these, or all) back to be executed again: how many there are, and whether a runner was started for them.
         ``changes``: as of ``run``."""
         folder = self._find(job)
         await self._stopped(job, folder)
@@ -265,16 +258,16 @@ class JobDesk:
     def failed_item_errors(self, job: str, limit: int = 5) -> Sequence[dict[str, Any]]:
         """The first failed rows in their order: ``item_id``, ``source_id``, ``last_error``."""
         with closing(open_reader(self._find(job))) as reader:
-            rows = [item_row(row) for row in reader.all("first_failed_items", limit)]
+            rows = reader.failed_items(limit)
         return [
             {"item_id": row.key, "source_id": JobRow.of(row.item).source_id, "last_error": row.message} for row in rows
         ]
 
-    async def _launched(self, folder: Path, orders: Orders) -> bool:
-        """Start a runner; False if another process was quicker and performs the job, or has ended it meanwhile."""
+    async def _launched(self, folder: Path, start: RunnerStart) -> bool:
+        """Start a runner; False if another process was quicker and executes the job, or has ended it meanwhile."""
         end = _end_of(folder)
         try:
-            await launch(folder, replace(orders, end=end), self._environ)
+            await launch(folder, replace(start, end=end), self._environ)
         except RunError:
             if not is_owned(folder) and _end_of(folder) == end:
                 raise
@@ -323,11 +316,11 @@ class JobDesk:
         with closing(open_reader(folder)) as reader:
             if item_ids is None:
                 return sum(items for (state, _), items in reader.counts().items() if state == ItemState.FAILED)
-            rows = {key: reader.one("item_by_key", key) for key in item_ids}
+            rows = {key: reader.item_by_key(key) for key in item_ids}
         missing = [key for key, row in rows.items() if row is None]
         if missing:
             raise RunError(f"{folder}: no item is called {missing[0]!r}")
-        return sum(item_row(row).state is ItemState.FAILED for row in rows.values() if row is not None)
+        return sum(row is not None and row.state is ItemState.FAILED for row in rows.values())
 
     async def _stopped(self, job: str, folder: Path) -> None:
         """Wait for the end of a runner that was told to stop, so that another one can begin."""
@@ -367,8 +360,7 @@ def _own_output(job: PreparedJob, format: str | None) -> Path:
     path = Path(job.output_csv_path)
     if format is None or format == job.export_format:
         return path
-    suffix = next((suffix for name, suffix in SUFFIXES.items() if name == format), path.suffix)
-    return path.with_name(path.name.removesuffix(".gz")).with_suffix(suffix)
+    return path.with_name(path.name.removesuffix(".gz")).with_suffix(format_named(format).suffixes[0])
 
 
 def _end_of(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Starting the process that performs a job: on its own, so that it outlives whoever started it."""
+"""Starting the process that executes a job: on its own, so that it outlives whoever started it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Any
 from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserError
 from manyhands.processes.interpreters import PYTHONPATH, own_module_path, python_command
 from manyhands.processes.strays import MARK, SANDBOX_VARIABLE
-from manyhands.workloads.csv_jobs.service.control import LONGEST
+from manyhands.workloads.csv_jobs.service.control import MAX_MESSAGE_BYTES
 
 LOG = "runner.log"
 """The file in the job's folder that has what its runner says."""
@@ -33,39 +33,41 @@ _ERRORS: dict[str, type[ManyhandsError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """What a runner is told, over a pipe. ``changes``: settings that are other than recorded; ``retry_failed``: failed rows are
-    performed again; ``end``: how the job's last session had ended when this was said: if that has changed, somebody else ended the
-    job meanwhile, and the runner does not begin."""
+class RunnerStart:
+    """What a runner is told, over a pipe."""
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     changes: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that are other than recorded."""
     retry_failed: bool = False
+    """Failed rows are executed again."""
     end: Any = None
+    """How the job's last session had ended when this was said: if that has changed, somebody else ended the job meanwhile, and the
+    runner does not begin."""
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_text(cls, text: str) -> Orders:
+    def from_text(cls, text: str) -> RunnerStart:
         return cls(**json.loads(text or "{}"))
 
 
-async def launch(folder: Path, orders: Orders, environ: Mapping[str, str]) -> None:
+async def launch(folder: Path, start: RunnerStart, environ: Mapping[str, str]) -> None:
     """Start a job's runner and wait until it has begun.
 
-    Raises what keeps it from beginning: RunError (another one performs the job), UserError, StorageError.
+    Raises what keeps it from beginning: RunError (another one executes the job), UserError, StorageError.
     """
-    answer = await asyncio.to_thread(_launched, folder, orders, environ)
+    answer = await asyncio.to_thread(_launched, folder, start, environ)
     if (kind := answer.get("error")) is not None:
         raise _ERRORS.get(kind, StorageError)(answer.get("message", "the runner did not start"))
 
 
-def _launched(folder: Path, orders: Orders, environ: Mapping[str, str]) -> dict[str, Any]:
+def _launched(folder: Path, start: RunnerStart, environ: Mapping[str, str]) -> dict[str, Any]:
     reading, writing = os.pipe()
     try:
         with _log(folder) as log:
-            child = _started(folder, orders, environ, writing, log)
+            child = _started(folder, start, environ, writing, log)
     except OSError as error:
         os.close(reading)
         raise StorageError(f"{folder}: the job's runner can't be started ({error.strerror or error})") from error
@@ -79,7 +81,7 @@ def _launched(folder: Path, orders: Orders, environ: Mapping[str, str]) -> dict[
 
 
 def _started(
-    folder: Path, orders: Orders, environ: Mapping[str, str], ready: int, log: IO[bytes]
+    folder: Path, start: RunnerStart, environ: Mapping[str, str], ready: int, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     command = python_command("manyhands.workloads.csv_jobs.service.runner", str(folder.absolute()))
     inherited = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
@@ -94,7 +96,7 @@ def _started(
     )
     if child.stdin is not None:
         try:
-            child.stdin.write(orders.to_text().encode())
+            child.stdin.write(start.to_text().encode())
             child.stdin.close()
         except BrokenPipeError:
             pass  # it ended at once: what it says about that follows
@@ -107,7 +109,7 @@ def _answer(ready: IO[bytes]) -> dict[str, Any]:
     poll.register(ready, select.POLLIN)
     if not poll.poll(START_SECONDS * 1000):
         return {}
-    line = ready.readline(LONGEST)
+    line = ready.readline(MAX_MESSAGE_BYTES)
     try:
         answer = json.loads(line or b"{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The process that performs a job: ``python -m manyhands.workloads.csv_jobs.service.runner FOLDER``, started by ``launching``.
+"""The process that executes a job: ``python -m manyhands.workloads.csv_jobs.service.runner FOLDER``, started by ``launching``.
 
 It owns the job's journal, listens on the job's socket, and ends when nothing is left to do or somebody said stop. What it
 says goes to ``runner.log`` in the job's folder.
@@ -18,12 +18,13 @@ if __name__ == "__main__":
 import asyncio
 import json
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from manyhands.agents.descriptions import item_lines
-from manyhands.agents.options import resume_spec
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
@@ -31,11 +32,14 @@ from manyhands.core.redaction import protect, protect_environment
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.store import Store
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.processes.streams import SafeStream
-from manyhands.runs.execution import Controls, Progress, RunResult, perform_run
+from manyhands.processes.output import SafeStream
+from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.runs.making import Opened
+from manyhands.runs.options import resume_spec
+from manyhands.runs.progress import Progress
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.service.control import ControlServer, Message
-from manyhands.workloads.csv_jobs.service.launching import READY, Orders
+from manyhands.workloads.csv_jobs.service.launching import READY, RunnerStart
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
     COMPLETED,
@@ -60,12 +64,13 @@ BY_PERSON = "cancelled on request"
 class JobRunner:
     """Performs one job whose journal it has opened. Whatever it is told over the socket comes to ``answer``."""
 
-    def __init__(self, store: Store, workload: CsvJobsWorkload, clock: Clock, orders: Orders) -> None:
+    def __init__(self, store: Store, job: PreparedJob, clock: Clock, start: RunnerStart) -> None:
         self._store = store
-        self._workload = workload
+        self._workload = CsvJobsWorkload(job.to_json(), store.folder, on_stop=self._stopped_by_worker)
+        self._workload.set_secrets(start.secrets)
         self._clock = clock
-        self._again: list[list[str] | None] = [None] if orders.retry_failed else []
-        """Rows (None: all) that failed and are to be performed again in the next session."""
+        self._again: list[list[str] | None] = [None] if start.retry_failed else []
+        """Rows (None: all) that failed and are to be executed again in the next session."""
         self._controls = Controls()
         self._stopped: tuple[str, str] | None = None
         """Why it was told to stop: the job's state from then on, and the reason."""
@@ -75,13 +80,12 @@ class JobRunner:
         self._failed = 0
         self._allowed: int | None = None
         self.control = ControlServer(store.folder, self.answer)
-        workload.on_stop = self._stopped_by_worker
 
     def begin(self) -> None:
         """Record that somebody has begun with the job, and not ended."""
         self._store.set_meta(**{END: None, STARTED: self._store.reader.meta(STARTED) or self._clock.now()})
 
-    async def perform(self, *, spec_changed: bool) -> None:
+    async def run(self, *, spec_changed: bool) -> None:
         """Perform the job until nothing is left to do, or until it is stopped, and record how that came."""
         while True:
             for keys in self._again:
@@ -126,11 +130,8 @@ class JobRunner:
         return {"error": f"unknown request {operation!r}"}
 
     async def _session(self, spec_changed: bool) -> RunResult:
-        return await perform_run(
-            self._store.folder,
-            self._workload,
-            spec_changed=spec_changed,
-            retry_failed=False,
+        return await execute_run(
+            Opened(self._store.folder, self._workload, spec_changed=spec_changed, retry_failed=False),
             notice=self._told,
             controls=self._controls,
             on_progress=self._show,
@@ -141,10 +142,10 @@ class JobRunner:
         )
 
     async def _reported(self, message: Message) -> Message:
-        room = self._workload.room
-        if room is None:
+        inbox = self._workload.inbox
+        if inbox is None:
             return {"accepted": False, "reason": "this job's workers do not report here", "violations": []}
-        acceptance = await room.deliver(
+        acceptance = await inbox.deliver(
             str(message.get("job_id")),
             str(message.get("item_id")),
             message.get("result"),
@@ -218,7 +219,7 @@ class JobRunner:
         return (COMPLETED if result.ledger["completed"] == result.ledger["items"] else WITH_FAILURES), None
 
 
-class Ready:
+class ReadySignal:
     """Tells the process that started this one that it has begun, or why not; once."""
 
     def __init__(self, descriptor: int | None) -> None:
@@ -238,23 +239,24 @@ def say(text: str) -> None:
         print(f"{rfc3339(SystemClock().now())} {text}", flush=True)
 
 
-async def perform(folder: Path, orders: Orders, ready: Ready) -> None:
-    """Open a job and perform it. Raises what keeps it from beginning, or breaks it."""
+async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal) -> None:
+    """Open a job and execute it. Raises what keeps it from beginning, or breaks it."""
     clock = SystemClock()
     store = Store(folder, clock, say)
     runner = None
     try:
-        if store.reader.meta(END) != orders.end:
+        if store.reader.meta(END) != start.end:
             raise RunError(f"{folder}: the job was ended before its runner began")
-        workload, changed = _workload(store, orders)
-        runner = JobRunner(store, workload, clock, orders)
+        recorded = store.reader.meta("spec")
+        job = _with_changes(PreparedJob.from_json(recorded, store.folder.parent), start.changes)
+        runner = JobRunner(store, job, clock, start)
         await runner.control.open()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, runner.stop, INTERRUPTED, "stopped by a signal")
         runner.begin()  # from when on somebody may have been told that the job has begun
         ready.say({"ready": True})
-        await runner.perform(spec_changed=changed)
+        await runner.run(spec_changed=job.to_json() != recorded)
     except ManyhandsError as error:
         if runner is not None:
             _note(store, clock, error)
@@ -267,17 +269,13 @@ async def perform(folder: Path, orders: Orders, ready: Ready) -> None:
             await runner.control.close(ended=True)
 
 
-def _workload(store: Store, orders: Orders) -> tuple[CsvJobsWorkload, bool]:
-    """The workload as recorded, with the changed settings; and whether that makes its spec another one."""
-    recorded = store.reader.meta("spec")
-    job = PreparedJob.from_json(recorded, store.folder.parent)
-    if orders.changes:
-        given = JobSpec.make({"csv_path": job.options.csv_path, **orders.changes}, lambda name: f"--{name}")
-        options = resume_spec(job.options, given)
-        job = replace(job, options=options, output_csv_path=options.output_csv_path or job.output_csv_path)
-    workload = CsvJobsWorkload(job.to_json(), store.folder)
-    workload.set_secrets(orders.secrets)
-    return workload, workload.spec != recorded
+def _with_changes(job: PreparedJob, changes: Mapping[str, Any]) -> PreparedJob:
+    """The job with settings that are other than recorded. Raises RunError for those that would make it another job."""
+    if not changes:
+        return job
+    given = JobSpec.make({"csv_path": job.options.csv_path, **changes}, lambda name: f"--{name}")
+    options = resume_spec(job.options, given)
+    return replace(job, options=options, output_csv_path=options.output_csv_path or job.output_csv_path)
 
 
 def _note(store: Store, clock: Clock, error: ManyhandsError) -> None:
@@ -291,15 +289,15 @@ def main() -> int:
     gc.freeze()
     gc.enable()
     text = os.environ.pop(READY, "")
-    ready = Ready(int(text) if text.isdecimal() else None)
-    orders = Orders.from_text(sys.stdin.read())
+    ready = ReadySignal(int(text) if text.isdecimal() else None)
+    start = RunnerStart.from_text(sys.stdin.read())
     sys.stdin.close()
     sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
     protect_environment(os.environ)
-    protect(orders.secrets.values())
+    protect(start.secrets.values())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        run_on_loop(perform(Path(sys.argv[1]), orders, ready))
+        run_on_loop(run_job(Path(sys.argv[1]), start, ready))
     except ManyhandsError as error:
         kind = next(name for kind, name in _KINDS if isinstance(error, kind))
         ready.say({"error": kind, "message": str(error)})

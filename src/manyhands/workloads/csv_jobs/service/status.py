@@ -1,4 +1,4 @@
-"""Where a job stands. Only reads, quickly, whoever performs the job; imports little, so that asking is cheap."""
+"""Where a job stands. Only reads, quickly, whoever executes the job; imports little, so that asking is cheap."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, TypedDict, cast, overload
 
 from manyhands.core.errors import RunError, StorageError
 from manyhands.core.outcomes import ItemState
-from manyhands.core.usage import Usage
+from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.discards import nothing_kept
+from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.engine.journal.store import is_owned
 from manyhands.runs.folders import open_reader
 from manyhands.runs.ledger import ledger
 from manyhands.workloads.csv_jobs.folders import job_folders, recorded_name
@@ -24,59 +24,107 @@ END = "job_end"
 """Facts recorded with the run: when work on the job first began (seconds since 1970 UTC), and how its last session ended:
 ``{"state": …, "error": text or null, "at": seconds}``."""
 
-PENDING = "pending"
-RUNNING = "running"
-COMPLETED = "completed"
-WITH_FAILURES = "completed_with_failures"
-CANCELLED = "cancelled"
-FAILED = "failed"
-INTERRUPTED = "interrupted"
+PENDING: Final = "pending"
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+WITH_FAILURES: Final = "completed_with_failures"
+CANCELLED: Final = "cancelled"
+FAILED: Final = "failed"
+INTERRUPTED: Final = "interrupted"
 REMEDIES = {"bad_row": "mend these rows of the table, and make another job of it"}
 """What can be done about rows that are left out."""
 ENDS = frozenset({COMPLETED, WITH_FAILURES, CANCELLED, FAILED})
 _ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """A job in figures. ``state``: this program's word, ``original_status``: the one that the original feature would say. Every row is in
-    exactly one of the six counts. Times are seconds since 1970 UTC; ``eta_seconds`` is None where nobody can tell. ``waiting``: what keeps
-    the runner from going on, and until when; ``notes``: what it has told besides."""
+State = Literal["pending", "running", "completed", "completed_with_failures", "cancelled", "failed", "interrupted"]
+CodexStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
+
+
+class StatusContent(TypedDict):
+    """What ``manyhands jobs status --json`` prints of a job. Times are RFC 3339, UTC; every row is in exactly one of the six counts."""
 
     job_id: str
-    name: str
-    folder: Path
-    state: str
+    job_name: str
+    status: State
+    """The same as ``state``."""
+    state: State
+    """interrupted: rows are left, and no process executes the job."""
+    original_status: CodexStatus
+    """The state in the words of Codex, which has no others."""
     total_items: int
     pending_items: int
     running_items: int
     completed_items: int
     failed_items: int
     skipped_items: int
+    """Rows that can't be read."""
+    cancelled_items: int
+    output_csv_path: str
+    """Where the results go."""
+    folder: str
+    """The job's folder, absolute."""
+    runner_active: bool
+    """Whether a process executes the job."""
+    last_error: str | None
+    """Why the job ended without all its rows, in one sentence."""
+    eta_seconds: int | None
+    """Seconds that the rest will take, as far as anybody can tell."""
+    waiting: str | None
+    """What keeps the job from going on, and until when."""
+    created_at: str
+    started_at: str | None
+    completed_at: str | None
+    usage: UsageFigures
+    simulated: bool
+    """Whether a simulated model made up results."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job in figures. Every row is in exactly one of the six counts."""
+
+    job_id: str
+    name: str
+    folder: Path
+    state: State
+    total_items: int
+    pending_items: int
+    running_items: int
+    completed_items: int
+    failed_items: int
+    skipped_items: int
+    """Rows that can't be read."""
     cancelled_items: int
     output_csv_path: str
     runner_active: bool
+    """Whether a process executes the job."""
     last_error: str | None
     eta_seconds: int | None
+    """None where nobody can tell."""
     created_at: float
+    """Seconds since 1970 UTC, as the other times."""
     started_at: float | None
     completed_at: float | None
     usage: Usage
     waiting: str | None = None
+    """What keeps the runner from going on, and until when."""
     notes: tuple[str, ...] = ()
+    """What else the runner has told."""
 
     @property
-    def original_status(self) -> str:
-        return _ORIGINAL.get(self.state, self.state)
+    def original_status(self) -> CodexStatus:
+        """The state in the words of Codex, which has no others."""
+        return cast(CodexStatus, _ORIGINAL.get(self.state, self.state))
 
     @property
     def ended(self) -> bool:
         """Whether it goes no further unless somebody says so."""
         return self.state in ENDS
 
-    def to_json(self) -> dict[str, Any]:
-        """As an object for programs; times are RFC 3339 UTC, costs US dollars."""
-        usage = {**self.usage.to_json(), "cost": round(self.usage.cost, 6)}
+    def to_json(self) -> StatusContent:
+        """As an object for programs."""
+        usage = cast(UsageFigures, {**self.usage.to_json(), "cost": round(self.usage.cost, 6)})
         return {
             "job_id": self.job_id,
             "job_name": self.name,
@@ -126,7 +174,7 @@ def _status_or_none(folder: Path) -> JobStatus | None:
 
 
 def status_of(reader: JournalReader, active: bool) -> JobStatus:
-    """The same from a reader. ``active``: whether a process performs the job."""
+    """The same from a reader. ``active``: whether a process executes the job."""
     counts = dict.fromkeys(ItemState, 0)
     for (state, _), items in reader.counts().items():
         counts[ItemState(state)] += items
@@ -163,16 +211,20 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
     )
 
 
+@overload
+def rfc3339(time: float) -> str: ...
+@overload
+def rfc3339(time: float | None) -> str | None: ...
 def rfc3339(time: float | None) -> str | None:
     """Seconds since 1970 as RFC 3339 UTC with its offset, to the second."""
     return None if time is None else datetime.fromtimestamp(int(time), UTC).isoformat()
 
 
-def _state(counts: dict[ItemState, int], end: dict[str, Any], active: bool, started: bool) -> str:
+def _state(counts: dict[ItemState, int], end: dict[str, Any], active: bool, started: bool) -> State:
     if active:
         return RUNNING
     if end.get("state") in (CANCELLED, FAILED):
-        return str(end["state"])
+        return cast(State, end["state"])
     if counts[ItemState.PENDING] or not end:  # without an end, not all rows may be planned, or the results not written
         return INTERRUPTED if started else PENDING
     if counts[ItemState.COMPLETED] == sum(counts.values()):

@@ -1,1 +1,1 @@
-"""What performs a row: the built-in agent, an external command, a Python function."""
+"""What executes a row: the built-in agent, an external command, a Python function."""

@@ -30,7 +30,7 @@ from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, quoted
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.csv_jobs.workers.report_tool import Reporting, ReportTool
-from manyhands.workloads.csv_jobs.workers.reports import last_words, overdue, unreported
+from manyhands.workloads.csv_jobs.workers.reports import missing_report_error, tail, timeout_error
 
 REMINDERS = 2
 """How often an agent that answers without a report is told to report."""
@@ -100,7 +100,7 @@ class AgentWorker:
             secrets = {} if api_key is None else {API_KEY: api_key}
             yield cls(options, tools, model=model, backend=backend, run_folder=run_folder, secrets=secrets, depth=depth)
 
-    async def perform(self, context: Context, assignment: Assignment) -> Accepted:
+    async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """As of ``Worker``; and raises what the model client does."""
         limit = asyncio.timeout(assignment.max_seconds)
         try:
@@ -109,7 +109,7 @@ class AgentWorker:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise overdue(assignment.max_seconds) from None
+            raise timeout_error(assignment.max_seconds) from None
 
     async def _performed(self, context: Context, assignment: Assignment) -> Accepted:
         async with World(context, self._backend, lambda: self._request(context, assignment.job_id)) as world:
@@ -172,5 +172,5 @@ def _reminding(assignment: Assignment) -> FollowUp:
 def _without_report(result: AgentResult, reporting: Reporting) -> ItemError:
     answers = (message.get("content") for message in reversed(result.messages) if message["role"] == "assistant")
     said = next((text for text in answers if isinstance(text, str) and text.strip()), "")
-    record = {**reporting.corrections.record(), "last_answer": last_words(said)}
-    return unreported(record, stopped=result.stop_reason)
+    record = {**reporting.corrections.record(), "last_answer": tail(said)}
+    return missing_report_error(record, stopped=result.stop_reason)

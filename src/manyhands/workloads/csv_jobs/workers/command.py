@@ -24,32 +24,33 @@ from manyhands.core.text import decode
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context, Effect
 from manyhands.models.pricing import PriceTable
-from manyhands.processes.commands import CommandLine, CommandRunner, RunningCommand
+from manyhands.processes.commands import CommandRunner, RunningCommand
+from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.rows.prompts import corrected
-from manyhands.workloads.csv_jobs.workers.input_echo import Given
+from manyhands.workloads.csv_jobs.workers.input_echo import WorkerInput
 from manyhands.workloads.csv_jobs.workers.launch_costs import LaunchCosts
 from manyhands.workloads.csv_jobs.workers.printed_result import NoResult, result_in
 from manyhands.workloads.csv_jobs.workers.reports import (
     SECRET,
     Corrections,
-    OpenReport,
+    PendingReport,
     Report,
-    ReportRoom,
-    last_lines,
-    last_words,
-    overdue,
-    unreported,
+    ReportInbox,
+    missing_report_error,
+    tail,
+    tail_line,
+    timeout_error,
 )
 
 KIND = "worker"
-PATIENCE = 5.0
+EXIT_GRACE_SECONDS = 5.0
 """Seconds that a command may go on after its report was accepted."""
-PATIENCE_FOR_COSTS = 60.0
+COST_GRACE_SECONDS = 60.0
 """The same where what it used is waited for, which is said at its end."""
-LONGEST_ROW = 100_000
+MAX_ROW_BYTES = 100_000
 """Bytes of a row as JSON in the environment; a larger one is only in the file."""
-LONGEST_TAIL = 8_000
+MAX_TAIL_CHARS = 8_000
 """Characters that are recorded of the end of what a command printed."""
 COST = "cost"
 """The kind of a step in which it is noted what a launch used that ended after its report."""
@@ -71,24 +72,24 @@ class CommandWorker:
 
     def __init__(
         self,
-        line: CommandLine,
-        room: ReportRoom,
+        line: CommandTemplate,
+        inbox: ReportInbox,
         *,
         costs: LaunchCosts,
         runner: CommandRunner | None,
         folder: Path,
         data_dir: Path,
         environ: Mapping[str, str],
-        patience: float = PATIENCE,
+        patience: float = EXIT_GRACE_SECONDS,
     ) -> None:
         self._line = line
         self._runner = runner
-        self._room = room
+        self._inbox = inbox
         self._folder = folder
         self._data_dir = data_dir
         self._environ = environ
         self.costs = costs
-        self.patience = PATIENCE_FOR_COSTS if costs.told else patience
+        self.patience = COST_GRACE_SECONDS if costs.told else patience
 
     @classmethod
     @asynccontextmanager
@@ -96,24 +97,24 @@ class CommandWorker:
         cls,
         command: str,
         *,
-        room: ReportRoom,
+        inbox: ReportInbox,
         mark: str,
         folder: Path,
         data_dir: Path,
         environ: Mapping[str, str],
-        patience: float = PATIENCE,
+        patience: float = EXIT_GRACE_SECONDS,
         prices: PriceTable | None = None,
         bounded: bool = False,
         earlier: Usage = ZERO,
         replay: bool = False,
     ) -> AsyncIterator[CommandWorker]:
-        """``room``: where its reports are handed in, in this process; ``mark``: of the run's processes (``process_mark``);
+        """``inbox``: where its reports are handed in, in this process; ``mark``: of the run's processes (``process_mark``);
         ``folder``: where commands start; ``environ``: what they inherit; ``patience``: seconds that one may go on after its report
         was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``. Raises UserError if the command can't be found."""
-        line = CommandLine.parse(command, name=_NAME)
+        line = CommandTemplate.split(command, name=_NAME)
         costs = LaunchCosts(line.words, prices or PriceTable(), bounded=bounded, earlier=earlier)
         made = partial(
-            cls, line, room, costs=costs, folder=folder, data_dir=data_dir, environ=environ, patience=patience
+            cls, line, inbox, costs=costs, folder=folder, data_dir=data_dir, environ=environ, patience=patience
         )
         if replay:
             yield made(runner=None)
@@ -122,10 +123,10 @@ class CommandWorker:
         async with CommandRunner.opened(mark, environ) as runner:
             yield made(runner=runner)
 
-    async def perform(self, context: Context, assignment: Assignment) -> Accepted:
+    async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """As of ``Worker``."""
         corrections = Corrections(assignment.corrections)
-        report = self._room.open(assignment.job_id, assignment.item_id, assignment.schema, corrections)
+        report = self._inbox.open(assignment.job_id, assignment.item_id, assignment.schema, corrections)
         ending = f"item {assignment.item_id} is not being worked on any more"
         try:
             accepted = await self._performed(context, assignment, report)
@@ -137,7 +138,7 @@ class CommandWorker:
         finally:
             report.close(ending)
 
-    async def _performed(self, context: Context, assignment: Assignment, report: OpenReport) -> Accepted:
+    async def _performed(self, context: Context, assignment: Assignment, report: PendingReport) -> Accepted:
         corrections, left = report.corrections, assignment.max_seconds
         request: dict[str, Any] = {"command": list(self._line.words), "prompt": assignment.prompt}
         prompt = assignment.prompt
@@ -182,7 +183,7 @@ class CommandWorker:
             SECRET: secret,
         }
         row = dumps(dict(assignment.row))
-        if len(row) < LONGEST_ROW:
+        if len(row) < MAX_ROW_BYTES:
             additions["MANYHANDS_ROW"] = row.decode()
         given = b"" if self._line.uses("prompt", "prompt_file") else prompt.encode()
         return self._runner.start(self._line.filled(values), folder=self._folder, additions=additions, input=given)
@@ -200,7 +201,7 @@ class _Launch:
         worker: CommandWorker,
         context: Context,
         assignment: Assignment,
-        report: OpenReport,
+        report: PendingReport,
         prompt: str,
         seconds: float,
     ) -> None:
@@ -293,11 +294,11 @@ class _Launch:
             **await self._outcome(report, end.exit_code, printed, account),
             "exit_code": end.exit_code,
             "seconds": round(end.seconds, 3),
-            "stdout": printed[-LONGEST_TAIL:],
-            "stderr": errors[-LONGEST_TAIL:],
+            "stdout": printed[-MAX_TAIL_CHARS:],
+            "stderr": errors[-MAX_TAIL_CHARS:],
         }
         if output["ended"] == FAILED:
-            output["error"] = redactor.text(last_lines(account.error or errors.strip() or printed))
+            output["error"] = redactor.text(tail_line(account.error or errors.strip() or printed))
         usage = ZERO
         if output["ended"] != REPORTED:  # else it goes on, and may say so yet
             usage = self._worker.costs.usage(account)
@@ -356,7 +357,7 @@ class _Launch:
 
     async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool, str | None]:
         """How a launch that ended well came out; the result, whether it asks to end the job, and why there is none."""
-        given = Given(self._prompt, dict(self._assignment.row))
+        given = WorkerInput(self._prompt, dict(self._assignment.row))
         found = await result_in(text, self._assignment.schema, given)
         if isinstance(found, NoResult):
             return SILENT, None, False, found.why
@@ -393,11 +394,11 @@ def _failure(output: Mapping[str, Any], corrections: Corrections, assignment: As
     if ended in (REFUSED, UNFIT):
         return corrections.failure()
     if ended == OVERDUE:
-        return overdue(assignment.max_seconds)
+        return timeout_error(assignment.max_seconds)
     if ended == FAILED:
-        said = output.get("error") or last_lines(output["stderr"].strip() or output["stdout"])
+        said = output.get("error") or tail_line(output["stderr"].strip() or output["stdout"])
         code = output["exit_code"]
         text = f"worker exited with code {code}" if code else "worker said that it failed"
         return ItemError(Cause.WORKER_ERROR, f"{text}: {said}" if said else text)
-    record = {**corrections.record(), "last_answer": last_words(output["stdout"])}
-    return unreported(record, why=output.get("why"))
+    record = {**corrections.record(), "last_answer": tail(output["stdout"])}
+    return missing_report_error(record, why=output.get("why"))

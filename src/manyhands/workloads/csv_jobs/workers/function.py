@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -13,14 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from manyhands.core.errors import ItemError, UserError, describe
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps, loads_outside
-from manyhands.core.redaction import KNOWN
+from manyhands.core.redaction import KNOWN, describe
 from manyhands.engine.contract import Context, Effect
-from manyhands.processes.python_functions import FreeThreads, load_function, tame
+from manyhands.processes.python_functions import Overdue, call, load_function
 from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
-from manyhands.workloads.csv_jobs.workers.reports import Corrections, overdue
+from manyhands.workloads.csv_jobs.workers.reports import Corrections, timeout_error
 
 KIND = "worker"
 _NAME = "--worker_function"
@@ -29,17 +28,15 @@ _NAME = "--worker_function"
 class FunctionWorker:
     """Performs rows by calls of a function. Made by ``load``.
 
-    The function gets the row (a dict), and the whole assignment too if it takes two arguments. It may be async; otherwise it is called in
-    threads, of which a slow call has one of its own. It returns a dict, a pydantic model or a dataclass, and may raise ItemError to say
-    why it can't.
+    The function gets the row (a dict), and the whole assignment too if it takes two arguments. It may be async; neither kind holds up
+    anything else (``processes.python_functions``). It returns a dict, a pydantic model or a dataclass, and may raise ItemError to say why
+    it can't.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
         self._function = function
         self._with_assignment = _takes_assignment(name, function)
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-        self._threads = FreeThreads()
 
     @classmethod
     def load(cls, name: str, folder: Path, *, replay: bool = False) -> FunctionWorker:
@@ -49,7 +46,7 @@ class FunctionWorker:
             return cls(name, _never_called)
         return cls(name, load_function(name, folder, _refusal))
 
-    async def perform(self, context: Context, assignment: Assignment) -> Accepted:
+    async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """As of ``Worker``."""
 
         async def effect() -> Effect:
@@ -66,43 +63,16 @@ class FunctionWorker:
         return Accepted(result, output["reported_at"], "function")
 
     async def _result(self, assignment: Assignment) -> Json:
+        row = dict(assignment.row)
+        arguments = (row, assignment) if self._with_assignment else (row,)
         try:
-            return self._as_json(await self._in_time(assignment))
+            return self._as_json(await call(self._function, *arguments, seconds=assignment.max_seconds))
+        except Overdue:
+            raise timeout_error(assignment.max_seconds) from None
         except ItemError:
             raise
         except Exception as error:  # the boundary to a person's own code
             raise ItemError(Cause.WORKER_ERROR, f"{self._name} raised {describe(error)}") from error
-
-    async def _in_time(self, assignment: Assignment) -> Any:
-        """What the function returns. One that does not come back, not even when it is cancelled, is left behind."""
-        call = asyncio.ensure_future(self._called(assignment))
-        try:
-            await asyncio.wait((call,), timeout=assignment.max_seconds)
-        finally:
-            if not call.done():
-                call.add_done_callback(_forgotten)
-                call.cancel()
-        if not call.done():
-            raise overdue(assignment.max_seconds)
-        if call.cancelled():
-            raise ItemError(Cause.WORKER_ERROR, f"{self._name} cancelled itself")
-        return call.result()
-
-    async def _called(self, assignment: Assignment) -> Any:
-        row = dict(assignment.row)
-        arguments = (row, assignment) if self._with_assignment else (row,)
-        try:
-            if self._is_async:
-                return await self._function(*arguments)
-            value = await self._threads.call(self._function, *arguments)
-            return await value if inspect.isawaitable(value) else value
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # what is no Exception would end the loop
-            tamed = tame(error)
-            if tamed is error:
-                raise
-            raise tamed from error
 
     def _as_json(self, value: Any) -> Json:
         """The value as it is recorded. Raises ItemError(WORKER_ERROR) for what JSON can't hold."""
@@ -127,11 +97,6 @@ def _finite(value: Any) -> bool:
         return isfinite(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return all(map(_finite, parts))
-
-
-def _forgotten(call: asyncio.Future[Any]) -> None:
-    if not call.cancelled():
-        call.exception()  # nobody waits for it any more
 
 
 def _unfit(result: Json, violations: tuple[str, ...]) -> ItemError:

@@ -12,31 +12,31 @@ from manyhands.core.jsonio import Json, canonical
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 
 ROW, SCHEMA, PROMPT = "the row", "the output schema", "its prompt"
-_MOST_PLACES = 20
-_LEAST_PROSE = 2
-_MOST_READ = 1 << 20
+_MAX_MATCHES = 20
+_MIN_PROSE_LINES = 2
+_MAX_WASTED_CHARS = 1 << 20
 """Characters of a prompt that are read in vain, from lines that seem to begin JSON and don't, before that is given up."""
-_LEAST_READ = 2000
+_MIN_WASTED_CHARS = 2000
 """What such a line counts for at least."""
 _DECODER = json.JSONDecoder()
 _LABELS = frozenset(("role", "type", "id", "item_id", "job_id", "row_index"))
 """Names of parts that say nothing beside a prompt or a row that comes back."""
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _MARKS = re.compile(r"^[ \t]*([>|#][ \t]*){0,8}")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class WorkerInput:
     """``prompt``: of the launch, as the worker got it; ``row``: its cells by column."""
 
     prompt: str
     row: Mapping[str, Json]
 
 
-class Repeated:
+class EchoFilter:
     """Tells what was given from what a worker made. ``given``: None if that is not known."""
 
-    def __init__(self, given: Given | None, schema: OutputSchema) -> None:
+    def __init__(self, given: WorkerInput | None, schema: OutputSchema) -> None:
         self._lines = [] if given is None else _bare(given.prompt)
         self._places: dict[str, list[int]] = {}
         prose = _prose(self._lines)
@@ -80,10 +80,10 @@ class Repeated:
             return ""
         if isinstance(part, str):
             return PROMPT if part.strip() == self._prompt else None
-        if depth >= _DEEPEST:
+        if depth >= _MAX_DEPTH:
             return None
         if isinstance(part, list):
-            return self._held(((name, each) for each in part[:_MOST_PLACES]), depth + 1)
+            return self._held(((name, each) for each in part[:_MAX_MATCHES]), depth + 1)
         if isinstance(part, dict):
             return self._known_as(part) or self._held(part.items(), depth + 1)
         return None
@@ -116,12 +116,15 @@ class Repeated:
     def _passage(self, lines: list[str], place: int) -> tuple[int, int]:
         """Where in the prompt the longest passage is that begins here, and how many lines it has; 0 if there is none."""
         found = (0, 0)
-        for start in self._places.get(lines[place], ())[:_MOST_PLACES]:
+        for start in self._places.get(lines[place], ())[:_MAX_MATCHES]:
             most = min(len(lines) - place, len(self._lines) - start)
             length = 0
             while length < most and lines[place + length] == self._lines[start + length]:
                 length += 1
-            if length > found[1] and sum(line in self._prose for line in range(start, start + length)) >= _LEAST_PROSE:
+            if (
+                length > found[1]
+                and sum(line in self._prose for line in range(start, start + length)) >= _MIN_PROSE_LINES
+            ):
                 found = (start, length)
         return found
 
@@ -136,7 +139,7 @@ def _prose(lines: list[str]) -> list[int]:
     text = "\n".join(lines)
     inside = bytearray(len(lines) + 1)
     place = counted = 0
-    left = _MOST_READ
+    left = _MAX_WASTED_CHARS
     for number, content in enumerate(lines):
         begins = counted
         counted += len(content) + 1
@@ -145,7 +148,7 @@ def _prose(lines: list[str]) -> list[int]:
         try:
             _, place = _DECODER.raw_decode(text, begins + len(content) - len(content.lstrip()))
         except (ValueError, RecursionError) as error:
-            left -= _LEAST_READ + getattr(error, "pos", len(text)) - begins
+            left -= _MIN_WASTED_CHARS + getattr(error, "pos", len(text)) - begins
             continue
         line = number + text.count("\n", begins, place)
         inside[number : line + 1] = b"\1" * (line + 1 - number)

@@ -2,14 +2,12 @@
 
 Scripts print an object, or lines of other things and an object at the end. Models print prose around it, and often fence it.
 Agent programs put what the model said into objects of their own: a single one (``{"type": "result", "result": "…"}``), or one
-a line for each event. All of these are looked through, the likeliest places first; a frame is not taken for a result, nor what the
-worker was given (``given``), nor an example among prose (``prose_json``). A list of several is not one result.
+a line for each event. All of these are looked through (``_Search``), the likeliest first; a frame is not taken for a result, nor
+what the worker was given (``input_echo``), nor an example among prose (``Window``). A list of several is not one result.
 
-JSON that stands among prose, and which of it is meant as a result.
-
-What counts: a fenced block of nothing but JSON; an object on lines of its own; and an object that ends the text, if it is the only one on
-its line and that is no item of a list. Not, where the words around it say that it is an example (``for example``, ``could be``), or that
-there is no answer (``I could not …``). Objects within a sentence don't count.
+Among prose counts: a fenced block of nothing but JSON; an object on lines of its own; and an object that ends the text, if it is the
+only one on its line and that is no item of a list. Not, where the words around it say that it is an example (``for example``,
+``could be``), or that there is no answer (``I could not …``). Objects within a sentence don't count.
 """
 
 from __future__ import annotations
@@ -27,24 +25,24 @@ from manyhands.core.jsonio import Json, TooDeep, canonical, check_depth, object_
 from manyhands.processes.killable import killable
 from manyhands.tools.schema import may_take_long
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.workers.input_echo import Given, Repeated
+from manyhands.workloads.csv_jobs.workers.input_echo import EchoFilter, WorkerInput
 
-MOST_CANDIDATES = 50
+MAX_CANDIDATES = 50
 """Objects that are held against the schema at most."""
-_DEEPEST = 8
+_MAX_DEPTH = 8
 """Frames within frames, each of them a few objects deep."""
 _SCANNED = 1 << 18
 """Characters, from the end, in which objects among prose are looked for."""
-_MOST_READ = 1 << 22
+_MAX_WASTED_CHARS = 1 << 22
 """Characters that are read in vain, from opening braces that begin no object, before the search among prose is given up."""
 _SMALL = 1 << 14
 """Characters of a text that is searched at once."""
 _SMALL_PROMPT = 1 << 16
 """The same of a prompt that it is held against."""
-_MOST_SECONDS = 5.0
-_LEAST_READ = 2000
+_MAX_SECONDS = 5.0
+_MIN_WASTED_CHARS = 2000
 """What a brace that begins no object counts for at least."""
-_MOST_LINES = 2000
+_MAX_LINES = 2000
 _RESULTS = ("structured_output", "result", "response", "output")
 _INNER = (*_RESULTS, "text", "content", "message", "item", "part", "msg", "last_message")
 """Where agent programs put what was said, likeliest first."""
@@ -80,18 +78,15 @@ class NoResult:
     why: str | None = None
 
 
-def find_result(text: str, schema: OutputSchema, given: Given | None = None) -> FoundResult | None:
-    """The first candidate that fits, else the first of all with what does not fit of it; None if there is no object at all.
-    ``given``: what the worker got, which is no result if it only comes back."""
-    found = _found(text, schema, given)
-    return found if isinstance(found, FoundResult) else None
+def searched(text: str, schema: OutputSchema, given: WorkerInput | None = None) -> FoundResult | NoResult:
+    """The first candidate that fits, else the first of all with what does not fit of it, or why there is none.
 
-
-def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult | NoResult:
-    search = _Search(schema, Repeated(given, schema))
+    ``given``: what the worker got, which is no result if it only comes back. It can take long: see ``result_in``.
+    """
+    search = _Search(schema, EchoFilter(given, schema))
     first: FoundResult | None = None
     seen: set[bytes] = set()
-    for candidate in islice(search.in_text(text), MOST_CANDIDATES):
+    for candidate in islice(search.in_text(text), MAX_CANDIDATES):
         if isinstance(candidate, _Several):
             return first or FoundResult(candidate.values, (candidate.violation,))
         value, stop, framed = candidate
@@ -110,19 +105,19 @@ def _found(text: str, schema: OutputSchema, given: Given | None) -> FoundResult 
     return first or NoResult(search.why)
 
 
-async def result_in(text: str, schema: OutputSchema, given: Given | None = None) -> FoundResult | NoResult:
-    """The same, in bounded time, and why there is none. What is not done in time counts as a result that does not fit."""
+async def result_in(text: str, schema: OutputSchema, given: WorkerInput | None = None) -> FoundResult | NoResult:
+    """As ``searched``, in bounded time: what is not found and checked in time counts as a result that does not fit."""
     small = len(text) <= _SMALL and (given is None or len(given.prompt) <= _SMALL_PROMPT)
     if small and (schema.encoded is None or not may_take_long(schema.encoded, None)):
-        return _found(text, schema, given)
+        return searched(text, schema, given)
     try:
-        return await killable(_find, text, schema.value, given, seconds=_MOST_SECONDS)
+        return await killable(_searched, text, schema.value, given, seconds=_MAX_SECONDS)
     except TimeoutError:
-        return FoundResult({}, (f"$: no result could be found and checked within {_MOST_SECONDS:g} s",))
+        return FoundResult({}, (f"$: no result could be found and checked within {_MAX_SECONDS:g} s",))
 
 
-def _find(text: str, schema: dict[str, Any] | None, given: Given | None) -> FoundResult | NoResult:
-    return _found(text, OutputSchema.of(schema), given)
+def _searched(text: str, schema: dict[str, Any] | None, given: WorkerInput | None) -> FoundResult | NoResult:
+    return searched(text, OutputSchema.of(schema), given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +139,7 @@ _Candidates = Iterator[tuple[dict[str, Any], bool, bool] | _Several]
 class _Search:
     """``telling``: the schema asks for something, so that it can tell a result from what is around it."""
 
-    def __init__(self, schema: OutputSchema, repeated: Repeated) -> None:
+    def __init__(self, schema: OutputSchema, repeated: EchoFilter) -> None:
         self.telling = not schema.accepts_anything
         self.repeated = repeated
         self.why: str | None = None
@@ -177,19 +172,19 @@ class _Search:
 
     def _among_prose(self, text: str) -> Iterator[Json]:
         """The values that stand in a text, likeliest first."""
-        window = Window.of(text, least=_SCANNED)
-        places = window.places(most=MOST_CANDIDATES, most_read=_MOST_READ, least_read=_LEAST_READ)
-        for part in _lines(places.rest):  # what the search did not come to
+        window = Window.of(text, min_chars=_SCANNED)
+        candidates = window.candidates()
+        for part in _lines(candidates.rest):  # what the search did not come to
             yield object_or_list(part)
-        yield from islice(places.likeliest, MOST_CANDIDATES)
-        if places.examples:
+        yield from islice(candidates.likeliest, MAX_CANDIDATES)
+        if candidates.examples:
             self.passed_over("the JSON in what it printed is an example, or stands within a sentence")
         for part in _lines(window.before):
             yield object_or_list(part)
 
     def _in_value(self, value: Json, depth: int) -> _Candidates:
         """Candidates in a value that was found in some place, or that a frame holds."""
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return
         if isinstance(value, str):
             yield from self.in_text(value, depth + 1)
@@ -203,7 +198,7 @@ class _Search:
         if len(plain) > 1 and any(isinstance(value, (dict, list)) for value in plain):
             yield _Several(plain)
             return
-        for value in islice(reversed(values), _MOST_LINES):
+        for value in islice(reversed(values), _MAX_LINES):
             yield from self._in_value(value, depth + 1)
 
     def _in_object(self, value: dict[str, Any], depth: int) -> _Candidates:
@@ -220,14 +215,14 @@ class _Search:
 
     def _inside(self, value: Mapping[str, Any], depth: int, framed: bool) -> _Candidates:
         """What an object holds where agent programs put what was said. ``framed``: its parts are parts of a frame, too."""
-        if depth > _DEEPEST or value.get("type") in _NOT_SAID or value.get("role") in _NOT_SAID:
+        if depth > _MAX_DEPTH or value.get("type") in _NOT_SAID or value.get("role") in _NOT_SAID:
             return
         for name in _INNER:
             part = value.get(name)
             if isinstance(part, list) and name in _RESULTS:
                 yield from self._in_list(part, depth + 1)
                 continue
-            for inner in islice(reversed(part), _MOST_LINES) if isinstance(part, list) else (part,):
+            for inner in islice(reversed(part), _MAX_LINES) if isinstance(part, list) else (part,):
                 if framed and isinstance(inner, dict) and name not in _RESULTS:
                     yield from self._inside(inner, depth + 1, framed)
                 else:
@@ -253,7 +248,7 @@ def _is_frame(value: Mapping[str, Any]) -> bool:
 
 def _lines(text: str) -> Iterator[str]:
     """Lines that look like an object each, the last one first."""
-    last = deque((line.strip() for line in text.split("\n")), maxlen=_MOST_LINES)
+    last = deque((line.strip() for line in text.split("\n")), maxlen=_MAX_LINES)
     return (line for line in reversed(last) if line.startswith("{") and line.endswith("}"))
 
 
@@ -293,7 +288,7 @@ _NO_ANSWER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Candidates:
     """``likeliest``: values in their order; ``examples``: whether there are others, which are not meant as a result; ``rest``: the text
     that was not searched."""
 
@@ -318,58 +313,70 @@ class Window:
     text: str
 
     @classmethod
-    def of(cls, text: str, *, least: int) -> Window:
-        """``least``: characters that it has, if there are so many."""
-        begin = max(0, len(text) - least)
+    def of(cls, text: str, *, min_chars: int) -> Window:
+        """``min_chars``: how long it is at least, if the text is."""
+        begin = max(0, len(text) - min_chars)
         start = text.rfind("\n", 0, begin) + 1 if begin else 0
-        if begin - start <= least:
+        if begin - start <= min_chars:
             return cls(text[:start], text[start:])
         end = text.find("\n", begin)  # of a line that is too long to be searched as a whole
         return cls(text[: len(text) if end < 0 else end], text[begin:])
 
-    def places(self, *, most: int, most_read: int, least_read: int) -> Places:
-        """Look through it. ``most``: values of each kind that are found at most, the last ones of the text; ``most_read``: characters that
-        are read in vain, from openings that begin no JSON, before that is given up; ``least_read``: what such an opening counts for at
-        least."""
-        fences, passed = _fences(self.text), 0
-        blocks, reached = self._blocks(fences, most_read, least_read)
-        found: list[_Block] = []
-        fenced = False
+    def candidates(self) -> Candidates:
+        """The values in it that are meant as a result: of each kind the last ``MAX_CANDIDATES``."""
+        fences = _fences(self.text)
+        blocks, reached = self._blocks(fences)
+        fenced, refused_fences = self._meant_fences(fences)
+        standing, ending, refused_blocks = self._meant_blocks(blocks)
+        found = sorted([*fenced, *standing], key=lambda block: block.begin, reverse=True)
+        order = [*found, *ending] if fenced else [*ending, *found]
+        return Candidates(tuple(block.value for block in order), refused_fences or refused_blocks, self.text[reached:])
+
+    def _meant_fences(self, fences: list[_Block]) -> tuple[list[_Block], bool]:
+        """Those of the fenced blocks that are meant, the last first; and whether there are others."""
+        meant: list[_Block] = []
+        refused = False
         for block in reversed(fences):
-            if len(found) == most:
+            if len(meant) == MAX_CANDIDATES:
                 break
-            meant = self._is_meant(block)
-            found += [block] * meant
-            passed += not meant
-            fenced = fenced or meant
-        most += len(found)
-        ending: list[_Block] = []
+            if self._is_meant(block):
+                meant.append(block)
+            else:
+                refused = True
+        return meant, refused
+
+    def _meant_blocks(self, blocks: list[_Block]) -> tuple[list[_Block], list[_Block], bool]:
+        """Values on lines of their own that are meant; the one that ends the text, if it is; and whether there are other objects."""
         starts = [0, *(line.end() for line in re.finditer("\n", self.text))]
-        for block, earlier in zip(reversed(blocks), [*(block.end for block in reversed(blocks[:-1])), 0], strict=False):
-            if len(found) == most:
+        ends = [0, *(block.end for block in blocks)]
+        standing: list[_Block] = []
+        ending: list[_Block] = []
+        refused = False
+        for block, earlier in zip(reversed(blocks), reversed(ends[:-1]), strict=True):
+            if len(standing) == MAX_CANDIDATES:
                 break
             start = starts[bisect_right(starts, block.begin) - 1]
-            if (
-                earlier <= start
-                and _INDENT.fullmatch(self.text, start, block.begin)
-                and _NO_MORE.match(self.text, block.end)
-            ):
+            if self._stands_alone(block, start, earlier):
                 meant = self._is_meant(block)
-                found += [block] * meant
+                standing += [block] * meant
             else:
                 meant = block is blocks[-1] and self._ends_text(block, start, earlier)
                 ending += [block] * meant
-            passed += not meant and isinstance(block.value, dict)
-        found.sort(key=lambda block: block.begin, reverse=True)
-        order = [*found, *ending] if fenced else [*ending, *found]
-        return Places(tuple(block.value for block in order), bool(passed), self.text[reached:])
+            refused = refused or (not meant and isinstance(block.value, dict))
+        return standing, ending, refused
 
-    def _blocks(self, fences: list[_Block], most_read: int, least_read: int) -> tuple[list[_Block], int]:
-        """JSON wherever it stands, but for what fences hold; and how far the search came."""
+    def _stands_alone(self, block: _Block, start: int, earlier: int) -> bool:
+        """Whether nothing else is on its lines. ``start``: of the line that it begins in; ``earlier``: where the value before it ends."""
+        if earlier > start or not _INDENT.fullmatch(self.text, start, block.begin):
+            return False
+        return _NO_MORE.match(self.text, block.end) is not None
+
+    def _blocks(self, fences: list[_Block]) -> tuple[list[_Block], int]:
+        """JSON wherever it stands, but for what fences hold; and how far the search came before it was given up."""
         decoder = json.JSONDecoder(parse_constant=_refuse)
         begins = [fence.begin for fence in fences]
         found: list[_Block] = []
-        place, left = 0, most_read
+        place, left = 0, _MAX_WASTED_CHARS
         while opening := _OPENING.search(self.text, place):
             if left <= 0:
                 return found, opening.start()
@@ -384,7 +391,7 @@ class Window:
             except TooDeep:
                 place = end
             except (ValueError, RecursionError) as error:
-                left -= least_read + getattr(error, "pos", len(self.text)) - place
+                left -= _MIN_WASTED_CHARS + getattr(error, "pos", len(self.text)) - place
                 place += 1
             else:
                 found.append(_Block(place, end, value))
@@ -392,7 +399,7 @@ class Window:
         return found, len(self.text)
 
     def _ends_text(self, block: _Block, start: int, earlier: int) -> bool:
-        """``start``: of the line that it begins in; ``earlier``: where the value before it ends."""
+        """``start`` and ``earlier`` as above."""
         if earlier > start or self.text[block.end :].strip(_CLOSING):
             return False
         lead = self.text[start : block.begin]

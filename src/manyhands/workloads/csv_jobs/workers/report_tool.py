@@ -1,9 +1,7 @@
-"""The tool by which the built-in agent hands in a row's result.
+"""The tool by which the built-in agent hands in a row's result, and the job's output schema as a part of the tool's own.
 
 One tool object serves all rows of a job, so that all their conversations offer the same tools (which endpoints cache): whose
 row it is, is in the environment of the call.
-
-A schema as a part of another one.
 """
 
 from __future__ import annotations

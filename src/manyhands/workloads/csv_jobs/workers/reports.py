@@ -1,11 +1,7 @@
-"""Where external workers hand in their reports, in the process that performs the job.
+"""Reports of workers: where external ones hand theirs in, how often one may be corrected, and the error of a row without one.
 
-A worker shows by the secret of its attempt that it is the one that works on the row. Its report is checked at once; one that fits
-is answered only when it is on disk, so that what a worker was told is accepted is never lost.
-
-How often a worker may correct a report that does not fit, whichever way its reports come.
-
-How a row ends without a result, in the words that the original's users know.
+An external worker shows by the secret of its attempt that it is the one that works on the row. Its report is checked at once; one that
+fits is answered only when it is on disk, so that what a worker was told is accepted is never lost.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from manyhands.workloads.csv_jobs.rows.prompts import same_id
 
 SECRET = "MANYHANDS_WORKER"
 """The environment variable in which a worker finds the secret of its attempt."""
-LARGEST_RESULT = 16 << 20
+MAX_RESULT_BYTES = 16 << 20
 """Bytes of a result as JSON at most."""
 REMEMBERED = 10_000
 """Items of which it is kept how they ended, to tell those that report too late."""
@@ -53,14 +49,14 @@ class Report:
     stop: bool
 
 
-class OpenReport:
-    """The report of one attempt at an item, awaited. Made by ``ReportRoom.open``; must be closed."""
+class PendingReport:
+    """The report of one attempt at an item, awaited. Made by ``ReportInbox.open``; must be closed."""
 
-    def __init__(self, room: ReportRoom, item_id: str, schema: OutputSchema, corrections: Corrections) -> None:
+    def __init__(self, inbox: ReportInbox, item_id: str, schema: OutputSchema, corrections: Corrections) -> None:
         self.secret = secrets.token_urlsafe(32)
         self.item_id = item_id
         self.corrections = corrections
-        self._room = room
+        self._inbox = inbox
         self._schema = schema
         loop = asyncio.get_running_loop()
         self._arrived: asyncio.Future[Report] = loop.create_future()
@@ -85,7 +81,7 @@ class OpenReport:
         elif not self._arrived.cancelled():
             self._arrived.exception()  # it need not have been waited for
         self.settled(False, ending)
-        self._room.forget(self, ending)
+        self._inbox.forget(self, ending)
 
     async def take(self, result: Json, stop: bool) -> Acceptance:
         """A report from whoever has the secret."""
@@ -120,19 +116,19 @@ class OpenReport:
         return Acceptance(False, "a result was reported for this item already")
 
 
-class ReportRoom:
+class ReportInbox:
     """The reports of one job that are awaited in this process. For the event loop's thread."""
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
-        self._open: dict[str, OpenReport] = {}
+        self._open: dict[str, PendingReport] = {}
         self._endings: OrderedDict[str, str] = OrderedDict()
 
-    def open(self, job_id: str, item_id: str, schema: OutputSchema, corrections: Corrections) -> OpenReport:
+    def open(self, job_id: str, item_id: str, schema: OutputSchema, corrections: Corrections) -> PendingReport:
         """Await a report on an item. Raises ValueError if one is awaited already, or for another job."""
         if job_id != self._job_id or item_id in self._open:
             raise ValueError(f"no report on {item_id!r} of job {job_id!r} can be awaited here")
-        report = self._open[item_id] = OpenReport(self, item_id, schema, corrections)
+        report = self._open[item_id] = PendingReport(self, item_id, schema, corrections)
         return report
 
     async def deliver(self, job_id: str, item_id: str, result: Json, *, stop: bool, secret: str) -> Acceptance:
@@ -149,7 +145,7 @@ class ReportRoom:
             return Acceptance(False, "the secret is not that of the attempt under way at this item")
         return await report.take(result, stop)
 
-    def forget(self, report: OpenReport, ending: str) -> None:
+    def forget(self, report: PendingReport, ending: str) -> None:
         """Part of closing a report."""
         if self._open.get(report.item_id) is report:
             del self._open[report.item_id]
@@ -158,7 +154,7 @@ class ReportRoom:
         if len(self._endings) > REMEMBERED:
             self._endings.popitem(last=False)
 
-    def _found(self, item_id: str) -> OpenReport | None:
+    def _found(self, item_id: str) -> PendingReport | None:
         found = self._open.get(item_id)
         if found is not None:
             return found
@@ -167,10 +163,12 @@ class ReportRoom:
 
 def _too_large(result: Json) -> tuple[str, ...]:
     size = len(dumps(result))
-    return () if size <= LARGEST_RESULT else (f"$: is {size} bytes of JSON, and at most {LARGEST_RESULT} are taken",)
+    return (
+        () if size <= MAX_RESULT_BYTES else (f"$: is {size} bytes of JSON, and at most {MAX_RESULT_BYTES} are taken",)
+    )
 
 
-LONGEST_KEPT = 100_000
+MAX_KEPT_CHARS = 100_000
 """Characters of a report that is kept with a failed item."""
 
 
@@ -214,26 +212,26 @@ class Corrections:
         """What is kept with an item that ends without an accepted report; nothing if none was refused."""
         if not self.violations:
             return {}
-        return {"last_report": bounded(self.last, LONGEST_KEPT), "violations": list(self.violations)}
+        return {"last_report": bounded(self.last, MAX_KEPT_CHARS), "violations": list(self.violations)}
 
 
 UNREPORTED = "worker finished without calling report_agent_job_result"
-LONGEST_WORDS = 2000
+MAX_TAIL_CHARS = 2000
 """Characters that are kept of a worker's last words."""
-LONGEST_ERROR = 600
+MAX_ERROR_CHARS = 600
 """Characters of them that are the error of a worker that failed."""
 _LAST_LINES = 3
-_LONGEST_SEARCHED = 64 << 10
+_MAX_SEARCHED_CHARS = 64 << 10
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 """Control characters, but for those that end a line or part words."""
 
 
-def overdue(seconds: float) -> ItemError:
+def timeout_error(seconds: float) -> ItemError:
     """The worker took longer than it may."""
     return ItemError(Cause.TIMEOUT, f"worker exceeded max runtime of {seconds:g}s")
 
 
-def unreported(
+def missing_report_error(
     record: dict[str, Any], *, stopped: StopReason = StopReason.ANSWERED, why: str | None = None
 ) -> ItemError:
     """The worker ended, but there is no result. ``stopped``: how an agent's conversation ended; ``why``: what it printed in place of a
@@ -244,14 +242,14 @@ def unreported(
     return ItemError(cause, f"{UNREPORTED} ({stopped.value})", record=record)
 
 
-def last_words(text: str) -> str:
+def tail(text: str) -> str:
     """The end of what a worker said, within bounds."""
     text = text.strip()
-    return text if len(text) <= LONGEST_WORDS else f"…{text[1 - LONGEST_WORDS :]}"
+    return text if len(text) <= MAX_TAIL_CHARS else f"…{text[1 - MAX_TAIL_CHARS :]}"
 
 
-def last_lines(text: str) -> str:
+def tail_line(text: str) -> str:
     """The last three lines of what a worker said, on one line, without control characters, within bounds."""
-    lines = [" ".join(_CONTROL.sub("", line).split()) for line in text[-_LONGEST_SEARCHED:].splitlines()]
+    lines = [" ".join(_CONTROL.sub("", line).split()) for line in text[-_MAX_SEARCHED_CHARS:].splitlines()]
     joined = " | ".join([line for line in lines if line][-_LAST_LINES:])
-    return printable(joined[-LONGEST_ERROR:])
+    return printable(joined[-MAX_ERROR_CHARS:])

@@ -66,7 +66,7 @@ def read_chat(row: Mapping[str, Json]) -> Chat:
     found = list(_given_list(row.get(MESSAGES)))
     leading: list[str] = []
     while found and _role(found[0], len(leading) + 1) == "system":
-        place = _Place(len(leading) + 1)
+        place = _MessageField(len(leading) + 1)
         leading.append(text_of(place.parts(found.pop(0).get("content"), "content", empty=False)))
     first = "\n\n".join(leading)
     if system and first and system.strip() != first.strip():
@@ -117,7 +117,7 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
     checked: list[Message] = []
     waiting: dict[str, str] = {}
     for number, message in enumerate(messages, start):
-        place, role = _Place(number), _role(message, number)
+        place, role = _MessageField(number), _role(message, number)
         if role == "system":
             raise place.error('is a system message behind others; "system" messages come first')
         if waiting and role != "tool":
@@ -143,7 +143,7 @@ def _order_results(messages: list[Message]) -> None:
     messages[-results:] = sorted(messages[-results:], key=lambda message: places[message["tool_call_id"]])
 
 
-def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], place: _Place) -> Message:
+def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], place: _MessageField) -> Message:
     call_id = message.get("tool_call_id")
     if not isinstance(call_id, str) or call_id not in waiting:
         raise place.error('has no "tool_call_id" of a call that waits for its result')
@@ -151,7 +151,7 @@ def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], place: _P
     return {"role": "tool", "tool_call_id": call_id, "name": waiting.pop(call_id), "content": content}
 
 
-def _assistant_message(message: Mapping[str, Any], place: _Place) -> Message:
+def _assistant_message(message: Mapping[str, Any], place: _MessageField) -> Message:
     calls = _calls(message.get("tool_calls"), place)
     content = place.parts(message.get("content", ""), "content", empty=bool(calls))
     made: Message = {"role": "assistant", "content": content or None}
@@ -163,7 +163,7 @@ def _assistant_message(message: Mapping[str, Any], place: _Place) -> Message:
     return made
 
 
-def _calls(value: Json, place: _Place) -> list[ToolCall]:
+def _calls(value: Json, place: _MessageField) -> list[ToolCall]:
     if not value:
         return []
     if not isinstance(value, list):
@@ -174,7 +174,7 @@ def _calls(value: Json, place: _Place) -> list[ToolCall]:
     return calls
 
 
-def _call(value: Json, place: _Place, number: int) -> ToolCall:
+def _call(value: Json, place: _MessageField, number: int) -> ToolCall:
     call = value if isinstance(value, dict) else {}
     function = call.get("function")
     told: Mapping[str, Any] = function if isinstance(function, dict) else {}
@@ -188,7 +188,7 @@ def _call(value: Json, place: _Place, number: int) -> ToolCall:
     }
 
 
-def _arguments(value: Json, place: _Place, number: int) -> str:
+def _arguments(value: Json, place: _MessageField, number: int) -> str:
     try:
         text = line(value) if isinstance(value, dict) else value or "{}"
         if isinstance(text, str) and isinstance(loads_outside(text), dict):
@@ -199,7 +199,7 @@ def _arguments(value: Json, place: _Place, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _MessageField:
     """One of the row's messages, for error messages."""
 
     number: int

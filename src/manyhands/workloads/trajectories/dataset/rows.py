@@ -18,7 +18,8 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.io.digest_table import DigestTable
-from manyhands.io.tables.records import Record, Unit, open_records
+from manyhands.io.tables.base import Record, Unit
+from manyhands.io.tables.formats import open_records
 from manyhands.workloads.trajectories.dataset.chat_rows import CHAT_FIELDS, BadChat, Chat, kind_of, read_chat
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFields, SourceFieldsBuilder
 
@@ -104,7 +105,7 @@ def read_rows(path: Path | str, max_samples: int | None = None, *, with_chat: bo
     Raises UserError, naming the path, at once if the file can't be opened, and while iterating if the rest of it
     can't be read.
     """
-    records = open_records(Path(path))
+    records = open_records(Path(path), "prompt")
     return _rows(records.read(), records.unit, max_samples, with_chat=with_chat)
 
 
@@ -122,7 +123,7 @@ def scan(
     Raises UserError, naming the path, if the dataset can't be read or has no usable row.
     """
     tally = _Tally(bad_limit)
-    unit = open_records(Path(path)).unit
+    unit = open_records(Path(path), "prompt").unit
     for row in read_rows(path, max_samples, with_chat=with_chat):
         tally.add(row)
         if on_bad is not None and isinstance(row, BadRow):

@@ -84,8 +84,7 @@ class Entry:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry in the order of the seed's keys; what is added is inside ``metadata``, after the original's
-        three."""
+        """The entry with the original's keys in its order; what is added is inside ``metadata``, after the original's three."""
         return {
             "prompt_index": self.prompt_index,
             "conversations": list(self.conversations),

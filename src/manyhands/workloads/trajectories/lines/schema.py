@@ -101,7 +101,11 @@ METADATA = Object(
             "with commas between; empty in an adopted line",
         ),
         Field("escaped_tags", "whole number", "tags inside of values that were escaped"),
-        Field("score", "number", "of the whole, from 0 to 1, see [grading](#grading); -1 if it was not graded"),
+        Field(
+            "score",
+            "number",
+            "of the whole, from 0 to 1, see [grading](../trajectories.md#grading); -1 if it was not graded",
+        ),
         Field("verdict", "text", "`pass`, `borderline` or `fail`; empty if it was not graded"),
         Field("scores", "JSON text", "what each grader found: an object by the graders' names"),
         Field(
@@ -146,7 +150,7 @@ def schema_of(tools: Iterable[str]) -> Object:
             Field(
                 "tool_stats",
                 Object(tuple(Field(name, _COUNTS) for name in names)),
-                "for every tool that is built in or declared (see [tools](#tools)): `count`, `success`, `failure`, zeros included",
+                "for every [tool](../trajectories.md#tools) that is built in or declared: `count`, `success`, `failure`, zeros included",
             ),
             Field(
                 "tool_error_counts",

@@ -9,7 +9,7 @@ Mended on purpose:
 - A tool result that says NaN or Infinity, which is not JSON, stays text.
 - Turns that this program wrote are left out (see ``as_trained``).
 - Image parts of a prompt become ``<image>``: a value is always text.
-- Tags inside values are escaped (see ``tags``), so that whoever looks for tags finds the turn's own and no others. For the same reason
+- Tags inside values are escaped (see below), so that whoever looks for tags finds the turn's own and no others. For the same reason
   only whole scratchpad blocks become think blocks.
 
 Tags inside the values of ShareGPT turns: escaped, so that every tag that stands in a turn is one of its structure.
@@ -21,7 +21,7 @@ In plain text an escaped tag has a backslash behind its first character: ``<\thi
 more, so that ``unescape(escape(text)) == text`` for every text. In JSON the first character is ``\u003c``, which every parser of
 JSON undoes.
 
-Wordings of the saved system turn that come with this program, and those of files.
+The wordings of the saved system turn are here, too: those that come with this program, and those of files.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from manyhands.agents.options import read_text
 from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.models.reasoning import blocks, gather, standing_in
+from manyhands.runs.options import read_text
 from manyhands.tools.protocol import Tool
 
 Turn = dict[str, str]

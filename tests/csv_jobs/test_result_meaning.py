@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.job_rows import SCORE_SCHEMA, assignment
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.workers.input_echo import Given
-from manyhands.workloads.csv_jobs.workers.printed_result import FoundResult, NoResult, find_result, result_in
+from manyhands.workloads.csv_jobs.workers.input_echo import WorkerInput
+from manyhands.workloads.csv_jobs.workers.printed_result import FoundResult, NoResult, result_in
 from manyhands.workloads.csv_jobs.workers.reports import UNREPORTED
+from tests.support.job_rows import SCORE_SCHEMA, assignment, find_result
 
 ANSWER_SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 ANSWER = OutputSchema.of(ANSWER_SCHEMA)
@@ -32,7 +32,7 @@ def framed(text: str) -> str:
 
 async def found(text: str, schema: dict[str, Any] | None, **more: Any) -> FoundResult | NoResult:
     work = assignment(schema, printing=True, **more)
-    return await result_in(text, work.schema, Given(work.prompt, work.row))
+    return await result_in(text, work.schema, WorkerInput(work.prompt, work.row))
 
 
 # --- Echoes
@@ -102,7 +102,7 @@ async def test_a_row_with_line_ends_of_unicode_that_comes_back_is_no_result(sche
 
 
 async def test_a_row_whose_numbers_became_numbers_is_no_result() -> None:
-    given = Given("prompt", {"id": "7", "text": "t"})
+    given = WorkerInput("prompt", {"id": "7", "text": "t"})
     for value in ({"id": 7, "text": "t"}, {"row": {"text": "t", "id": 7}}, {"row": given.row, "item_id": "row-1"}):
         answer = await result_in(json.dumps(value), ANYTHING, given)
         assert answer == NoResult("it only repeated the row"), value
@@ -281,7 +281,7 @@ def test_of_what_codex_says_the_last_message_counts() -> None:
 )
 def test_long_prompts_that_come_back_take_little_time(prompt: str, text: str) -> None:
     began = time.process_time()
-    find_result(text + "{}", ANSWER, Given(prompt, {}))
+    find_result(text + "{}", ANSWER, WorkerInput(prompt, {}))
     assert time.process_time() - began < 10
 
 

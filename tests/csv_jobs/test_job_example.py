@@ -1,6 +1,6 @@
 """What a user of the original did with it, done with real processes: by an MCP client, and from the shell.
 
-The founding document's example is ``examples/csv_jobs/mcp_client.py``; here it is run as a program of its own.
+The example is ``examples/csv_jobs/mcp_client.py``; here it is run as a program of its own.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from manyhands.runs.folders import open_reader
-from manyhands.testing.commands import environment
-from manyhands.testing.job_folders import FUNCTION, JobFolder
-from manyhands.testing.mcp_clients import content, over_streams, words
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
+from tests.support.commands import environment
+from tests.support.job_folders import FUNCTION, JobFolder
+from tests.support.mcp_clients import content, over_streams, words
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/csv_jobs"
 SCHEMA = json.loads((EXAMPLE / "schema.json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ ADDED = (
     "reported_at",
     "completed_at",
 )
-"""The founding document's ten columns, in its order."""
+"""The ten columns of the original program, in its order."""
 LATER_KEYS = {
     "job_id",
     "status",
@@ -79,8 +79,8 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def assert_founding_results(folder: JobFolder, output: Path, job: str) -> None:
-    """Five rows in the founding document's columns, all completed by agents that used tools."""
+def assert_results(folder: JobFolder, output: Path, job: str) -> None:
+    """Five rows in the original program's columns, all completed by agents that used tools."""
     with output.open(encoding="utf-8", newline="") as handle:
         header, *rows = csv.reader(handle)
     assert header == ["path", "area", *ADDED]
@@ -120,7 +120,7 @@ def example(folder: JobFolder, *options: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_an_mcp_client_does_the_founding_documents_example(folder: JobFolder, project: Path) -> None:
+def test_an_mcp_client_does_the_example(folder: JobFolder, project: Path) -> None:
     ended = example(folder, *AGENTS, f"--project={project}")
     assert ended.returncode == 0, ended.stderr
     output = folder.path / "security_rank_output_demo.csv"
@@ -130,7 +130,7 @@ def test_an_mcp_client_does_the_founding_documents_example(folder: JobFolder, pr
     assert head == output.read_text(encoding="utf-8").splitlines()
     assert len(head) == 6
     (job,) = os.listdir(folder.path / "data")
-    assert_founding_results(folder, output, job)
+    assert_results(folder, output, job)
     assert folder.status(job)["state"] == "completed"
     assert "export_agent_job_csv" not in (EXAMPLE / "mcp_client.py").read_text(encoding="utf-8")
 
@@ -159,7 +159,7 @@ def test_the_same_from_the_shell(folder: JobFolder, project: Path) -> None:
     assert (status["status"], status["completed_items"], status["timed_out"]) == ("completed", 5, False)
     job = status["job_id"]
     (folder.path / "data" / job).symlink_to(folder.folder("rank"))
-    assert_founding_results(folder, output, job)
+    assert_results(folder, output, job)
 
 
 async def test_the_later_shape_answers_when_the_job_has_ended(folder: JobFolder) -> None:

@@ -14,14 +14,13 @@ from manyhands.workloads.trajectories.original import (
     OriginalEntry,
     OriginalMatches,
     OriginalProblem,
-    checkpoint_content,
     is_left_by_original,
     normalise_entry,
     read_original,
     set_aside,
 )
 
-REAL = Path(__file__).parents[3] / "shared/data/trajectories/left_by_original"
+REAL = Path(__file__).parents[1] / "data/trajectories/left_by_original"
 
 
 def entry(index: int, prompt: Any, **more: Any) -> dict[str, Any]:
@@ -220,13 +219,6 @@ def test_nonsense_statistics_count_as_zero(stats: Any) -> None:
     assert (normal["tool_error_counts"], normal["metadata"], unknown) == ({"a": 0}, {"batch_num": 1}, ())
 
 
-def test_checkpoint_content() -> None:
-    content = checkpoint_content("r", [3, 1, 3, 2], {10: {"processed": 1}, 2: {"processed": 2}}, "2025-01-01T00:00:00")
-    assert list(content) == ["run_name", "completed_prompts", "batch_stats", "last_updated"]
-    assert content["completed_prompts"] == [1, 2, 3]
-    assert list(content["batch_stats"]) == ["2", "10"]
-
-
 # --- Setting aside
 
 
@@ -308,20 +300,18 @@ def test_folders_without_batch_files_are_not_adopted(tmp_path: Path) -> None:
 # --- The real thing
 
 
-if REAL.is_dir():
-
-    def test_a_real_folder_is_adopted(tmp_path: Path) -> None:
-        known = ["read_file", "search_files"]
-        with OriginalMatches(REAL / "r1") as matches:
-            assert (matches.entries, matches.problem_count) == (15, 1)
-            assert str(matches.problems[0]) == "batch_7.jsonl, line 2: torn, the program was stopped while it wrote"
-            found = {
-                item.prompt_index: matches.find(item.row.prompt, item.sample)
-                for item in iterate_items(REAL / "dataset.jsonl")
-            }
-            assert list(matches.unused()) == []
-        adopted = {index: one.entry for index, one in found.items() if one is not None and one.entry is not None}
-        assert sorted(set(range(20)) - set(adopted)) == [1, 7, 10, 14, 19]
-        assert all(line["prompt_index"] == index for index, line in adopted.items())
-        unknown = {index: normalise_entry(line, known, index, 0)[1] for index, line in adopted.items()}
-        assert {index for index, names in unknown.items() if names} == {11, 12}
+def test_a_real_folder_is_adopted(tmp_path: Path) -> None:
+    known = ["read_file", "search_files"]
+    with OriginalMatches(REAL / "r1") as matches:
+        assert (matches.entries, matches.problem_count) == (15, 1)
+        assert str(matches.problems[0]) == "batch_7.jsonl, line 2: torn, the program was stopped while it wrote"
+        found = {
+            item.prompt_index: matches.find(item.row.prompt, item.sample)
+            for item in iterate_items(REAL / "dataset.jsonl")
+        }
+        assert list(matches.unused()) == []
+    adopted = {index: one.entry for index, one in found.items() if one is not None and one.entry is not None}
+    assert sorted(set(range(20)) - set(adopted)) == [1, 7, 10, 14, 19]
+    assert all(line["prompt_index"] == index for index, line in adopted.items())
+    unknown = {index: normalise_entry(line, known, index, 0)[1] for index, line in adopted.items()}
+    assert {index for index, names in unknown.items() if names} == {11, 12}

@@ -19,19 +19,20 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, StorageError, ToolError, UserError
 from manyhands.core.redaction import Redactor
-from manyhands.engine.journal.store import Store, is_owned
+from manyhands.engine.journal.lock import is_owned
+from manyhands.engine.journal.store import Store
 from manyhands.runs.folders import is_made, open_reader
-from manyhands.testing.commands import environment
 from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
 from manyhands.workloads.csv_jobs.mcp.declarations import SPAWN
 from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
 from manyhands.workloads.csv_jobs.prepared import dry_run
 from manyhands.workloads.csv_jobs.service.control import ControlServer, Message
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk, Spawned
-from manyhands.workloads.csv_jobs.service.launching import Orders, launch
+from manyhands.workloads.csv_jobs.service.jobs import JobService, Spawned
+from manyhands.workloads.csv_jobs.service.launching import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.runner import say
 from manyhands.workloads.csv_jobs.service.status import COMPLETED, JobStatus
 from manyhands.workloads.csv_jobs.spec import LIMIT_VARIABLE, JobSpec
+from tests.support.commands import environment
 
 NOBODY = 65534
 FLAKY = '[ -e fail-$MANYHANDS_ITEM_ID ] && exit 1; while [ -e slow ]; do sleep 0.05; done; echo "{}"'
@@ -42,7 +43,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.desk = JobDesk(folder / "data", environ=environment())
+        self.desk = JobService(folder / "data", environ=environment())
         (folder / "rows.csv").write_text("k\n1\n2\n3\n")
 
     def spec(self, command: str = FLAKY, **settings: Any) -> JobSpec:
@@ -176,7 +177,7 @@ async def test_a_job_cancelled_while_its_runner_starts_stays_cancelled(place: Pl
     job = await place.spawned(start=False)
     await place.desk.cancel("job")
     with pytest.raises(RunError, match="ended before its runner began"):
-        await launch(job.folder, Orders(end=None), environment())
+        await launch(job.folder, RunnerStart(end=None), environment())
     assert not is_owned(job.folder)
     assert place.desk.status("job").state == "cancelled"
     assert await place.desk.run("job")
@@ -251,7 +252,7 @@ def test_a_full_disk_does_not_end_the_runner_by_its_log() -> None:
 
 async def test_the_machines_limit_holds_for_jobs_made_before_it_was_set(place: Place) -> None:
     job = await place.spawned(start=False)
-    limited = JobDesk(place.desk.data_dir, environ={**environment(), LIMIT_VARIABLE: "1"})
+    limited = JobService(place.desk.data_dir, environ={**environment(), LIMIT_VARIABLE: "1"})
     assert await limited.run("job")
     await place.ended()
     with closing(open_reader(job.folder)) as reader:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.testing.job_rows import SCORE_SCHEMA
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.workers.printed_result import find_result
+from tests.support.job_rows import SCORE_SCHEMA, find_result
 
 ANYTHING = OutputSchema.of(None)
 SCORE = OutputSchema.of(SCORE_SCHEMA)

@@ -17,9 +17,9 @@ from manyhands.core.usage import Usage
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 from manyhands.workloads.trajectories.lines.entry import Entry, local_time
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
-from manyhands.workloads.trajectories.statistics import KnownTools
+from manyhands.workloads.trajectories.statistics import ToolColumns
 
-KNOWN = KnownTools(["terminal", "read_file"])
+KNOWN = ToolColumns(["terminal", "read_file"])
 
 
 def entry(number: int = 0, **other: Any) -> Entry:
@@ -43,7 +43,7 @@ def entry(number: int = 0, **other: Any) -> Entry:
     )
 
 
-def test_keys_come_in_the_order_of_the_seed_document() -> None:
+def test_keys_come_in_the_original_s_order() -> None:
     text = entry().line()
     assert "ä" in text
     value = json.loads(text)

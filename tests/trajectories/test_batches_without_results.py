@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from manyhands import BatchRunner, Callbacks, MissingDataset, RunError, StorageError, UserError
-from manyhands.engine.limits.shared import MOST
-from manyhands.testing.batches import REASONED, BatchFolder, Ran, ServerThread
-from manyhands.testing.commands import PROGRAM, Command, environment
+from manyhands.engine.limits.shared import MAX_REFUSALS
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import REASONED, BatchFolder, Ran, ServerThread
+from tests.support.commands import PROGRAM, Command, environment
 
 UNKNOWN_MODEL = ScriptedResponse(
     {"error": {"message": "The model `nope` does not exist\x1b[31m", "code": "model_not_found"}}, 404
@@ -56,7 +56,7 @@ def batch(folder: BatchFolder, server: ServerThread, *options: str) -> Ran:
 def test_what_is_always_refused_is_told_at_once_and_stops(folder: BatchFolder, reply: Reply, says: str) -> None:
     with ServerThread([reply]) as server:
         ended = batch(folder, server)
-        assert MOST <= len(server.requests) <= MOST + 10
+        assert MAX_REFUSALS <= len(server.requests) <= MAX_REFUSALS + 10
     assert ended.code == 1
     lines = [line for line in ended.err.splitlines() if says in line]
     assert lines[0].startswith("note: refused: http://127.0.0.1")
@@ -72,7 +72,7 @@ def test_what_is_always_refused_is_told_at_once_and_stops(folder: BatchFolder, r
 def test_over_all_worker_processes(folder: BatchFolder) -> None:
     with ServerThread([UNKNOWN_MODEL]) as server:
         ended = batch(folder, server, "--executor=processes")
-        assert len(server.requests) <= MOST + 10
+        assert len(server.requests) <= MAX_REFUSALS + 10
     assert ended.code == 1
     assert ended.err.count("note: refused:") == 1
     assert "pending       40" in ended.out.replace("pending        ", "pending       ")
