@@ -1,6 +1,6 @@
 # make demo        30 prompts become trajectories, with a simulated model (no key, no cost)
 # make test        format, lint, types, import contract, all tests
-# make slow-test   the tests that make test leaves out because they take longer
+# make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
 # make bench       what the engine costs, as ratios measured in one run
@@ -26,6 +26,7 @@ lint:
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_architecture.py
 
 tests:
 	@VENV=$(VENV) tools/setup dev
@@ -34,6 +35,7 @@ tests:
 slow-test:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=thorough
 
 attack-test:
 	@VENV=$(VENV) tools/setup dev

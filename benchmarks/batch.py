@@ -11,18 +11,20 @@ from typing import Any
 
 from benchmarks.children import Meter, arguments, peak_memory, report
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import RunResult, perform_run
-from manyhands.workloads.trajectories.opening import Session, open_batch
+from manyhands.runs.execution import RunResult, execute_run
+from manyhands.runs.making import Opened
+from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
 
-async def opened(settings: dict[str, Any]) -> Session:
+async def opened(settings: dict[str, Any]) -> Opened[TrajectoryWorkload]:
     options = BatchSpec.make(settings)
     return await open_batch(options, resume=options.resume, notice=lambda text: None, environ={})
 
 
-async def performed(session: Session) -> RunResult:
-    return await perform_run(session.folder, session.workload)
+async def performed(session: Opened[TrajectoryWorkload]) -> RunResult:
+    return await execute_run(session)
 
 
 def main() -> None:

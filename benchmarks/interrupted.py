@@ -10,7 +10,7 @@ from benchmarks.children import arguments, report
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Item
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import Controls, perform_run
+from manyhands.runs.execution import Controls, execute_run
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         if finished == given["stop_at"]:
             controls.stop()
 
-    result = run_on_loop(perform_run(session.folder, session.workload, controls=controls, on_outcome=count))
+    result = run_on_loop(execute_run(session, controls=controls, on_outcome=count))
     report(ledger=result.ledger)
 
 

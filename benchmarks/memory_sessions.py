@@ -14,7 +14,7 @@ from benchmarks.children import Meter, arguments, peak_memory, report, run_child
 from benchmarks.memory_schedule import DATASETS
 from benchmarks.rows import Row
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import perform_run
+from manyhands.runs.execution import execute_run
 from manyhands.workloads.memory.opening import open_memory
 from manyhands.workloads.memory.settings import MemorySpec
 
@@ -61,7 +61,7 @@ def main() -> None:
         )
         opened = open_memory(options, environ={}, notice=lambda text: None, ask=lambda question, default: default)
         meter = Meter()
-        result = run_on_loop(perform_run(opened.folder, opened.workload))
+        result = run_on_loop(execute_run(opened))
         took = meter.read()
         if result.ledger["completed"] != sessions:
             raise RuntimeError(f"not all sessions were completed: {result.ledger}")

@@ -5,6 +5,6 @@ from __future__ import annotations
 from hypothesis import settings
 
 # How long an example takes says something about the machine's load only.
-settings.register_profile("shared", deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=500)
-settings.load_profile("shared")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=250)
+settings.load_profile("quick")

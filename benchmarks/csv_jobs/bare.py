@@ -26,7 +26,7 @@ from manyhands.models.openai.request import Endpoint, request_body
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.models.simulated.model import SimulatedModel
 from manyhands.processes.event_loop import loop_factory
-from manyhands.testing.memory_context import MemoryContext
+from manyhands.testing.context import MemoryContext
 from manyhands.workloads.csv_jobs.prepared import prepare
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
@@ -63,7 +63,7 @@ async def requests(options: JobSpec, job_id: str) -> list[Bodies]:
     found: list[Bodies] = []
     for number, planned in enumerate(workload.plan(), 1):
         item = Item(number, planned.key, planned.payload)
-        await worker.perform(MemoryContext(item=item), workload.assignment(item, job_id))
+        await worker.run(MemoryContext(item=item), workload.assignment(item, job_id))
         found.append(model.bodies)
         model.bodies = []
     return found

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.children import Meter, arguments, peak_memory, report
-from manyhands.workloads.csv_jobs.service.jobs import JobDesk
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 
 
 def main() -> None:
     given = arguments()
     data_dir = Path(given["data_dir"])
-    desk = JobDesk(data_dir, environ={})
+    desk = JobService(data_dir, environ={})
     meter = Meter()
     exported = desk.export(given["job"], data_dir / "exported.csv")
     report(**asdict(meter.read()), rows=exported.rows, memory=peak_memory())

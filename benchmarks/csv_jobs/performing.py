@@ -10,15 +10,15 @@ from pathlib import Path
 
 from benchmarks.children import Meter, arguments, report
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.workloads.csv_jobs.service.launching import Orders
-from manyhands.workloads.csv_jobs.service.runner import Ready, perform
+from manyhands.workloads.csv_jobs.service.launching import RunnerStart
+from manyhands.workloads.csv_jobs.service.runner import ReadySignal, run_job
 from manyhands.workloads.csv_jobs.service.status import job_status
 
 
 def main() -> None:
     folder = Path(arguments()["folder"])
     meter = Meter()
-    run_on_loop(perform(folder, Orders(), Ready(None)))
+    run_on_loop(run_job(folder, RunnerStart(), ReadySignal(None)))
     report(**asdict(meter.read()), completed=job_status(folder).completed_items)
 
 

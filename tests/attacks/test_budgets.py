@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.jsonio import dumps
@@ -25,12 +25,12 @@ from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.request import Endpoint, request_body
 from manyhands.models.protocol import ChatRequest, ChatSettings
 from manyhands.models.simulated.server import ServerOptions, SimulatedServer
-from manyhands.testing.batches import BatchFolder, Ran, ServerThread
-from manyhands.testing.commands import Command, SimulatedProcess
-from manyhands.testing.eval_runs import perform_eval
-from manyhands.testing.job_folders import JobFolder
-from manyhands.testing.memory_benchmarks import opened, performed, write_configuration
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
+from tests.support.batches import BatchFolder, Ran, ServerThread
+from tests.support.commands import Command, SimulatedProcess
+from tests.support.eval_runs import perform_eval
+from tests.support.job_folders import JobFolder
+from tests.support.memory_benchmarks import opened, performed, write_configuration
 
 COST, TOKENS = 1.0, 250_000
 PRICES = "own/model: {input: 1, output: 5}\n"
@@ -137,10 +137,9 @@ def killed(path: Path, attack: Attack, kills: int) -> None:
 
 QUICK = [
     Attack("cost"),
-    Attack("tokens", max_tokens=300, content="tools"),
+    Attack("tokens", max_tokens=300, content="tools", fault="500"),
     Attack("both", content="images", executor="processes"),
     Attack("both", max_tokens=2000, fault="truncated"),
-    Attack("cost", fault="500", executor="processes"),
     Attack("tokens", fault="unreadable"),
 ]
 
@@ -408,7 +407,6 @@ def tokens_of(value: Any) -> int:
     return sum(map(tokens_of, value)) if isinstance(value, list) else 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(MESSAGES, TOOLS)
 def test_no_request_has_more_tokens_than_are_reserved(messages: Any, tools: Any) -> None:
     model = OpenAIChatModel("http://h/v1")

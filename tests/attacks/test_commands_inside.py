@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.attacks.held_sandbox import PYTHON, HeldSandbox
-from tests.attacks.outside import CANARY, Outside, key_in_the_environment, own_folder
 
 from manyhands.core.errors import ItemError, ToolError
+from tests.attacks.held_sandbox import PYTHON, HeldSandbox
+from tests.attacks.outside import CANARY, Outside, key_in_the_environment, own_folder
 
 pytestmark = pytest.mark.xdist_group("attacks")
 CONFINED = "grep -E '^(NoNewPrivs|Seccomp|CapEff|CapPrm|CapAmb):' /proc/self/status | tr -d '\\t\\n'"

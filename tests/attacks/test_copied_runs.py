@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from manyhands.processes.strays import MARK, kill_strays, process_mark
-from manyhands.testing.commands import (
+from manyhands.workloads.csv_jobs.service.control import RUNNER, ask, remove_leftovers
+from tests.support.commands import (
     Command,
     SimulatedProcess,
     batch_words,
@@ -26,12 +27,11 @@ from manyhands.testing.commands import (
     trajectories,
     write_prompts,
 )
-from manyhands.workloads.csv_jobs.service.control import RUNNER, ask, remove_leftovers
 
 ITEMS = 10
 
 
-@pytest.mark.parametrize("executor", ["processes", "local"])
+@pytest.mark.parametrize("executor", ["processes", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_copy_is_resumed_while_the_original_lives(tmp_path: Path, executor: str) -> None:
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=2]" for number in range(ITEMS)))
     with SimulatedProcess(tmp_path, latency=0.4) as server:

@@ -16,7 +16,7 @@ import pytest
 from manyhands.core.errors import ManyhandsError, RunError
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.outputs import SET_ASIDE
-from manyhands.testing.commands import (
+from tests.support.commands import (
     Command,
     Ended,
     SimulatedProcess,
@@ -26,7 +26,7 @@ from manyhands.testing.commands import (
     trajectories,
     write_prompts,
 )
-from manyhands.testing.engine_runs import perform_steps_run, start_steps_run
+from tests.support.engine_runs import perform_steps_run, start_steps_run
 
 ITEMS = 60
 Files = dict[str, bytes]
@@ -196,7 +196,10 @@ def said_one_line(ended: Ended, name: str) -> None:
     assert name in one_line(ended)
 
 
-@pytest.mark.parametrize("part", range(4))
+PARTS = [0, 1, *(pytest.param(part, marks=pytest.mark.slow) for part in (2, 3))]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_a_damaged_journal_of_a_finished_run(finished: Path, part: int) -> None:
     """Bytes changed and the file cut off at many places; resumed, it is never taken for sound."""
     folder = finished / "r"
@@ -217,7 +220,7 @@ def test_a_damaged_journal_of_a_finished_run(finished: Path, part: int) -> None:
     assert trajectories(folder) == 8
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", PARTS)
 def test_a_damaged_journal_is_looked_at(finished: Path, part: int) -> None:
     folder, places = finished / "r", random.Random(part)
     files = files_of(folder)

@@ -17,7 +17,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.files.disk_use import DiskUse, disk_use
-from manyhands.sandboxes.files.trees import clear_folder
+from manyhands.sandboxes.files.removing import clear_folder
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import ServerThread, prompt_of
-from manyhands.testing.commands import PROGRAM, environment
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedResponse, chat_response
+from tests.support.batches import ServerThread, prompt_of
+from tests.support.commands import PROGRAM, environment
 
 DISK = 64 << 20
 GOOD = 5

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.outside import CANARY, Outside, key_in_the_environment, own_folder
 
-from manyhands.testing.batches import REASONED, ServerThread, prompt_of
-from manyhands.testing.commands import Command, alive, batch_words, ledger, run, trajectories, write_prompts
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
+from tests.attacks.outside import CANARY, Outside, key_in_the_environment, own_folder
+from tests.support.batches import REASONED, ServerThread, prompt_of
+from tests.support.commands import Command, alive, batch_words, ledger, run, trajectories, write_prompts
 
 pytestmark = [pytest.mark.xdist_group("attacks-agents"), pytest.mark.timeout(240)]
 Call = tuple[str, dict[str, Any]]

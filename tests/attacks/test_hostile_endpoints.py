@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.attacks.hostile_call import KEY
 from tests.attacks.hostile_server import Answer, HostileServer, bomb, completion, endless, fixed, head, whole
-
-from manyhands.testing.commands import batch_words, environment, ledger, run, write_prompts
+from tests.support.commands import batch_words, environment, ledger, run, write_prompts
 
 pytestmark = pytest.mark.xdist_group("attacks-endpoints")
 

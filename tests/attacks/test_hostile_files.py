@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.batches import BatchFolder
-from manyhands.testing.commands import one_line, run
-from manyhands.testing.job_folders import FUNCTION, JobFolder
+from tests.support.batches import BatchFolder
+from tests.support.commands import one_line, run
+from tests.support.job_folders import FUNCTION, JobFolder
 
 pytestmark = pytest.mark.xdist_group("attacks-files")
 

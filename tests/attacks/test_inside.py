@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.attacks.attack_table import ATTACKS, Attack
-from tests.attacks.held_sandbox import PROCESSES, HeldSandbox
-from tests.attacks.outside import CANARY, Outside, digests, key_in_the_environment, own_folder, own_programs
 
 from manyhands.core.errors import ItemError
 from manyhands.processes.children import ExecResult
+from tests.attacks.attack_table import ATTACKS, Attack
+from tests.attacks.held_sandbox import PROCESSES, HeldSandbox
+from tests.attacks.outside import CANARY, Outside, digests, key_in_the_environment, own_folder, own_programs
 
 PRELUDE = (Path(__file__).parent / "prelude.py").read_text()
 CASES = [

@@ -16,7 +16,7 @@ import pytest
 from manyhands.processes.strays import children, process_mark
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.testing.commands import (
+from tests.support.commands import (
     Command,
     SimulatedProcess,
     batch_words,
@@ -43,7 +43,7 @@ def name_of(pid: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("executor", [pytest.param("local", marks=pytest.mark.slow), "processes"])
 def test_random_processes_of_sandboxes(tmp_path: Path, executor: str) -> None:
     chance, kills = random.Random(executor), 0
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=4]" for number in range(ITEMS)))

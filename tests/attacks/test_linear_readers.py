@@ -42,8 +42,7 @@ from manyhands.tools.files import patch as patches
 from manyhands.tools.standard import standard_registry
 from manyhands.workloads.csv_jobs.rows import prompts, schema_formats
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.workers.input_echo import Given, Repeated
-from manyhands.workloads.csv_jobs.workers.printed_result import find_result
+from manyhands.workloads.csv_jobs.workers.input_echo import EchoFilter, WorkerInput
 from manyhands.workloads.evals.batch import records
 from manyhands.workloads.evals.evalfile import variables
 from manyhands.workloads.memory.conversation import tokens
@@ -54,6 +53,7 @@ from manyhands.workloads.memory.report import conversations
 from manyhands.workloads.trajectories.batch_runner import WORDS
 from manyhands.workloads.trajectories.lines import sharegpt, turns
 from manyhands.workloads.trajectories.lines import sharegpt as tags
+from tests.support.job_rows import find_result
 
 SIZE = 40_000
 """Characters of the shorter text."""
@@ -183,7 +183,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "cleaned arguments": (schema.cleaned, ("a", "\0", "\ud800", "é")),
     "result in output": (lambda said: find_result(said, _SCHEMA), JSON),
     "prompt that may be repeated": (
-        lambda said: Repeated(Given(said, {}), _SCHEMA).without_prompt(said[1:]),
+        lambda said: EchoFilter(WorkerInput(said, {}), _SCHEMA).without_prompt(said[1:]),
         (*JSON, "[\n", "[{},\n", "a b\n", "{}\n"),
     ),
     "account of a program": (
@@ -239,7 +239,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "template": (lambda said: prompts._MARKS.sub("", said), ("{", "}", "{{", "}}", "a")),
     "lines of a batch's output": (lambda said: records.parse_line(said.encode()), (*JSON, '"id"')),
     "depth of a batch's output": (lambda said: jsonio.too_deep(said.encode()), (*JSON, '\\"', '}\\"')),
-    "keys of JSON Lines": (lambda said: json_lines._parse(1, said), JSON),
+    "keys of JSON Lines": (lambda said: json_lines.row_in_line(1, said), JSON),
     "cells of a table": (writers._NUMBER.fullmatch, NUMBER),
     "simulated answer": (_simulated, ("[simulate:", "]", ",", "=", "job_id", ":", "is", "'", "Item ID: ", *SPACE)),
     "sentences": (
@@ -311,7 +311,7 @@ def test_time_grows_as_the_text_does(name: str) -> None:
     some = st.lists(st.sampled_from(alphabet), max_size=2).map("".join)
     unit = st.lists(st.sampled_from(alphabet), min_size=1, max_size=4).map("".join)
 
-    @settings(max_examples=12, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=settings().max_examples // 6, derandomize=True, database=None)
     @given(some, unit, some)
     def check(prefix: str, unit: str, suffix: str) -> None:
         _check(reader, prefix, unit, suffix)
@@ -348,7 +348,7 @@ def _place_naively(lines: list[str], piece: list[str], start: int) -> list[int]:
     return []
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(derandomize=True, database=None)
 @given(st.lists(st.sampled_from(["a", "a ", " a", "b", "", "c\r"]), min_size=1, max_size=80), st.data())
 def test_pieces_are_found_where_a_plain_search_finds_them(lines: list[str], data: Any) -> None:
     piece = data.draw(st.lists(st.sampled_from(["a", "a ", "b", "", "c"]), min_size=1, max_size=3))
@@ -357,7 +357,7 @@ def test_pieces_are_found_where_a_plain_search_finds_them(lines: list[str], data
     assert places == _place_naively(lines, piece, start)[: edits.MOST_PLACES]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(derandomize=True, database=None)
 @given(st.lists(st.sampled_from("abcdef"), max_size=40), st.lists(st.sampled_from("abcdef"), max_size=40))
 def test_a_diff_says_what_changed(old: list[str], new: list[str]) -> None:
     from manyhands.tools.files.edits import LineMatcher

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from manyhands.core.errors import RunError, StorageError
-from manyhands.engine.journal.store import LOCK, RunLock, is_owned
-from manyhands.testing.engine_runs import make_steps_run, perform_steps_run
+from manyhands.engine.journal.lock import LOCK, RunLock, is_owned
+from tests.support.engine_runs import make_steps_run, perform_steps_run
 
 SPEC = {"items": 3, "steps": 1, "execution": {"executor": "local"}}
 HOLD = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_{}); print('held', flush=True); sys.stdin.read()"
@@ -73,7 +73,7 @@ def test_a_holder_that_performs_nothing_is_named(tmp_path: Path, kind: str) -> N
 
 def test_an_owner_is_named_as_before(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
-    code = "import sys; from pathlib import Path; from manyhands.engine.journal.store import RunLock; RunLock(Path(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; from manyhands.engine.journal.lock import RunLock; RunLock(Path(sys.argv[1]))"
     second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert f"this run is being performed by process {os.getpid()} on " in second.stderr
     assert is_owned(tmp_path)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from manyhands.agents.reading import MOST_CALLS
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread
-from manyhands.testing.commands import ledger, run
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
+from tests.support.batches import REASONED, BatchFolder, ServerThread
+from tests.support.commands import ledger, run
 
 
 def calls(number: int, name: str, arguments: str) -> Reply:

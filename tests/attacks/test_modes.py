@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
-from manyhands.sandboxes.files.trees import SET_IDS, drop_set_ids
+from manyhands.sandboxes.files.removing import SET_IDS, drop_set_ids
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.testing.batches import REASONED, BatchFolder, ServerThread
 from manyhands.testing.scripted_server import RecordedRequest, chat_response
 from manyhands.workloads.evals.workspaces.templates import copy_tree
+from tests.support.batches import REASONED, BatchFolder, ServerThread
 
 SET_ID_FILES = """\
 cp /bin/sh shell; chmod 6755 shell; mkdir -p a/b; cp /bin/sh a/b/shell; chmod 4711 a/b/shell; chmod 2777 a; mkdir closed

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from manyhands.processes.commands import CommandRunner
-from manyhands.processes.script_pool import Scripts
-from manyhands.processes.strays import process_table
-from manyhands.processes.tags import Tags, kill_tagged, tagged, tagged_words
+from manyhands.processes.scripts import Scripts
+from manyhands.processes.strays import Tags, kill_tagged, process_table, tagged, tagged_words
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxRequest
-from manyhands.workloads.memory.agents.external.program import ProgramLine
+from manyhands.workloads.memory.agents.external.program import ProgramConnection
 
 DAEMON = """\
 import os, sys, time
@@ -110,7 +109,7 @@ async def test_a_graders_script_leaves_nothing(tmp_path: Path, word: str) -> Non
 
 async def test_an_agent_of_the_memory_benchmark_leaves_nothing(tmp_path: Path, way: str, word: str) -> None:
     (tmp_path / "agent.sh").write_text(f"{way}\nwhile read line; do echo '{{}}'; done\n")
-    line = ProgramLine(
+    line = ProgramConnection(
         ["sh", str(tmp_path / "agent.sh")],
         folder=tmp_path,
         mark="orphans",

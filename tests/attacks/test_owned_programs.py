@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.attacks.held_sandbox import HeldSandbox
-from tests.attacks.outside import digests, own_folder, own_programs
 
 from manyhands.processes.children import ExecResult
+from tests.attacks.held_sandbox import HeldSandbox
+from tests.attacks.outside import digests, own_folder, own_programs
 
 pytestmark = pytest.mark.xdist_group("attacks")
 

@@ -27,7 +27,7 @@ from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.standard import standard_registry
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.workers.printed_result import result_in
-from manyhands.workloads.csv_jobs.workers.reports import Corrections, ReportRoom
+from manyhands.workloads.csv_jobs.workers.reports import Corrections, ReportInbox
 
 LONGEST_LAG = 2.0
 """Seconds for which the event loop may be held up; what was mended held it for 38 and more."""
@@ -176,12 +176,12 @@ async def test_items_that_can_not_be_sorted_for_uniqueness_end_at_the_limit() ->
 
 async def test_a_report_is_taken_once_though_its_check_takes_long() -> None:
     schema = OutputSchema.of(SLOW_PATTERN)
-    room = ReportRoom("job")
-    report = room.open("job", "item", schema, Corrections(3))
+    inbox = ReportInbox("job")
+    report = inbox.open("job", "item", schema, Corrections(3))
     async with beating():
-        slow = asyncio.create_task(room.deliver("job", "item", SLOW, stop=False, secret=report.secret))
+        slow = asyncio.create_task(inbox.deliver("job", "item", SLOW, stop=False, secret=report.secret))
         first, second = (
-            asyncio.create_task(room.deliver("job", "item", {"x": "a"}, stop=False, secret=report.secret))
+            asyncio.create_task(inbox.deliver("job", "item", {"x": "a"}, stop=False, secret=report.secret))
             for _ in range(2)
         )
         assert (await report.arrived()).result == {"x": "a"}

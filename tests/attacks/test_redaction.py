@@ -6,7 +6,6 @@ import html
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -25,10 +24,9 @@ from manyhands.core.redaction import REDACTED, Redactor, is_secret, without_user
 from manyhands.core.settings import shown as settings_shown
 from manyhands.core.text import shorten
 from manyhands.engine.journal.records import unpack
-from manyhands.processes.children import Capture
-from manyhands.processes.output_file import KeptStream
-from manyhands.testing.commands import environment
+from manyhands.processes.output import Capture, KeptStream
 from manyhands.testing.scripted_server import chat_response
+from tests.support.commands import PROGRAM, run
 
 KEY = "sk-planted/0123456789+abcdefXYZ"
 BLOBS = {"items": ("payload", "record"), "steps": ("request", "output")}
@@ -232,18 +230,10 @@ def hostile() -> Iterator[Callable[[Callable[[int, Any], tuple[int, bytes]]], Ho
         server.server_close()
 
 
-def perform(folder: Path, *words: str, **more: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "manyhands", *words],
-        cwd=folder,
-        env={**environment(), "OPENAI_API_KEY": KEY, **more},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode("utf-8", "replace")
+def perform(folder: Path, *words: str, program: Sequence[str] = (), **more: str) -> tuple[int, str]:
+    """A command line, with the key in its environment; its exit code and all that it said."""
+    ended = run(*words, folder=folder, program=program, environ={"OPENAI_API_KEY": KEY, **more})
+    return ended.code, ended.out + ended.err
 
 
 def found_in(data: bytes, where: str) -> list[str]:
@@ -287,11 +277,19 @@ def raw_chat(content: str, calls: Sequence[tuple[str, str]] = ()) -> bytes:
     return plain.replace('"CALLS"', f"[{tool_calls}]").replace("CONTENT", content).encode()
 
 
-def batch(folder: Path, server: Hostile, *more: str, prompts: str = '{"prompt": "Go."}\n') -> tuple[int, str]:
+def batch(
+    folder: Path,
+    server: Hostile,
+    *more: str,
+    prompts: str = '{"prompt": "Go."}\n',
+    program: Sequence[str] = (),
+    executor: str = "local",
+) -> tuple[int, str]:
     (folder / "prompts.jsonl").write_text(prompts, encoding="utf-8")
     words = ["batch", "--dataset_file=prompts.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
-    usual = ["--model=m", "--num_workers=1", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
-    return perform(folder, *words, *usual, "--max_attempts=1", "--keep_unreasoned", *more)
+    usual = ["--model=m", f"--executor={executor}", "--num_workers=1", "--sandbox=local", "--max_tokens=100"]
+    usual += ["--distribution=terminal_only", "--max_attempts=1", "--keep_unreasoned"]
+    return perform(folder, *words, *usual, *more, program=program)
 
 
 def test_a_key_that_a_model_repeats_in_all_ways(tmp_path: Path, hostile: Any) -> None:
@@ -300,7 +298,7 @@ def test_a_key_that_a_model_repeats_in_all_ways(tmp_path: Path, hostile: Any) ->
     server = hostile(
         lambda number, _: (200, raw_chat(f"I call {written}", [("terminal", arguments)] if number == 1 else []))
     )
-    code, said = batch(tmp_path, server, "--verbose")
+    code, said = batch(tmp_path, server, "--verbose", executor="processes")
     assert code == 0, said
     assert found_in(said.encode(), "said") == []
     assert leaks(tmp_path) == []
@@ -331,7 +329,8 @@ COMMANDS = (
 def test_a_key_that_a_command_finds_on_the_host(tmp_path: Path, hostile: Any, command: str) -> None:
     arguments = json.dumps(json.dumps({"command": command.replace("\\\\", "\\")}))[1:-1]
     server = hostile(lambda number, _: (200, raw_chat("Look.", [("terminal", arguments)] if number == 1 else [])))
-    code, said = batch(tmp_path, server)
+    # Its environment is in /proc only where it has an interpreter of its own.
+    code, said = batch(tmp_path, server, program=PROGRAM, executor="processes")
     assert code == 0, said
     assert leaks(tmp_path) == []
     assert found_in(json.dumps(server.asked).encode(), "sent") == []
@@ -380,7 +379,7 @@ def test_a_key_that_a_prompt_holds(tmp_path: Path, hostile: Any) -> None:
     server = hostile(lambda *_: (200, raw_chat("Yes.")))
     words = ["batch", "--dataset_file=p.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": f"Is {KEY} a key?"}), encoding="utf-8")
-    more = ["--model=m", "--num_workers=1", "--max_tokens=100", "--distribution=terminal_only"]
+    more = ["--model=m", "--executor=local", "--max_tokens=100", "--distribution=terminal_only"]
     code, said = perform(tmp_path, *words, *more, f"--ephemeral_system_prompt=The key is {KEY}.", "--keep_unreasoned")
     assert code == 0, said
     assert leaks(tmp_path / "data") == []
@@ -512,7 +511,7 @@ def test_keys_of_the_environment_are_those_with_such_names(tmp_path: Path, hosti
     server = hostile(lambda number, _: (200, raw_chat("Look.", [("terminal", arguments)] if number == 1 else [])))
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Go."}\n', encoding="utf-8")
     words = ["batch", "--dataset_file=prompts.jsonl", "--batch_size=1", "--run_name=r", f"--base_url={server.url}"]
-    more = ["--model=m", "--num_workers=1", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
+    more = ["--model=m", "--executor=local", "--sandbox=local", "--distribution=terminal_only", "--max_tokens=100"]
     code, said = perform(tmp_path, *words, *more, "--keep_unreasoned", **others)
     assert code == 0, said
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):

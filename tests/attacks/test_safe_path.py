@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.testing.commands import environment
+from tests.support.commands import environment
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WITNESS = "HOSTILE_WITNESS"
@@ -102,7 +102,13 @@ def test_the_witness_tells_of_an_import(hostile: Path) -> None:
 BATCH = ("batch", "--batch_size=2", "--num_workers=1", "--model=simulated", "--sandbox=local", "--max_samples=2")
 
 
-@pytest.mark.parametrize("program", [(), (sys.executable, "-P", "-m", "manyhands")], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param((), id="script"),
+        pytest.param((sys.executable, "-P", "-m", "manyhands"), id="module", marks=pytest.mark.slow),
+    ],
+)
 def test_no_worker_of_a_batch_imports_it(hostile: Path, program: Sequence[str]) -> None:
     words = [*BATCH, f"--dataset_file={EXAMPLES / 'prompts.jsonl'}", "--run_name=r"]
     code, said = perform(hostile, *words, program=program)
@@ -131,7 +137,9 @@ def test_no_runner_of_a_job_imports_it(hostile: Path, worker: str) -> None:
     assert worker == "command" or code == 0, said
 
 
-@pytest.mark.parametrize("suite", ["python_grader/estimates.yaml", "per_test/words.yaml", "rules"])
+@pytest.mark.parametrize(
+    "suite", ["python_grader/estimates.yaml", pytest.param("per_test/words.yaml", marks=pytest.mark.slow), "rules"]
+)
 def test_no_evaluation_imports_it(hostile: Path, suite: str) -> None:
     code, said = perform(hostile, "eval", str(EXAMPLES / "evals" / suite), "--run_name=e", "--quiet")
     assert imported(hostile) == [], said

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.text import json_text, printable
-from manyhands.testing.commands import environment
 from manyhands.testing.scripted_server import chat_response
+from tests.support.commands import environment, run
 
 NASTY = (
     "b[/oops] [red]x[/red] [link=http://evil]y :smile: \x1b[2J\x1b]0;title\x07 \x07\x08 \x7f \x9b31m \x90q\x9c"
@@ -93,21 +93,12 @@ def server() -> Iterator[str]:
 
 
 def perform(folder: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "manyhands", *words],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode("utf-8")
+    ended = run(*words, folder=folder)
+    return ended.code, ended.out + ended.err
 
 
 def on_a_terminal(folder: Path, *words: str) -> str:
-    """The like, with a terminal for all its streams."""
+    """What a command says with a terminal for all its streams."""
     master, slave = pty.openpty()
     kept = {**environment(), "TERM": "xterm-256color", "COLUMNS": "300"}
     program = [sys.executable, "-P", "-m", "manyhands", *words]

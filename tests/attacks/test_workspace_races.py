@@ -21,12 +21,13 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError
 from manyhands.graders.judged.agent_judge import WORKSPACE, list_files, read_file, search_files
 from manyhands.sandboxes.files.checkpoint import Checkpoint
-from manyhands.sandboxes.files.trees import NotPlain, Tree, clear_folder, open_folder, replace_file
-from manyhands.testing.commands import PROGRAM, environment
+from manyhands.sandboxes.files.removing import clear_folder
+from manyhands.sandboxes.files.trees import NotPlain, Tree, open_folder, replace_file
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.workloads.evals.workspaces.changes import changed, plain_diff
 from manyhands.workloads.evals.workspaces.templates import copy_tree
+from tests.support.commands import PROGRAM, environment
 
 NAMES = [f"f{number}" for number in range(12)]
 # Swaps files for links to the host's secret, and folders for links to the folder it is in, as fast as it goes.
@@ -185,7 +186,8 @@ async def test_links_that_come_and_go_while_a_conversation_is_judged(tmp_path: P
     assert [each["status"] for each in results] == ["passed"] * 3, results
     assert len(looked) == 3 * 4 * 4
     assert any('"plain' in json.dumps(each.body).replace("\\", "") for each in looked)
-    assert all("d-f0/secret" in each["file_changes"] for each in results)
+    # Which names are folders and which are links at the instant of the diff is chance.
+    assert all("/secret" in each["file_changes"] for each in results)
     assert not leaks(secret, tmp_path / "data")
 
 

@@ -62,7 +62,7 @@ class JobCheck:
             return
         with closing(JournalReader(job.folder)) as reader:
             self._rows = {row.key: row for row in reader.items()}
-            self._failures = {key: len(reader.all("failures_of_item", row.number)) for key, row in self._rows.items()}
+            self._failures = {key: len(reader.failures(row.number)) for key, row in self._rows.items()}
         self._check_counts()
         self._check_kept()
         self._check_export()

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.engine.journal.store import is_owned
-from manyhands.testing.commands import Command, run
 from manyhands.workloads.csv_jobs.service.status import CANCELLED, COMPLETED
 from tests.crash.job_checks import exported
 from tests.crash.job_rounds import asides
 from tests.crash.job_site import JobSite, cells, wait_for
 from tests.crash.rounds import Report
+from tests.support.commands import Command, run
 
 _PLANNED_SECONDS = 60.0
 

@@ -16,13 +16,13 @@ from mcp import Client, MCPError
 
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.testing.commands import Command, Ended
-from manyhands.testing.mcp_clients import content, over_streams, server_processes
 from manyhands.workloads.csv_jobs.mcp.declarations import RUN, SPAWN, WAIT
 from manyhands.workloads.csv_jobs.service.status import COMPLETED, INTERRUPTED, PENDING, RUNNING
 from tests.crash.job_checks import JobCheck, Struck, exported
 from tests.crash.job_site import CONCURRENCY, INSTRUCTION, Job, JobSite, Kind, wait_for
 from tests.crash.rounds import LINGER_SECONDS, Report
+from tests.support.commands import Command, Ended
+from tests.support.mcp_clients import content, over_streams, server_processes
 
 JobVictim = Literal["runner", "itself", "worker", "export", "terminal", "server", "planning"]
 END_SECONDS = 60.0
@@ -88,8 +88,8 @@ class JobRound:
         if not self._job.made:
             return 0
         with closing(JournalReader(self._job.folder)) as reader:
-            last = reader.one("last_session")
-        return 0 if last is None else int(last[0])
+            last = reader.last_session()
+        return 0 if last is None else last.number
 
     def _beginnings(self) -> list[list[str]]:
         """How the job is begun: spawned, or gone on with in one of the ways that there are."""

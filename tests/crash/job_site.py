@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from manyhands.core.jsonio import dumps, loads
 from manyhands.engine.contract import ItemRow
+from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.engine.journal.store import is_owned
 from manyhands.runs.folders import is_made
-from manyhands.testing.commands import SimulatedProcess, alive, describe, marked_processes
 from manyhands.workloads.csv_jobs.service.control import RUNNER
 from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status
+from tests.support.commands import SimulatedProcess, alive, describe, marked_processes
 
 Kind = Literal["agent", "tools", "printing", "reporting", "killing", "lingering", "function", "striking"]
 HEADERS = ("name", "text")

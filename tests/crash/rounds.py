@@ -18,7 +18,7 @@ from manyhands.core.digests import derive_seed
 from manyhands.core.jsonio import Json, line, loads
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import is_made
-from manyhands.testing.commands import (
+from tests.support.commands import (
     PROGRAM,
     Command,
     Ended,
@@ -480,5 +480,5 @@ def _without_times(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _finished(reader: JournalReader) -> Iterator[_Finished]:
     for row in reader.items():
         if row.state.final:
-            steps = len(reader.all("recorded_steps", row.number, row.attempt))
+            steps = len(reader.recorded_outputs(row.number, row.attempt))
             yield _Finished(row.number, row.key, row.state, row.attempt, row.performances, steps, row.finished_at)

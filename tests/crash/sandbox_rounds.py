@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import PurePath
 from typing import Literal
 
-from manyhands.testing.commands import Command
 from tests.crash.rounds import LINGER_SECONDS, TRAJECTORIES, Calm, Found, Round, Site, Work, descendants, entries
+from tests.support.commands import Command
 
 Kind = Literal["outer", "init", "entering", "shell", "command", "guard"]
 """bubblewrap's outer process; number 1 inside; what brings a command in and waits for it; the persistent shell; what it runs; what ends a

@@ -16,8 +16,8 @@ import pytest
 
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import is_made
-from manyhands.testing.commands import Command, SimulatedProcess, run
 from tests.crash.rounds import slow_server
+from tests.support.commands import Command, SimulatedProcess, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("conversation-crash")]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from manyhands.core.jsonio import loads
-from manyhands.testing.batches import REASONED, ServerThread
-from manyhands.testing.commands import Command, batch_words, run, write_prompts
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.crash.rounds import Round, Site, Victim, Work, slow_server
 from tests.crash.sandbox_rounds import Kind, SandboxRound
+from tests.support.batches import REASONED, ServerThread
+from tests.support.commands import Command, batch_words, run, write_prompts
 
 WORK = Work(24)
 SAMPLED = Work(12, samples=2)

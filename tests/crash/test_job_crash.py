@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.testing.commands import environment, run
 from manyhands.workloads.csv_jobs.service.status import CANCELLED
 from tests.crash.campaign import JobPlan, Sites
 from tests.crash.job_checks import JobCheck, exported
 from tests.crash.job_site import ANSWERED, JobSite, wait_for
 from tests.crash.rounds import Report, Site, slow_server
+from tests.support.commands import environment, run
 
 pytestmark = pytest.mark.xdist_group("job-crash")
 
@@ -69,7 +69,9 @@ def test_a_second_runner_of_a_live_job_is_refused(sites: Sites) -> None:
         JobCheck(job, (), {}, report).all()
         assert (report.violations, report.extra) == ([], 0)
         with closing(JournalReader(job.folder)) as reader:
-            assert (reader.one("last_session") or ())[:1] == (1,)
+            session = reader.last_session()
+            assert session is not None
+            assert session.number == 1
     finally:
         job.end()
 

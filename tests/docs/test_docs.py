@@ -18,17 +18,17 @@ import pytest
 
 from manyhands.core.outcomes import StopReason
 from manyhands.sandboxes.files.checkpoint import MOST_BYTES, MOST_ENTRIES
-from manyhands.testing.forked import ForkedProcess
 from manyhands.workloads.csv_jobs.mcp.declarations import STATES
 from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
 from manyhands.workloads.evals.results.records import STATUSES
+from tests.support.forked import ForkedProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "examples/README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SNIPPET = re.compile(r"<!-- (run|file)(?:: ([^>]*?))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -199,7 +199,7 @@ def test_every_field_of_the_outputs_is_described(folder: Path) -> None:
     code, output = run_line(f"manyhands batch {options}", folder)
     assert code == 0, output
     results = folder / "data/fields"
-    page = (ROOT / "docs/trajectories.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/trajectory-files.md").read_text(encoding="utf-8")
     entries = [json.loads(line) for line in (results / "trajectories.jsonl").read_text().splitlines()]
     missed = [json.loads(line) for line in (results / "failures.jsonl").read_text().splitlines()]
     assert len(entries) == 1
@@ -216,7 +216,7 @@ def test_every_field_of_the_outputs_is_described(folder: Path) -> None:
 
 
 def test_stop_reasons_and_bounds_are_those_of_the_code() -> None:
-    page = (ROOT / "docs/trajectories.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/trajectory-files.md").read_text(encoding="utf-8")
     assert [reason for reason in StopReason if f"| `{reason}` |" not in page] == []
     promises = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
     assert f"{MOST_ENTRIES:,} files" in promises
@@ -233,7 +233,7 @@ def test_states_and_columns_of_jobs_are_those_of_the_code() -> None:
 
 def test_every_field_of_an_evaluations_results_is_described(folder: Path) -> None:
     """Runs trials of a test that passes, and one whose target fails, and looks for each key in the page."""
-    page = (ROOT / "docs/evaluations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/eval-results.md").read_text(encoding="utf-8")
     assert [status for status in STATUSES if f"| `{status}` |" not in page] == []
     (folder / "evals.yaml").write_text(
         "targets: {m: {provider: mock, response: '1'}, broken: {provider: cli, command: 'exit 1'}}\n"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from manyhands.testing.batches import REASONED, ServerThread
-from manyhands.testing.commands import (
+from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse
+from tests.support.batches import REASONED, ServerThread
+from tests.support.commands import (
     Command,
     SimulatedProcess,
     batch_words,
@@ -20,24 +21,27 @@ from manyhands.testing.commands import (
     trajectories,
     write_prompts,
 )
-from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse
-
-PROMPTS = 1000
 
 
 @pytest.mark.xdist_group("crash")
-def test_a_thousand_prompts_all_end_completed(tmp_path: Path) -> None:
-    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(PROMPTS)))
-    rates: dict[str, Any] = {"rate_429": 0.10, "rate_500": 0.05, "rate_truncated": 0.02, "rate_hang": 0.01}
+@pytest.mark.parametrize(("prompts", "often"), [(300, 3), pytest.param(1000, 1, marks=pytest.mark.slow)])
+def test_prompts_all_end_completed(tmp_path: Path, prompts: int, often: int) -> None:
+    write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(prompts)))
+    rates: dict[str, Any] = {
+        "rate_429": 0.10,
+        "rate_500": 0.05,
+        "rate_truncated": 0.02 * often,
+        "rate_hang": 0.01 * often,
+    }
     with SimulatedProcess(tmp_path, latency=0.01, retry_after=0.05, **rates) as server:
         options = {"base_url": server.base_url, "num_workers": 2, "concurrency": 50}
         ended = run(*batch_words(tmp_path, **options, call_timeout=2, batch_size=100))
         stats = server.stats()
     assert (ended.code, ended.err) == (0, "")
-    assert ledger(tmp_path / "r")["completed"] == PROMPTS
-    assert trajectories(tmp_path / "r") == PROMPTS
+    assert ledger(tmp_path / "r")["completed"] == prompts
+    assert trajectories(tmp_path / "r") == prompts
     assert min(stats["faults"][name] for name in ("429", "500", "truncated", "hang")) > 0
-    assert (stats["ok"], stats["answered_again"]) == (PROMPTS, 0)
+    assert (stats["ok"], stats["answered_again"]) == (prompts, 0)
 
 
 def test_a_dead_endpoint_stops_the_run_and_a_living_one_finishes_it(tmp_path: Path) -> None:

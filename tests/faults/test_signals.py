@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.testing.batches import REASONED, ServerThread
-from manyhands.testing.commands import (
+from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
+from tests.support.batches import REASONED, ServerThread
+from tests.support.commands import (
     Command,
     SimulatedProcess,
     batch_words,
@@ -22,7 +23,6 @@ from manyhands.testing.commands import (
     trajectories,
     write_prompts,
 )
-from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 
 ITEMS = 10
 SLEEP = f"sleep 5.{os.getpid()}"
@@ -111,7 +111,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path, executor: str, number: si
     assert ledger(tmp_path / "r")["completed"] == trajectories(tmp_path / "r") == ITEMS
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("executor", [pytest.param("local", marks=pytest.mark.slow), "processes"])
 def test_a_second_signal_stops_commands_in_sandboxes_too(tmp_path: Path, executor: str) -> None:
     write_prompts(tmp_path / "prompts.jsonl", ["one"])
     with ServerThread(_sleeper) as server:
