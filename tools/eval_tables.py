@@ -1,4 +1,4 @@
-"""The tables of docs/evaluations.md: keys of eval files, targets and graders, made of the classes that check them."""
+"""The tables of docs/reference: keys of eval files, targets and graders, made of the classes that check them."""
 
 from __future__ import annotations
 
