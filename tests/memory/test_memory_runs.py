@@ -24,7 +24,7 @@ from manyhands.runs.making import Opened
 from manyhands.workloads.memory.agents.simulated import ReadingModel
 from manyhands.workloads.memory.workload import MemoryWorkload
 from tests.support.commands import alive
-from tests.support.forked import tests_path
+from tests.support.forked import path_of_tests
 from tests.support.memory_benchmarks import (
     WITHOUT_MODEL,
     log_of,
@@ -347,7 +347,7 @@ class Clock:
 
 
 async def test_time_travel_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", tests_path())
+    monkeypatch.setenv("PYTHONPATH", path_of_tests())
     write_configuration(tmp_path, ["jokes"])
     run = opened(tmp_path, f"python:{__name__}:Clock", time_travel="process")
     began = time.time()

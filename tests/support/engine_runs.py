@@ -24,7 +24,7 @@ from manyhands.processes.interpreters import python_command
 from manyhands.runs.execution import RunResult, execute_run
 from manyhands.runs.making import Opened, create_run
 from manyhands.testing.steps_workload import StepsWorkload
-from tests.support.forked import tests_path
+from tests.support.forked import path_of_tests
 
 Program = Callable[[Context], Awaitable[Outcome]]
 RULES = ("counts_failures", "max_attempts_of", "stop_reason", "must_wait", "freed")
@@ -101,7 +101,7 @@ def start_steps_run(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[str]
     """The like in a process of its own, in a session of its own."""
     return subprocess.Popen(
         python_command("tests.support.engine_runs", str(folder), json.dumps(spec)),
-        env={**os.environ, "PYTHONPATH": tests_path()},
+        env={**os.environ, "PYTHONPATH": path_of_tests()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

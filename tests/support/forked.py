@@ -113,7 +113,7 @@ class ForkedProcess:
         return int(text)
 
 
-def tests_path() -> str:
+def path_of_tests() -> str:
     """PYTHONPATH for a process that is to find these tests, too, whichever folder it is started in."""
     return os.pathsep.join((str(Path(__file__).parents[2]), module_path()))
 
@@ -153,7 +153,7 @@ def _server() -> tuple[socket.socket, str]:
             stdin=subprocess.DEVNULL,
             pass_fds=inherited,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": tests_path()},
+            env={**os.environ, "PYTHONPATH": path_of_tests()},
         )
     return ours, address
 
