@@ -15,7 +15,7 @@ if sys.argv[:1] == ["-m"]:  # python -m manyhands, about to begin: the current f
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from manyhands.core.version import VERSION
+from manyhands.core import VERSION
 from manyhands.former_names import install
 
 __version__ = VERSION
@@ -35,7 +35,7 @@ _WHERE = {
     "InvalidBatch": "manyhands.workloads.trajectories.batch_runner",
     "ManyhandsError": "manyhands.core.errors",
     "MissingDataset": "manyhands.workloads.trajectories.batch_runner",
-    "Progress": "manyhands.runs.execution",
+    "Progress": "manyhands.runs.progress",
     "RunError": "manyhands.core.errors",
     "RunResult": "manyhands.runs.execution",
     "StorageError": "manyhands.core.errors",

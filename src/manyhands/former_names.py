@@ -27,10 +27,11 @@ FORMER: Mapping[str, str] = MappingProxyType(
         "manyhands.memory.datasets.mentions": f"{_DATASETS}.answers.matching",
         "manyhands.memory.model": "manyhands.workloads.memory.conversation.definitions",
         "manyhands.memory.rescoring": "manyhands.workloads.memory.published.rescoring",
-        "manyhands.memory.rule_judge": f"{_DATASETS}.rule_judge",
+        "manyhands.memory.rule_judge": f"{_DATASETS}.registry",
         "manyhands.models.draws": "manyhands.core.digests",
         "manyhands.trajectories.tags": "manyhands.workloads.trajectories.lines.sharegpt",
         "manyhands.trajectories.turns": "manyhands.workloads.trajectories.lines.turns",
+        f"{_DATASETS}.rule_judge": f"{_DATASETS}.registry",
     }
 )
 """The module that is meant, by the former name. A name that is used today is never looked up here."""

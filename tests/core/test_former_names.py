@@ -11,6 +11,7 @@ import pytest
 
 from manyhands.former_names import FORMER
 
+_DATASETS = "manyhands.workloads.memory.datasets"
 DOCUMENTED = {
     "manyhands.engine.context": ("CallReport", "Context", "Effect", "Item", "Limits"),
     "manyhands.engine.workload": ("Execution", "FinishedItem", "PlannedItem", "RecordedStep", "RunReader", "Workload"),
@@ -24,6 +25,7 @@ DOCUMENTED = {
     "manyhands.models.draws": ("Draws",),
     "manyhands.trajectories.tags": ("unescape",),
     "manyhands.trajectories.turns": ("messages_of",),
+    f"{_DATASETS}.rule_judge": ("rule_judge",),
 }
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from manyhands.io.tables.formats import BUILTIN
+
 PACKAGE = """
 from manyhands.io.tables.formats import TableFormat
 
@@ -69,7 +71,7 @@ def run(folder: Path, entry: str) -> str:
 def test_a_format_of_another_package(tmp_path: Path) -> None:
     path = tmp_path / "t.pairs"
     assert run(tmp_path, "pairs_format:FORMAT").splitlines() == [
-        "csv jsonl parquet pairs",
+        " ".join((*BUILTIN, "pairs")),
         "pairs ('prompt', 'b') row [['x', '1'], ['y', None]]",
         "[[1, {'prompt': 'x', 'b': '1'}, None], [2, {'prompt': 'y'}, None]]",
         "2 b'a:1\\na:2\\n'",

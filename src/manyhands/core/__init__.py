@@ -1,1 +1,4 @@
-"""The vocabulary of the house: plain data and rules. The only file that any of it makes is a temporary one of ``digest_table``."""
+"""Values and rules without input or output."""
+
+VERSION = "0.1.0"
+"""Of this program, as recorded with every run."""

@@ -7,7 +7,7 @@ ManyhandsError
 ├── ItemError            for the record: the item failed, with its cause
 ├── GraderError          a grader broke; says nothing about what was graded
 ├── ToolError            for the model: a tool call failed in a way that the model can act on
-├── Divergence           the journal holds another request at this place
+├── Divergence           the journal holds another request at this address
 └── Interrupted          the run is stopping: nothing new is begun
 """
 
@@ -35,7 +35,7 @@ class StorageError(ManyhandsError):
 
 
 class ItemError(ManyhandsError):
-    """Performing an item failed. ``retry_after``: seconds that the other side asked us to wait, if it did. ``record``: a small JSON
+    """An item failed. ``retry_after``: seconds that the other side asked us to wait, if it did. ``record``: a small JSON
     object that is kept with the item if this failure ends it."""
 
     def __init__(

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Where a performance of an item broke. The value is what the journal, the files and the command line show."""
+    """Why an attempt at an item failed. The value is what the journal, the files and the command line show."""
 
     MODEL_ERROR = "model_error"
     """The endpoint failed: 5xx, a broken connection, a truncated or unreadable answer."""
@@ -32,9 +32,9 @@ class Cause(StrEnum):
     INVALID_OUTPUT = "invalid_output"
     """What came out does not fit what was asked for."""
     INVALID_INPUT = "invalid_input"
-    """The item itself can't be performed as given."""
+    """The item itself can't be executed as given."""
     WORKER_CRASH = "worker_crash"
-    """The process that performed the item died."""
+    """The process that executed the item died."""
     WORKER_ERROR = "worker_error"
     """The external command or function that was to do the work failed."""
     TARGET_ERROR = "target_error"
@@ -51,42 +51,41 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """What happens after a failure.
-
-    ``performances``: how often an item may be performed in all before this cause ends it (a run's ``max_attempts`` lowers
-    or raises it where ``retried``). ``delay``: seconds before the second performance, doubled for each further one, at most
-    ``longest_delay``. ``fresh_attempt``: whether the next performance starts from nothing rather than from the last
-    recorded step. ``counts``: whether an evaluation counts the item as the target's failure (True) or as an error
-    without a score (False). ``stops_run``: whether the rest of the run would meet the same failure, so that claiming
-    stops and the items stay pending.
-    """
+    """What happens after a failure."""
 
     retried: bool
-    performances: int = 1
+    max_attempts: int = 1
+    """How often an item may be executed in all before this cause ends it. A run's own ``max_attempts`` lowers or raises it where
+    ``retried``."""
     delay: float = 0.0
-    longest_delay: float = 60.0
+    """Seconds before an item is executed for the second time, doubled for each further time."""
+    max_delay: float = 60.0
+    """Seconds that ``delay`` grows to at most."""
     fresh_attempt: bool = False
+    """Whether the item then starts from nothing rather than from its last recorded step."""
     counts: bool = False
+    """Whether an evaluation counts the item as the target's failure (True) or as an error without a score (False)."""
     stops_run: bool = False
+    """Whether the rest of the run would meet the same failure, so that claiming stops and the items stay pending."""
 
 
 FAILURES: dict[Cause, FailureRule] = {
-    Cause.MODEL_ERROR: FailureRule(retried=True, performances=3, delay=2.0),
+    Cause.MODEL_ERROR: FailureRule(retried=True, max_attempts=3, delay=2.0),
     Cause.MODEL_REFUSED: FailureRule(retried=False),
     Cause.AUTHENTICATION: FailureRule(retried=False, stops_run=True),
     Cause.PAYMENT: FailureRule(retried=False, stops_run=True),
-    Cause.RATE_LIMIT: FailureRule(retried=True, performances=5, delay=15.0, longest_delay=300.0),
+    Cause.RATE_LIMIT: FailureRule(retried=True, max_attempts=5, delay=15.0, max_delay=300.0),
     Cause.CONTEXT_OVERFLOW: FailureRule(retried=False, counts=True),
-    Cause.SANDBOX_LOST: FailureRule(retried=True, performances=3, delay=1.0),
+    Cause.SANDBOX_LOST: FailureRule(retried=True, max_attempts=3, delay=1.0),
     Cause.SANDBOX_LIMIT: FailureRule(retried=False, fresh_attempt=True, counts=True),
-    Cause.TOOL_ERROR: FailureRule(retried=True, performances=2, delay=1.0),
+    Cause.TOOL_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0),
     Cause.TIMEOUT: FailureRule(retried=False, counts=True),
-    Cause.INVALID_OUTPUT: FailureRule(retried=True, performances=2, fresh_attempt=True, counts=True),
+    Cause.INVALID_OUTPUT: FailureRule(retried=True, max_attempts=2, fresh_attempt=True, counts=True),
     Cause.INVALID_INPUT: FailureRule(retried=False),
-    Cause.WORKER_CRASH: FailureRule(retried=True, performances=3, delay=1.0),
-    Cause.WORKER_ERROR: FailureRule(retried=True, performances=2, delay=1.0, fresh_attempt=True, counts=True),
+    Cause.WORKER_CRASH: FailureRule(retried=True, max_attempts=3, delay=1.0),
+    Cause.WORKER_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0, fresh_attempt=True, counts=True),
     Cause.TARGET_ERROR: FailureRule(retried=False),
-    Cause.GRADER_ERROR: FailureRule(retried=True, performances=2, delay=1.0),
+    Cause.GRADER_ERROR: FailureRule(retried=True, max_attempts=2, delay=1.0),
     Cause.INTERNAL: FailureRule(retried=False),
     Cause.OVER_BUDGET: FailureRule(retried=False, stops_run=True),
     Cause.CANCELLED: FailureRule(retried=False),

@@ -15,40 +15,19 @@ from typing import Any
 
 import orjson
 
-DEEPEST = 200
-"""Arrays and objects within each other; what is deeper can't be written down again by every JSON library."""
-
-
-_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-
-
-def too_deep(text: bytes) -> bool:
-    """Whether a JSON text is nested deeper than anything of use."""
-    if len(text) <= DEEPEST or text.count(b"{") + text.count(b"[") <= DEEPEST:
-        return False
-    depth = deepest = 0
-    for found in _NESTING.finditer(text):
-        if found[0] in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif found[0] in b"]}":
-            depth -= 1
-    return deepest > DEEPEST
-
-
 type_error = (TypeError, orjson.JSONEncodeError)
 
 _DIGITS = bytes(ord("0") if chr(code).isdecimal() and code < 128 else code for code in range(256))
 _MANY_DIGITS = b"0" * 19
 """Fewer digits than this fit 64 bits."""
 
-_MOST_DIGITS = 4000
+_MAX_DIGITS = 4000
 """What Python reads as a number without ado."""
 
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
-MOST_NESTED = 200
-"""Lists and objects within each other that JSON from outside may have."""
+MAX_DEPTH = 200
+"""Lists and objects within each other that JSON from outside may have; what is deeper can't be written down again by every JSON library."""
 _NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _BREAKS = ("\u2028", "\u2029", "\x85")
@@ -73,6 +52,11 @@ def dumps(value: Json) -> bytes:
         return orjson.dumps(value)
     except type_error:
         return _written(value, separators=(",", ":")).encode()
+
+
+def as_text(value: Json) -> str:
+    """A text as it is, any other value as compact JSON."""
+    return value if isinstance(value, str) else dumps(value).decode()
 
 
 def canonical(value: Json) -> bytes:
@@ -158,7 +142,7 @@ def unbroken(document: bytes) -> bytes:
     """JSON in UTF-8 with U+2028, U+2029 and U+0085 escaped: the same value, and one line also to readers that split text at every line
     end that Unicode knows. (JSON itself has the others escaped.)"""
     for mark, escape in _BREAKS_IN_UTF8:
-        if mark in document:
+        if mark[:1] in document and mark in document:  # a byte is found much faster than three
             document = document.replace(mark, escape)
     return document
 
@@ -205,13 +189,19 @@ def without_surrogates(text: str) -> str:
     return text
 
 
+def too_deep(data: bytes | str) -> bool:
+    """Whether a JSON document is nested more deeply than what comes from outside may be."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return False
+    marks = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, marks)), default=0) > MAX_DEPTH
+
+
 def check_depth(data: bytes | str) -> None:
     """Raises TooDeep if a JSON document is nested more deeply than what comes from outside may be."""
-    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    if raw.count(b"[") + raw.count(b"{") > MOST_NESTED:
-        marks = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
-        if max(accumulate(map(_STEPS.__getitem__, marks)), default=0) > MOST_NESTED:
-            raise TooDeep
+    if too_deep(data):
+        raise TooDeep
 
 
 def _loads(
@@ -224,7 +214,7 @@ def _loads(
 
 
 def _int_or_null(digits: str) -> int | None:
-    return int(digits) if len(digits) < _MOST_DIGITS else None
+    return int(digits) if len(digits) < _MAX_DIGITS else None
 
 
 def _refuse_constant(name: str) -> Json:

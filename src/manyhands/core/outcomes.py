@@ -28,16 +28,14 @@ class ItemState(StrEnum):
 
 @dataclass(slots=True)  # not frozen, which would make it slow to make, and one is made for each item
 class Outcome:
-    """How performing an item ended. Not to be changed.
-
-    ``record`` is a small JSON object that the workload keeps with the item: together with the item's steps it must be
-    enough to write the item's output again. ``line`` is what the item adds to the run's output now: a file name (in the
-    run folder) and one line of text without its newline.
-    """
+    """How an item ended. Not to be changed."""
 
     state: ItemState
     record: dict[str, Any] = field(default_factory=dict)
+    """A small JSON object that the workload keeps with the item: together with the item's steps it must be enough to write the item's
+    output again."""
     line: tuple[str, str] | None = None
+    """What the item adds to the run's output now: a file name (in the run folder) and one line of text without its newline."""
     reason: str | None = None
     """Why it was discarded (a short identifier, as ``no_reasoning``)."""
     cause: Cause | None = None

@@ -1,6 +1,6 @@
 """Keeping secrets out of everything that is recorded, written or shown.
 
-There is one set of secrets for a process: what its environment names a key, a token or a password, and what it is told of besides
+There is one set of secrets for a process: what its environment names a key, a token or a password, and what is added to it
 (``protect``). They are taken out where text comes in (an endpoint's answer, what a tool or a program printed), before any of it is cut;
 and again where it goes out (the journal, output files, the terminal), so that what nobody thought of is caught there.
 
@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
 from html.entities import html5
 from pathlib import Path
+from string import ascii_letters, digits
 from urllib.parse import unquote, urlsplit
 
 from manyhands.core.jsonio import Json, compact_line, dumps, line, loads
 
 REDACTED = "[redacted]"
-SHORTEST = 8
+MIN_LENGTH = 8
 """Characters below which a value is no secret, or too common to be taken out of texts."""
-_LEAST_NUMBER = 16
+_MIN_NUMBER = 16
 """Digits from which on a number is a secret: shorter ones are amounts and limits."""
-_LEAST_LINE = 16
+_MIN_LINE = 16
 """Characters from which on a line of a secret is one by itself."""
-_LEAST_HALF = 6
+_MIN_HALF = 6
 """Characters of a secret that are taken out of the end of a text that was cut there."""
 _NAMES = re.compile(
     r"((API|ACCESS|SECRET|PRIVATE)_?KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN)S?$|^(API_?KEY|TOKEN)_", re.IGNORECASE
@@ -47,6 +49,8 @@ _QUOTED = "/\"'\\"
 _RETURN = "\r"
 _SHORT = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 """Letters that stand behind a backslash for a control character, in JSON and in programs."""
+_TOKENS = frozenset(f"{ascii_letters}{digits}-_")
+"""What most secrets are made of. For any such secret, the escapes of all of these are looked for, so that the pattern is made once."""
 _SLASHES = r"\\{0,31}+"
 _ZEROS = "0{0,8}+"
 """Backslashes after the first (as many as JSON within JSON has, five deep) and zeros in front of a number: bounded, since a search would
@@ -58,7 +62,7 @@ _ENCODED_MAYBE, _TEXT_MAYBE = re.compile(_MAYBE.encode()), re.compile(_MAYBE)
 
 def is_secret(value: str) -> bool:
     """Whether a value is long enough, and not one of the words that stand in for a key where none is needed."""
-    if len(value) < SHORTEST or (value.isdigit() and len(value) < _LEAST_NUMBER):
+    if len(value) < MIN_LENGTH or (value.isdigit() and len(value) < _MIN_NUMBER):
         return False
     return not _STAND_IN.fullmatch(value)
 
@@ -69,7 +73,7 @@ def _lines_of(text: str) -> list[str]:
     lines = text.splitlines()
     if len(lines) < 2:
         return []
-    return [line for line in lines if len(line) >= _LEAST_LINE and not line.startswith("-----")]
+    return [line for line in lines if len(line) >= _MIN_LINE and not line.startswith("-----")]
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
@@ -94,22 +98,28 @@ def without_user_info(text: str) -> str:
 
 
 class _Secret:
-    """One secret: what it looks like in texts, and in the bytes of JSON documents."""
-
-    __slots__ = ("encoded", "encoded_pattern", "pattern", "text")
+    """One secret: what it looks like in texts, and in the bytes of JSON documents. Its patterns are made when they are first needed: that
+    takes longer than most processes, and few texts hold an escape."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.encoded = dumps(text)[1:-1]
-        spelled = "".join(map(_spellings, re.findall(r"\\+|[^\\]", text)))
-        self.pattern = re.compile(spelled)
-        self.encoded_pattern = re.compile(spelled.encode())
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self._spelled)
+
+    @cached_property
+    def encoded_pattern(self) -> re.Pattern[bytes]:
+        return re.compile(self._spelled.encode())
+
+    @cached_property
+    def _spelled(self) -> str:
+        return "".join(map(_spellings, re.findall(r"\\+|[^\\]", self.text)))
 
 
 class Redactor:
     """Replaces secrets wherever they stand in texts and JSON values: its own, and those of ``always``."""
-
-    __slots__ = ("_always", "_encoded_escape", "_escape", "_quoted", "_secrets")
 
     def __init__(self, secrets: Iterable[str] = (), *, always: Redactor | None = None) -> None:
         self._always = always
@@ -129,10 +139,9 @@ class Redactor:
         if not new:
             return
         self._secrets = tuple(sorted((*self._secrets, *new), key=lambda secret: -len(secret.text)))
-        characters = {character for secret in self._secrets for character in secret.text}
-        self._quoted = not characters.isdisjoint((*_QUOTED, *_SHORT))
-        escape = _escape_of(characters)
-        self._escape, self._encoded_escape = re.compile(escape), re.compile(escape.encode())
+        characters = frozenset(character for secret in self._secrets for character in secret.text)
+        self._characters = _TOKENS if characters <= _TOKENS else characters
+        self._quoted = not self._characters.isdisjoint((*_QUOTED, *_SHORT))
 
     def __bool__(self) -> bool:
         """Whether there is any secret."""
@@ -190,7 +199,7 @@ class Redactor:
         """Bytes that were cut already at their start or end, where half a secret may have stayed: it is blanked, without changing the
         length."""
         for secret in self._all():
-            for size in range(min(len(secret.encoded) - 1, len(data)), _LEAST_HALF - 1, -1):
+            for size in range(min(len(secret.encoded) - 1, len(data)), _MIN_HALF - 1, -1):
                 if end and data.endswith(secret.encoded[:size]):
                     data = data[:-size] + b"*" * size
                 if start and data.startswith(secret.encoded[-size:]):
@@ -198,20 +207,21 @@ class Redactor:
         return data
 
     def _all(self) -> tuple[_Secret, ...]:
-        return self._secrets if self._always is None else (*self._always._secrets, *self._secrets)
+        return self._secrets if self._always is None else (*self._always._all(), *self._secrets)
 
     def _chain(self) -> tuple[Redactor, ...]:
-        """Those of the two that have secrets."""
-        both = (self,) if self._always is None else (self._always, self)
-        return tuple(redactor for redactor in both if redactor._secrets)
+        """Those that have secrets, of it and what it has always."""
+        always = () if self._always is None else self._always._chain()
+        return (*always, self) if self._secrets else always
 
     def _has_escape(self, text: str) -> bool:
         """Whether a character of a secret may be escaped in it. The first look is the quick one."""
-        return (self._quoted or _TEXT_MAYBE.search(text) is not None) and self._escape.search(text) is not None
+        quick = self._quoted or _TEXT_MAYBE.search(text) is not None
+        return quick and _escapes_of(self._characters)[0].search(text) is not None
 
     def _has_encoded_escape(self, data: bytes) -> bool:
         quick = self._quoted or _ENCODED_MAYBE.search(data) is not None
-        return quick and self._encoded_escape.search(data) is not None
+        return quick and _escapes_of(self._characters)[1].search(data) is not None
 
     def _replaced(self, data: bytes, by: bytes | Callable[[re.Match[bytes]], bytes]) -> bytes:
         for redactor in self._chain():
@@ -254,7 +264,13 @@ def _asterisks(found: re.Match[bytes]) -> bytes:
     return found[0][:1] + b"*" * (len(found[0]) - 1) if ends_escape else b"*" * len(found[0])
 
 
-def _escape_of(characters: set[str]) -> str:
+@lru_cache(maxsize=64)
+def _escapes_of(characters: frozenset[str]) -> tuple[re.Pattern[str], re.Pattern[bytes]]:
+    escape = _escape_of(characters)
+    return re.compile(escape), re.compile(escape.encode())
+
+
+def _escape_of(characters: frozenset[str]) -> str:
     """A pattern for the beginning of any escape of any of these characters. Texts with none, which are most, are passed over quickly;
     it may find more than that."""
     if not characters or not all(character.isascii() for character in characters):
@@ -319,13 +335,13 @@ def _hex(code: int, digits: int = 1) -> str:
 
 def describe(error: BaseException) -> str:
     """An unexpected exception in one line: its type, its message, and where in the code it was raised."""
-    place = ""
+    location = ""
     trace = (
         None if isinstance(error, SyntaxError) else error.__traceback__
-    )  # a SyntaxError's message names its own place
+    )  # a SyntaxError's message names its own location
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith("<frozen "):  # Python's own importing
-            place = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
+            location = f" (in {code.co_name}, {Path(code.co_filename).name}:{trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {' '.join(KNOWN.text(str(error)).split())}"[:500] + place
+    return f"{type(error).__name__}: {' '.join(KNOWN.text(str(error)).split())}"[:500] + location

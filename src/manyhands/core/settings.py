@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from inspect import get_annotations
-from typing import Annotated, Any, ClassVar, Self
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from manyhands.core.errors import UserError
 from manyhands.core.redaction import KNOWN, without_user_info
-from manyhands.core.text import closest
+from manyhands.core.text import cut, suggestion
 
 TRUE_WORDS = frozenset(("true", "yes", "1", "on"))
 FALSE_WORDS = frozenset(("false", "no", "0", "off"))
@@ -30,21 +31,22 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known about a setting besides its type, default and description.
-
-    ``group``: its heading in the help. ``identity``: a run is another run if it changes, so a resume refuses it; other
-    settings may change freely. ``recorded``: kept in the run folder. ``typed``: offered on the command line. ``secret``:
-    its value appears in no message. ``value``: what the help calls its value. ``bare``: the value of an option whose name stands
-    alone on the command line, if that means one (only for whole numbers).
-    """
+    """What is known about a setting besides its type, default and description."""
 
     group: str = "Options"
+    """Its heading in the help."""
     identity: bool = False
+    """A run is another run if it changes, so a resume refuses it; other settings may change freely."""
     recorded: bool = True
+    """Kept in the run folder."""
     typed: bool = True
+    """Offered on the command line."""
     secret: bool = False
+    """Its value appears in no message."""
     value: str | None = None
+    """What the help calls its value."""
     bare: str | None = None
+    """The value of an option whose name stands alone on the command line, if that means one (only for whole numbers)."""
 
     @classmethod
     def of(cls, field: FieldInfo) -> Self:
@@ -59,10 +61,16 @@ def setting(default: Any, description: str, **about: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """The base of settings classes. ``headings``: the groups in the order of the help; others follow."""
+    """The base of settings classes. What several have in common is a class of its own, from which only those inherit that use all of
+    it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
     headings: ClassVar[tuple[str, ...]] = ()
+    """The groups in the order of the help; others follow."""
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Settings that people may expect here and that there are not, each with what to do instead, for messages."""
+    retired: ClassVar[frozenset[str]] = frozenset()
+    """Settings that earlier versions recorded although nothing heeded them."""
 
     @classmethod
     def make(cls, values: Mapping[str, Any], spell: Callable[[str], str] = str) -> Self:
@@ -82,17 +90,27 @@ class Settings(BaseModel):
 
     @classmethod
     def in_order(cls) -> list[str]:
-        """The names of all settings in the order of the help: by heading, and under each a class's own before inherited ones."""
+        """The names of all settings in the order of the help: by heading; under each first those that must be given, then a class's own,
+        then inherited ones."""
         names = dict.fromkeys(
             name for each in cls.__mro__ for name in get_annotations(each) if name in cls.model_fields
         )
         ranks = {heading: rank for rank, heading in enumerate(cls.headings)}
-        return sorted(names, key=lambda name: ranks.get(cls.about(name).group, len(ranks)))
+        return sorted(
+            names,
+            key=lambda name: (ranks.get(cls.about(name).group, len(ranks)), not cls.model_fields[name].is_required()),
+        )
 
     def recorded(self) -> dict[str, Any]:
-        """The settings as a JSON object for the run folder, without secrets; ``type(self)(**…)`` takes it back."""
+        """The settings as a JSON object for the run folder, without secrets; ``from_record`` takes it back."""
         names = {name for name in type(self).model_fields if self.about(name).recorded and not self.about(name).secret}
         return self.model_dump(mode="json", include=names)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], **others: Any) -> Self:
+        """What ``recorded`` gave, also in an earlier version. ``others``: settings that are not recorded. Raises ValueError."""
+        known = {name: value for name, value in record.items() if name in cls.model_fields or name not in cls.retired}
+        return cls(**{**known, **others})
 
     def inherit(self, earlier: Self) -> Self:
         """These settings, with everything that was not given explicitly as it is in ``earlier``."""
@@ -102,6 +120,13 @@ class Settings(BaseModel):
             if name not in self.model_fields_set and self.about(name).recorded
         }
         return self.model_copy(update=kept)
+
+
+def bare_type(annotation: Any) -> Any:
+    """The type without "or None"."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next((part for part in get_args(annotation) if part is not NoneType), str)
+    return annotation
 
 
 def changed_settings(old: Settings, new: Settings) -> list[tuple[str, Any, Any]]:
@@ -114,8 +139,7 @@ def changed_settings(old: Settings, new: Settings) -> list[tuple[str, Any, Any]]
 
 def shown(value: Any, length: int = 60) -> str:
     """A value for a message: short, on one line, without secrets."""
-    text = without_user_info(KNOWN.text(repr(list(value) if isinstance(value, tuple) else value)))
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    return cut(without_user_info(KNOWN.text(repr(list(value) if isinstance(value, tuple) else value))), length)
 
 
 # --- Problems in plain words
@@ -127,11 +151,13 @@ def problems(settings: type[Settings], error: ValidationError, spell: Callable[[
 
 
 def _problem(settings: type[Settings], detail: Mapping[str, Any], spell: Callable[[str], str]) -> str:
-    place = detail["loc"]
-    if not place:
+    path = detail["loc"]
+    if not path:
         return plain_problem(detail)
-    name = str(place[0])
+    name = str(path[0])
     if detail["type"] == "extra_forbidden":
+        if name in settings.instead:
+            return f"{spell(name)}: {settings.instead[name]}"
         return f"unknown setting {spell(name)}{suggestion(name, settings.model_fields, spell)}"
     if detail["type"] == "missing":
         return f"{spell(name)} is required"
@@ -151,12 +177,6 @@ def plain_problem(detail: Mapping[str, Any]) -> str:
         case "string_type":
             return "must be text"
     return str(detail["msg"]).replace("Input should be", "must be")
-
-
-def suggestion(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
-    """``; did you mean X?`` if a known name is near, otherwise nothing."""
-    near = closest(name, known)
-    return f"; did you mean {spell(near[0])}?" if near else ""
 
 
 # --- Types of values, as they are typed
@@ -182,14 +202,18 @@ def _number(value: Any) -> float:
 
 
 def _bounded(
-    parse: Callable[[Any], Any], least: float | None, most: float | None, above: float | None
+    parse: Callable[[Any], Any], minimum: float | None, maximum: float | None, above: float | None
 ) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         number = parse(value)
-        if least is not None and number < least:
-            raise ValueError(f"must be {least} or more" if most is None else f"must be between {least} and {most}")
-        if most is not None and number > most:
-            raise ValueError(f"must be {most} or less" if least is None else f"must be between {least} and {most}")
+        if minimum is not None and number < minimum:
+            raise ValueError(
+                f"must be {minimum} or more" if maximum is None else f"must be between {minimum} and {maximum}"
+            )
+        if maximum is not None and number > maximum:
+            raise ValueError(
+                f"must be {maximum} or less" if minimum is None else f"must be between {minimum} and {maximum}"
+            )
         if above is not None and number <= above:
             raise ValueError(f"must be more than {above}")
         return number
@@ -204,26 +228,26 @@ def _optional(check: Callable[[Any], Any], *words: str) -> Callable[[Any], Any]:
     return check_given
 
 
-def whole(least: int | None = None, most: int | None = None) -> BeforeValidator:
+def whole(minimum: int | None = None, maximum: int | None = None) -> BeforeValidator:
     """A whole number within bounds, both included."""
-    return BeforeValidator(_bounded(_whole, least, most, None))
+    return BeforeValidator(_bounded(_whole, minimum, maximum, None))
 
 
-def optional_whole(least: int | None = None, most: int | None = None) -> BeforeValidator:
+def optional_whole(minimum: int | None = None, maximum: int | None = None) -> BeforeValidator:
     """The like, or None: also written as nothing or ``None``."""
-    return BeforeValidator(_optional(_bounded(_whole, least, most, None), "None"))
+    return BeforeValidator(_optional(_bounded(_whole, minimum, maximum, None), "None"))
 
 
-def number(least: float | None = None, most: float | None = None, above: float | None = None) -> BeforeValidator:
+def number(minimum: float | None = None, maximum: float | None = None, above: float | None = None) -> BeforeValidator:
     """A finite number within bounds; ``above`` is excluded."""
-    return BeforeValidator(_bounded(_number, least, most, above))
+    return BeforeValidator(_bounded(_number, minimum, maximum, above))
 
 
 def optional_number(
-    least: float | None = None, most: float | None = None, above: float | None = None
+    minimum: float | None = None, maximum: float | None = None, above: float | None = None
 ) -> BeforeValidator:
     """The like, or None: also written as nothing or ``None``."""
-    return BeforeValidator(_optional(_bounded(_number, least, most, above), "None"))
+    return BeforeValidator(_optional(_bounded(_number, minimum, maximum, above), "None"))
 
 
 def _flag(value: Any) -> bool:

@@ -3,13 +3,15 @@
 Scores are numbers from 0 to 1. Tests that belong together (turns of a conversation, variants of a question) are not independent: where
 groups are given, standard errors are those of clustered samples.
 
-Student's t distribution, which Python's standard library has not.
+Student's t distribution is here, which Python's standard library has not; and so is arithmetic with decimal numbers as people write them.
+Thresholds are compared with ``>=``, so a mean of 0.9, 0.9 and 0.6 must be 0.8 and not 0.7999999999999999, which is what binary arithmetic
+makes of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -22,7 +24,22 @@ NORMAL_FROM = 1e7
 """Degrees of freedom from which on t is the normal distribution, to all digits that anyone shows."""
 _SMALLEST = 1e-300
 _PRECISION = 1e-15
-_MOST_TERMS = 10_000
+_MAX_TERMS = 10_000
+LEVEL = 0.95
+POWER = 0.8
+RESAMPLES = 1000
+MIN_PAIRED = 3
+"""Independent differences from which on there is an interval of their mean."""
+EXACT_PAIRS = 200
+"""Differences other than 0 up to which all ways to flip their signs are counted."""
+MIN_RESAMPLED = 10
+"""Groups from which on resampling is used; of fewer its interval is too narrow."""
+_GRID = 1000
+_MAX_UNITS = 200_000
+"""For counting, differences are whole numbers of units, of which all have no more than this many together. Unless they are simple
+fractions of one unit, it is a thousandth."""
+_NOISE = 1e-9
+"""What is no more than this differs by rounding alone."""
 
 
 def t_below(t: float, degrees: float) -> float:
@@ -32,11 +49,6 @@ def t_below(t: float, degrees: float) -> float:
         return NormalDist().cdf(t)
     tail = incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t)) / 2
     return 1 - tail if t > 0 else tail
-
-
-def two_sided(t: float, degrees: float) -> float:
-    """The probability of a value as far from 0 as ``t``, or further."""
-    return 2 * t_below(-abs(t), degrees)
 
 
 @lru_cache(maxsize=256)
@@ -71,7 +83,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 def _fraction(a: float, b: float, x: float) -> float:
     """1 + d₁/(1 + d₂/(1 + …)) by the modified method of Lentz (Thompson and Barnett 1986)."""
     value, c, d = 1.0, 1.0, 0.0
-    for term in range(1, _MOST_TERMS):
+    for term in range(1, _MAX_TERMS):
         m = term // 2
         if term % 2:
             step = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
@@ -96,23 +108,6 @@ def effective_size(count: float, variance: float, simple_variance: float) -> flo
     return count * simple_variance / variance
 
 
-LEVEL = 0.95
-POWER = 0.8
-RESAMPLES = 1000
-FEWEST_PAIRED = 3
-"""Independent differences from which on there is an interval of their mean."""
-EXACT_PAIRS = 200
-"""Differences other than 0 up to which all ways to flip their signs are counted."""
-FEWEST_RESAMPLED = 10
-"""Groups from which on resampling is used; of fewer its interval is too narrow."""
-_GRID = 1000
-_MOST_PLACES = 200_000
-"""For counting, differences are whole numbers of units, of which all have no more than this many together. Unless they are simple
-fractions of one unit, it is a thousandth."""
-_NOISE = 1e-9
-"""What is no more than this differs by rounding alone."""
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Where the true value is with that confidence, and by which method that was found."""
@@ -128,15 +123,17 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean with what is known of its error. ``clusters``: independent groups (of one member, if none are given); ``error``: the
-    standard error, None if there is but one group; ``interval``: None for no values."""
+    """A mean with what is known of its error."""
 
     count: int
     value: float | None
     deviation: float | None
     error: float | None
+    """The standard error, None if there is but one group."""
     clusters: int
+    """Independent groups (of one member, if none are given)."""
     interval: Interval | None
+    """None for no values."""
 
 
 def wilson(rate: float, count: float, level: float = LEVEL) -> Interval | None:
@@ -240,12 +237,12 @@ def bootstrap(
     resamples: int = RESAMPLES,
 ) -> Interval | None:
     """The percentile interval of the mean (Efron 1979): that of the means of as many groups drawn with replacement. None for less than
-    ``FEWEST_RESAMPLED`` groups, and for values that are all the same."""
+    ``MIN_RESAMPLED`` groups, and for values that are all the same."""
     members: dict[Hashable, list[float]] = {}
     for group, value in zip(range(len(values)) if groups is None else groups, values, strict=True):
         members.setdefault(group, []).append(value)
     sums = [(fsum(each), len(each)) for each in members.values()]
-    if len(sums) < FEWEST_RESAMPLED or max(values) - min(values) <= _NOISE:
+    if len(sums) < MIN_RESAMPLED or max(values) - min(values) <= _NOISE:
         return None
     random = Random(seed)
     means = sorted(_drawn_mean(random.choices(sums, k=len(sums))) for _ in range(resamples))
@@ -259,10 +256,10 @@ def _drawn_mean(drawn: Sequence[tuple[float, int]]) -> float:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
+    position = share * (len(ordered) - 1)
+    low = int(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 def pass_at_k(trials: int, passes: int, k: int) -> float:
@@ -285,24 +282,27 @@ def _check_trials(trials: int, passes: int, k: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What differences between pairs say. ``p_value``: of their mean being 0, by ``test``; ``least_p_value``: the least one that as many
-    independent differences can have by that test; ``detectable``: see ``detectable_effect``; ``sign_p``: of wins and losses being
-    equally likely; ``no_interval``: why the mean has no interval, None if it has one."""
+    """What differences between pairs say."""
 
     difference: Mean
     p_value: float | None
+    """The probability that their mean is 0, by ``test``."""
     test: str
     detectable: float | None
+    """The least difference that as many tests show for sure, see ``detectable_effect``."""
     sign_p: float | None
+    """The probability that wins and losses are equally likely."""
     no_interval: str | None = None
+    """Why the mean has no interval; None if it has one."""
     least_p_value: float | None = None
+    """The least ``p_value`` that as many independent differences can have by that test."""
 
 
 def paired(differences: Sequence[float], groups: Sequence[Hashable] | None = None, level: float = LEVEL) -> Paired:
     """Differences between two scores of the same tests (candidate less base), with a t interval (Student 1908), cut to −1 … 1; where all
     groups have the same mean, Wilson's.
 
-    There is none for less than ``FEWEST_PAIRED`` independent differences: a t interval of two rests on 12.7 times the half of one
+    There is none for less than ``MIN_PAIRED`` independent differences: a t interval of two rests on 12.7 times the half of one
     distance, and Wilson's of one or two misses its level by far (Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial
     Proportion", section 3). Nor is one from −1 to 1 given, which any differences have.
     """
@@ -322,7 +322,7 @@ def _bounded(found: Mean, level: float) -> tuple[Mean, str | None]:
     if found.value is None:
         return found, "there are no differences"
     number = f"{found.clusters} independent {'test' if found.clusters == 1 else 'tests'}"
-    if found.clusters < FEWEST_PAIRED:
+    if found.clusters < MIN_PAIRED:
         return replace(found, interval=None), f"{number} can't say how sure that is"
     if found.error and found.interval is not None:
         interval: Interval | None = _cut(found.interval, -1.0, 1.0)
@@ -377,9 +377,9 @@ def _whole(values: Sequence[float]) -> list[int]:
     fractions = [Fraction(each).limit_denominator(_GRID) for each in values]
     grid, size = lcm(*(each.denominator for each in fractions)), fsum(map(abs, values))
     exact = all(abs(float(each) - value) <= _NOISE for each, value in zip(fractions, values, strict=True))
-    if exact and grid * size <= _MOST_PLACES:
+    if exact and grid * size <= _MAX_UNITS:
         return [int(each * grid) for each in fractions]
-    finest = min(_GRID, _MOST_PLACES / size)
+    finest = min(_GRID, _MAX_UNITS / size)
     return [round(finest * each) for each in values]
 
 
@@ -397,19 +397,45 @@ def _exact_flips(sums: Sequence[int]) -> float:
     for size in sizes:
         counts += counts << (8 * width * size)
     data = counts.to_bytes(width * (total + 1), "little")
-    # The sum is 2·place − total; by symmetry both tails hold the same.
+    # The sum is 2·position − total; by symmetry both tails hold the same.
     last = (total - seen) // 2
-    tail = sum(int.from_bytes(data[place * width : (place + 1) * width], "little") for place in range(last + 1))
+    tail = sum(
+        int.from_bytes(data[position * width : (position + 1) * width], "little") for position in range(last + 1)
+    )
     return min(1.0, float(2 * tail / 2 ** len(sizes)))
 
 
 def distribution(values: Sequence[float], bins: int = 10) -> list[int]:
     """How many scores are in each of as many bins of equal width from 0 to 1; the last one includes 1."""
     counts = Counter(min(bins - 1, max(0, int(value * bins + 1e-9))) for value in values)
-    return [counts[place] for place in range(bins)]
+    return [counts[position] for position in range(bins)]
 
 
 def quantiles(values: Sequence[float], shares: Sequence[float] = (0.5,)) -> list[float]:
     """Values below which these shares are, interpolated linearly. Empty for no values."""
     ordered = sorted(values)
     return [_percentile(ordered, share) for share in shares] if ordered else []
+
+
+def exact(number: float) -> Fraction:
+    """The decimal number that a float is shown as."""
+    return Fraction(repr(number))
+
+
+def inverse(value: float) -> float:
+    """1 − value."""
+    return float(1 - exact(value))
+
+
+def exact_sum(numbers: Iterable[float]) -> float:
+    """Their sum: 0.1, 0.1 and 0.1 are 0.3."""
+    return float(sum(map(exact, numbers)))
+
+
+def weighted_mean(weighted: Sequence[tuple[float, float]]) -> float:
+    """Σ(value · weight) ÷ Σ(weight) of pairs of both, weights 0 or more; 0 if the weights are all 0."""
+    values = {value for value, weight in weighted if weight}
+    if len(values) < 2:
+        return values.pop() if values else 0.0
+    weights = sum(exact(weight) for _, weight in weighted)
+    return float(sum(exact(value) * exact(weight) for value, weight in weighted) / weights)

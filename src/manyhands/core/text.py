@@ -1,33 +1,40 @@
-"""Which of some names is most like a given one, in time that no name can stretch; and what messages have in common.
+"""Texts for people and models: safe for a terminal, cut to a length, with numbers in sentences, and with the known name that is most like
+a misspelled one.
 
-difflib compares two texts in quadratic time and worse, so texts are cut before they are compared, and only a few are.
-
-Text from outside made safe for a terminal: what a model, a file or a server said is shown, and never obeyed.
-
-Numbers in sentences.
-
-Text on its way to a model: decoded, cleaned, and kept within bounds.
+What a model, a file or a server said is shown, and never obeyed. Names are compared in time that no name can stretch: difflib takes
+quadratic time and worse, so texts are cut before they are compared, and only a few are.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
 
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.redaction import KNOWN
 
-LONGEST = 120
+MAX_COMPARED_LENGTH = 120
 """Characters of a text that are compared."""
-_MOST_NAMES = 5000
-_MOST_COMPARED = 10
+_MAX_NAMES = 5000
+_MAX_COMPARED = 10
 """Texts that are compared in full: those that have most characters in common with the one that was given."""
 
 _ID = re.compile(r"(?<![\w-])(?=[\w-]*[0-9])[\w-]{12,}|\b(?=[a-f]*[0-9])[0-9a-f]{6,}\b|\b0x[0-9a-f]+", re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]+")
+_JOINED = "\u0600-\u109f\u1780-\u18af\u2190-\u2bff\ufb50-\ufdff\ufe0f\ufe70-\ufefc\U0001f000-\U0001faff"
+"""Characters (Arabic, of India and its neighbours, pictures) between which a joiner or non-joiner is spelling, and is seen."""
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters of both sets, but for line ends and tabs
+    # direction, and what has no width
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+    "\ud800-\udfff]"  # halves of characters, which no encoding has
+    f"|(?<![{_JOINED}])[\u200c\u200d]|[\u200c\u200d](?![{_JOINED}])"
+)
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""Terminal escape sequences: CSI, OSC and the two-character ones (ECMA-48, section 5.3 and 5.4)."""
 
 
 def shape(text: str) -> str:
@@ -41,29 +48,18 @@ def closest(name: str, names: Iterable[str], n: int = 1, cutoff: float = 0.6) ->
 
     As ``difflib.get_close_matches``, for names of up to 120 characters. Longer ones are compared by their first 120.
     """
-    matcher = SequenceMatcher(None, b=name[:LONGEST])
+    matcher = SequenceMatcher(None, b=name[:MAX_COMPARED_LENGTH])
     rough: list[tuple[float, str]] = []
-    for _, each in zip(range(_MOST_NAMES), names, strict=False):
-        matcher.set_seq1(each[:LONGEST])
+    for _, each in zip(range(_MAX_NAMES), names, strict=False):
+        matcher.set_seq1(each[:MAX_COMPARED_LENGTH])
         if matcher.real_quick_ratio() >= cutoff and (bound := matcher.quick_ratio()) >= cutoff:
             rough.append((bound, each))
     scored: list[tuple[float, str]] = []
-    for _, each in nlargest(_MOST_COMPARED, rough):
-        matcher.set_seq1(each[:LONGEST])
+    for _, each in nlargest(_MAX_COMPARED, rough):
+        matcher.set_seq1(each[:MAX_COMPARED_LENGTH])
         if (ratio := matcher.ratio()) >= cutoff:
             scored.append((ratio, each))
     return [each for _, each in nlargest(n, scored)]
-
-
-_JOINED = "\u0600-\u109f\u1780-\u18af\u2190-\u2bff\ufb50-\ufdff\ufe0f\ufe70-\ufefc\U0001f000-\U0001faff"
-"""Characters (Arabic, of India and its neighbours, pictures) between which a joiner or non-joiner is spelling, and is seen."""
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters of both sets, but for line ends and tabs
-    # direction, and what has no width
-    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-    "\ud800-\udfff]"  # halves of characters, which no encoding has
-    f"|(?<![{_JOINED}])[\u200c\u200d]|[\u200c\u200d](?![{_JOINED}])"
-)
 
 
 def printable(text: str) -> str:
@@ -71,10 +67,15 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: _spelled(ord(found[0])), text)
 
 
-def one_line(text: str, most: int = 300) -> str:
-    """The like on one line, cut to ``most`` characters."""
+def cut(text: str, max_length: int) -> str:
+    """A text of at most ``max_length`` characters; the last one of a longer text becomes an ellipsis."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+
+
+def one_line(text: str, max_length: int = 300) -> str:
+    """The like on one line, cut to ``max_length`` characters."""
     line = printable(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[:most]}…"
+    return line if len(line) <= max_length else f"{line[:max_length]}…"
 
 
 def json_text(value: Json, *, indent: int | None = None) -> str:
@@ -104,10 +105,6 @@ def are(count: int) -> str:
 def have(count: int) -> str:
     """``has`` for one thing, else ``have``."""
     return "has" if count == 1 else "have"
-
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Terminal escape sequences: CSI, OSC and the two-character ones (ECMA-48, section 5.3 and 5.4)."""
 
 
 def clean(text: str) -> str:
@@ -153,7 +150,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)``, or nothing."""
-    found = nearest(name, names)
-    return f" (did you mean {found!r}?)" if found else ""
+def suggestion(name: str, known: Iterable[str], spell: Callable[[str], str] = str) -> str:
+    """``; did you mean X?`` if a known name is near, otherwise nothing. ``spell`` writes the name as it is to be typed."""
+    near = closest(name, known)
+    return f"; did you mean {spell(near[0])}?" if near else ""

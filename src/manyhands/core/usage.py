@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Self, TypedDict
 
 
@@ -30,14 +31,9 @@ class UsageFigures(TokenFigures):
     """US dollars."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: see Outcome
 class Usage:
-    """What one or several paid calls used.
-
-    Tokens are counted as the server reported them; ``cost`` is in US dollars. ``unpriced_calls`` counts calls whose
-    price is unknown (neither the server nor the price table named one), so that a sum can say that it is incomplete;
-    ``simulated_calls`` counts those that a simulated model answered.
-    """
+    """What one or several paid calls used. Tokens are counted as the server reported them. Not to be changed."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -46,8 +42,11 @@ class Usage:
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
     cost: float = 0.0
+    """US dollars."""
     unpriced_calls: int = 0
+    """Calls whose price is unknown (neither the server nor the price table named one), so that a sum can say that it is incomplete."""
     simulated_calls: int = 0
+    """Calls that a simulated model answered."""
 
     @property
     def total_tokens(self) -> int:
@@ -72,7 +71,7 @@ class Usage:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict of all fields."""
-        return {name: getattr(self, name) for name in _NAMES}
+        return dict(zip(_NAMES, _values_of(self), strict=True))
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
@@ -82,7 +81,7 @@ class Usage:
 
 def as_cost(value: Any) -> float | None:
     """A figure that somebody else named as the cost of a call in US dollars; None for what no call costs, NaN and the like."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COST:
         return None
     return float(value)
 
@@ -90,39 +89,41 @@ def as_cost(value: Any) -> float | None:
 def plausible(usage: Usage) -> Usage:
     """The usage without what no call uses, so that sums stay finite: counts beyond all bounds are left out, and a cost beyond them is
     unknown."""
-    counts = (getattr(usage, name) for name in _COUNTS)
-    if type(usage.cost) is float and 0 <= usage.cost <= LARGEST_COST and max(counts) <= LARGEST_COUNT:
+    if type(usage.cost) is float and 0 <= usage.cost <= MAX_COST and max(_counts_of(usage)) <= MAX_COUNT:
         return usage
     cost = as_cost(usage.cost)
-    kept = {name: count for name in _COUNTS if 0 <= (count := getattr(usage, name)) <= LARGEST_COUNT}
+    kept = {name: count for name in _COUNTS if 0 <= (count := getattr(usage, name)) <= MAX_COUNT}
     return Usage(**{**kept, "unpriced_calls": kept.get("unpriced_calls", 0) + (cost is None)}, cost=cost or 0.0)
 
 
-LARGEST_COST = 1e6
+MAX_COST = 1e6
 """US dollars that one call costs at most."""
-LARGEST_COUNT = 10**12
+MAX_COUNT = 10**12
 """Tokens of one call at most."""
 _COUNTS = tuple(field.name for field in fields(Usage) if field.name != "cost")
 _NAMES = tuple(field.name for field in fields(Usage))
+_counts_of, _values_of = attrgetter(*_COUNTS), attrgetter(*_NAMES)
 ZERO = Usage()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: see Outcome
 class Reserve:
-    """The worst case of a call about to be made: tokens, and US dollars (0 where no price is known).
-
-    ``model``: whose calls cost alike; None for calls that name no price of their own and are not watched. ``output_tokens`` and
-    ``output_cost``: of these, the answer's, which the call is told to keep to. ``priced``: whether ``cost`` comes from a known price.
-    ``open``: nothing bounds the call beforehand, as with a command; the dearest such call so far is reserved, if that is more.
-    """
+    """The worst case of a call about to be made. Not to be changed."""
 
     tokens: int = 0
+    """Of input and output."""
     cost: float = 0.0
+    """US dollars; 0 where no price is known."""
     model: str | None = None
+    """Whose calls cost alike; None for calls that name no price of their own and are not watched."""
     output_tokens: int = 0
+    """Those of ``tokens`` that are the answer's; the call is limited to them."""
     output_cost: float = 0.0
+    """The part of ``cost`` that is the answer's."""
     priced: bool = True
+    """Whether ``cost`` comes from a known price."""
     open: bool = False
+    """Whether nothing bounds the call beforehand, as with a command; the dearest such call so far is reserved, if that is more."""
 
     def fair(self, usage: Usage) -> float:
         """US dollars that a call which used so much costs at most, by the price of this reserve."""

@@ -7,8 +7,6 @@ gone when the table is closed or the process ends, however it ends.
 from __future__ import annotations
 
 import sqlite3
-from types import TracebackType
-from typing import Self
 
 from manyhands.core.errors import StorageError
 
@@ -68,11 +66,3 @@ class DigestTable:
         # All rows are fetched: RETURNING leaves the statement open until then.
         ((number,),) = self._database.execute(statement, (digest,)).fetchall()
         return int(number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,7 +1,4 @@
-"""Files done safely: written aside and renamed, removed whatever they contain.
-
-A disk that is full. If a sandbox has just filled it, whoever watches that sandbox is about to end it and to remove its files.
-"""
+"""Files done safely: written aside and renamed, private, without secrets; and what to do about a full disk."""
 
 from __future__ import annotations
 
@@ -9,17 +6,14 @@ import errno
 import io
 import os
 import re
-import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 from manyhands.core.digests import digest
 from manyhands.core.errors import StorageError
@@ -27,23 +21,25 @@ from manyhands.core.redaction import KNOWN
 
 MAX_FOLDER_NAME = 80
 """Bytes of what an agent is, as part of a folder's name."""
-
-
-def folder_name(text: str, longest: int = MAX_FOLDER_NAME) -> str:
-    """A text as part of a folder's name: separators become hyphens, as in the original's names. Of one with more than so many bytes the
-    beginning stays, and a mark that tells it from others."""
-    safe = "".join(mark if mark.isprintable() and mark not in '*?[]<>|"\\' else "-" for mark in text.replace("/", "-"))
-    if len(safe.encode()) <= longest:
-        return safe
-    mark = digest("folder", text).hex()[:8]
-    return f"{safe.encode()[: longest - 9].decode(errors='ignore')}-{mark}"
-
-
 BLOCK = 1 << 18
 """Bytes that are written to such a file at once."""
 _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
 _serial = count()
 _MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
+SECONDS = 10.0
+"""How long a run waits for room on a disk, at most."""
+WATCHED = "workspaces/*/disk_use"
+"""Files that are there while a run's sandboxes are watched (``sandboxes.files.disk_watch``)."""
+
+
+def folder_name(text: str, max_bytes: int = MAX_FOLDER_NAME) -> str:
+    """A text as part of a folder's name: separators become hyphens, as in the original's names. Of one with more than so many bytes the
+    beginning stays, and a mark that distinguishes it from others."""
+    safe = "".join(mark if mark.isprintable() and mark not in '*?[]<>|"\\' else "-" for mark in text.replace("/", "-"))
+    if len(safe.encode()) <= max_bytes:
+        return safe
+    mark = digest("folder", text).hex()[:8]
+    return f"{safe.encode()[: max_bytes - 9].decode(errors='ignore')}-{mark}"
 
 
 @contextmanager
@@ -123,47 +119,9 @@ def mask_secrets(path: Path) -> None:
             os.close(descriptor)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder, also one with read-only folders in it; symbolic links are removed, not followed. What can't be removed stays."""
-
-    def unlock(function: Callable[..., Any], path: str, _: Any) -> None:
-        try:
-            _unlock(os.path.dirname(path))
-            if not os.path.islink(path) and os.path.isdir(path):
-                _unlock(path)
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                function(path)
-        except OSError:
-            return
-
-    try:
-        shutil.rmtree(folder, onerror=unlock)
-    except RecursionError:  # a program that made folders within folders without end; rm follows them to any depth
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
-
-
-def _unlock(folder: str) -> None:
-    """Give ourselves all rights on a folder; a link in its place is left alone. Raises OSError."""
-    if sys.platform != "linux":  # where there is no chmod that leaves links alone
-        os.lchmod(folder, stat.S_IRWXU)
-        return
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
-    finally:
-        os.close(descriptor)
-
-
-SECONDS = 10.0
-"""How long a run waits for room on a disk, at most."""
-WATCHED = "workspaces/*/disk_use"
-"""Files that are there while a run's sandboxes are watched (``sandboxes.files.disk_watch``)."""
-
-
 class Patience:
-    """Whether to try a write of a run's own files again. ``folder``: the run's."""
+    """Whether to try a write of a run's own files again on a full disk. If a sandbox has just filled it, whoever watches that sandbox is
+    about to end it and to remove its files. ``folder``: the run's."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -19,10 +19,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
-from manyhands.core.settings import plain_problem, shown, suggestion
-from manyhands.io.findings import Findings
+from manyhands.core.settings import plain_problem, shown
+from manyhands.core.text import suggestion
+from manyhands.io.locations import Findings, Location, Step
 from manyhands.io.locations import Path as FieldPath
-from manyhands.io.locations import Place, Step
 
 Notices = Callable[[str], None]
 Spellings = Mapping[FieldPath, str]
@@ -42,23 +42,22 @@ def snake(word: str) -> str:
 class Entry(BaseModel):
     """The base of settings that people write as mappings, and of the mappings within them.
 
-    ``spellings``: other names of keys, in snake case, and the keys they stand for; ``obsolete``: those of them that are older than the
-    format's present version, which is said once. ``entries``: keys whose value is an object, or a list of objects, of a class like
-    this. ``members``: the key whose value is a list of graders. ``open``: keys of a person's own may stand beside those declared.
-    ``negates``: whether graders of the kind see to ``negate`` themselves, as the opposite of what they look for is not 1 − score.
-    ``beyond``: keys of other versions of the format that are not supported, and what to do instead. ``aside``: keys that begin with this
-    hold what a person wants to (anchors, for example) and mean nothing.
+    Which keys there are, its fields say.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=False)
     spellings: ClassVar[Mapping[str, str]] = {}
+    """Other names of keys, in snake case, and the keys they stand for."""
     obsolete: ClassVar[frozenset[str]] = frozenset()
+    """Those other names that are older than the format's present version, which is said once."""
     entries: ClassVar[Mapping[str, type[Entry]]] = {}
-    members: ClassVar[str | None] = None
+    """Keys whose value is an object, or a list of objects, of a class like this."""
     open: ClassVar[bool] = False
-    negates: ClassVar[bool] = False
+    """Whether keys of a person's own may stand beside those declared."""
     beyond: ClassVar[Mapping[str, str]] = {}
+    """Keys of other versions of the format that are not supported, and what to do instead."""
     aside: ClassVar[str | None] = None
+    """Keys that begin with this hold what a person wants to (anchors, for example) and mean nothing."""
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
@@ -85,8 +84,8 @@ Unknown = Callable[[str], str | None]
 def _keys(
     model: type[Entry],
     mapping: Mapping[Any, Any],
-    place: Place,
-    problem: Callable[[Place, str], None],
+    location: Location,
+    problem: Callable[[Location, str], None],
     notices: Notices,
     unknown: Unknown,
     *,
@@ -100,11 +99,11 @@ def _keys(
         if key is None:
             key = unknown(word)
         elif snake(word) in model.obsolete:
-            notices(f"{place.file}: {word!r} is an obsolete name of {key!r}")
+            notices(f"{location.file}: {word!r} is an obsolete name of {key!r}")
         if key is None or (value is None and not nulls):
             continue
         if key in taken:
-            problem(place.at(word), f"is the same key as {taken[key]}, which is given too")
+            problem(location.at(word), f"is the same key as {taken[key]}, which is given too")
             continue
         taken[key] = word
         yield key, word, value
@@ -114,7 +113,7 @@ def _keys(
 
 
 def respelled(
-    model: type[Entry], entry: Mapping[Any, Any], place: Place, notices: Notices, beside: Sequence[str] = ()
+    model: type[Entry], entry: Mapping[Any, Any], location: Location, notices: Notices, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The entry with its declared keys as the class spells them, also in the objects within it; everything else untouched.
     ``beside``: other keys that may have been meant by one that is unknown.
@@ -123,16 +122,16 @@ def respelled(
     """
 
     def unknown(word: Any) -> str:
-        return _own(model, word, place, notices, beside)
+        return _own(model, word, location, notices, beside)
 
     found: dict[str, Any] = {}
-    for key, word, value in _keys(model, entry, place, _refuse, notices, unknown, nulls=True):
+    for key, word, value in _keys(model, entry, location, _refuse, notices, unknown, nulls=True):
         inner = model.entries.get(key)
-        found[key] = value if inner is None else _within(inner, value, place.at(word), notices)
+        found[key] = value if inner is None else _within(inner, value, location.at(word), notices)
     return found
 
 
-def read(model: type[EntryType], entry: Mapping[str, Any], place: Place) -> EntryType:
+def read(model: type[EntryType], entry: Mapping[str, Any], location: Location) -> EntryType:
     """The settings, checked; ``name`` and ``type`` of the entry are left out unless the class declares them.
 
     Raises UserError with a line for everything that is wrong.
@@ -144,7 +143,7 @@ def read(model: type[EntryType], entry: Mapping[str, Any], place: Place) -> Entr
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UserError("\n".join(_problems(error, place))) from None
+        raise UserError("\n".join(_problems(error, location))) from None
 
 
 def own_keys(model: type[Entry], entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,35 +151,35 @@ def own_keys(model: type[Entry], entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in model.key_names() and key not in ("name", "type")}
 
 
-def _refuse(place: Place, message: str) -> NoReturn:
-    raise place.error(message)
+def _refuse(location: Location, message: str) -> NoReturn:
+    raise location.error(message)
 
 
-def _own(model: type[Entry], word: Any, place: Place, notices: Notices, beside: Sequence[str]) -> str:
+def _own(model: type[Entry], word: Any, location: Location, notices: Notices, beside: Sequence[str]) -> str:
     known = [*model.key_names(), *beside, *model.spellings]
     if not model.open:
-        raise place.at(str(word)).error(f"unknown key{suggestion(str(word), known)}")
+        raise location.at(str(word)).error(f"unknown key{suggestion(str(word), known)}")
     if not isinstance(word, str):
-        raise place.error(f"the key {shown(word)} must be text")
+        raise location.error(f"the key {shown(word)} must be text")
     near = suggestion(word, known)
     if near:
-        notices(place.at(word).says(f"taken as a setting of your own{near}"))
+        notices(location.at(word).says(f"taken as a setting of your own{near}"))
     return word
 
 
-def _within(inner: type[Entry], value: Any, place: Place, notices: Notices) -> Any:
+def _within(inner: type[Entry], value: Any, location: Location, notices: Notices) -> Any:
     if isinstance(value, Mapping):
-        return respelled(inner, value, place, notices)
+        return respelled(inner, value, location, notices)
     if isinstance(value, (list, tuple)):
-        return [_within(inner, part, place.at(index), notices) for index, part in enumerate(value)]
+        return [_within(inner, part, location.at(index), notices) for index, part in enumerate(value)]
     return value
 
 
-def _problems(error: ValidationError, place: Place) -> Iterator[str]:
+def _problems(error: ValidationError, location: Location) -> Iterator[str]:
     for detail in error.errors(include_url=False):
-        at = place.at(*detail["loc"])
+        at = location.at(*detail["loc"])
         if detail["type"] == "missing":
-            yield place.at(*detail["loc"][:-1]).says(f"{detail['loc'][-1]} is required")
+            yield location.at(*detail["loc"][:-1]).says(f"{detail['loc'][-1]} is required")
         else:
             got = "" if detail["type"] == "value_error" and not detail["loc"] else f", not {shown(detail['input'])}"
             yield at.says(f"{plain_problem(detail)}{got}")
@@ -194,13 +193,13 @@ class Read(Generic[EntryType]):
     """A mapping of a file, checked."""
 
     block: EntryType
-    place: Place
+    location: Location
     words: Spellings = field(default_factory=dict)
     """How its keys, and those of mappings within it, are written there."""
 
-    def at(self, *keys: Step) -> Place:
-        """The place of a key, or of one in a mapping within, by their present names."""
-        return _at(self.place, self.words, keys)
+    def at(self, *keys: Step) -> Location:
+        """The location of a key, or of one in a mapping within, by their present names."""
+        return _at(self.location, self.words, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,49 +209,49 @@ class Spelled:
     values: dict[str, Any]
     words: Spellings
 
-    def at(self, place: Place, *keys: Step) -> Place:
-        """The place of a key. ``place``: the mapping's."""
-        return _at(place, self.words, keys)
+    def at(self, location: Location, *keys: Step) -> Location:
+        """The location of a key. ``location``: the mapping's."""
+        return _at(location, self.words, keys)
 
 
-def collect(model: type[EntryType], value: Any, place: Place, findings: Findings) -> Read[EntryType] | None:
+def collect(model: type[EntryType], value: Any, location: Location, findings: Findings) -> Read[EntryType] | None:
     """The mapping as its class; None if something is wrong with it, and then ``findings`` says what. A key whose value is null
     counts as not given."""
     before = len(findings.problems)
-    spelled = present(model, value, place, findings)
+    spelled = present(model, value, location, findings)
     if spelled is None:
         return None
-    block = checked(model, spelled, place, findings)
-    return Read(block, place, spelled.words) if block is not None and len(findings.problems) == before else None
+    block = checked(model, spelled, location, findings)
+    return Read(block, location, spelled.words) if block is not None and len(findings.problems) == before else None
 
 
-def present(model: type[Entry], value: Any, place: Place, findings: Findings) -> Spelled | None:
+def present(model: type[Entry], value: Any, location: Location, findings: Findings) -> Spelled | None:
     """The mapping with its keys by their present names, also in the mappings within it. Unknown keys are left out, and ``findings`` names
     them."""
     words: dict[FieldPath, str] = {}
 
-    def spelled(model: type[Entry], value: Any, place: Place, path: FieldPath) -> dict[str, Any] | None:
+    def spelled(model: type[Entry], value: Any, location: Location, path: FieldPath) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
-            findings.problem(place, f"must be a mapping, not {shown(value)}")
+            findings.problem(location, f"must be a mapping, not {shown(value)}")
             return None
 
         def unknown(word: str) -> None:
-            _tell_unknown(model, word, place.at(word), findings)
+            _tell_unknown(model, word, location.at(word), findings)
 
         found: dict[str, Any] = {}
-        for key, word, entry in _keys(model, value, place, findings.problem, findings.notice, unknown, nulls=False):
+        for key, word, entry in _keys(model, value, location, findings.problem, findings.notice, unknown, nulls=False):
             here = (*path, key)
             words[here] = word
             inner = model.entries.get(key)
-            found[key] = entry if inner is None else spelled(inner, entry, place.at(word), here)
+            found[key] = entry if inner is None else spelled(inner, entry, location.at(word), here)
         return found
 
-    values = spelled(model, value, place, ())
+    values = spelled(model, value, location, ())
     return None if values is None else Spelled(values, words)
 
 
 def checked(
-    model: type[EntryType], spelled: Spelled, place: Place, findings: Findings, later: Collection[str] = ()
+    model: type[EntryType], spelled: Spelled, location: Location, findings: Findings, later: Collection[str] = ()
 ) -> EntryType | None:
     """The values as their class. ``later``: keys that are given but not to be looked at yet."""
     try:
@@ -260,41 +259,41 @@ def checked(
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             if detail["type"] != "missing" or detail["loc"][-1] not in later:
-                _tell(detail, place, spelled.words, findings)
+                _tell(detail, location, spelled.words, findings)
         return None
 
 
-def spelled_at(place: Place, key: str) -> Place:
-    """The place of a key in a mapping of which only the place is known, however the key is written there."""
+def spelled_at(location: Location, key: str) -> Location:
+    """The location of a key in a mapping of which only the location is known, however the key is written there."""
     head, *tail = key.split("_")
     words = (key, head + "".join(part.capitalize() for part in tail), key.replace("_", "-"))
-    return place.at(next((word for word in words if (*place.path, word) in place.lines), key))
+    return location.at(next((word for word in words if (*location.path, word) in location.lines), key))
 
 
-def _at(place: Place, words: Spellings, keys: FieldPath) -> Place:
+def _at(location: Location, words: Spellings, keys: FieldPath) -> Location:
     if len(keys) == 1:
-        return place.at(words.get(keys, keys[0]))
-    return place.at(*(words.get(keys[: number + 1], key) for number, key in enumerate(keys)))
+        return location.at(words.get(keys, keys[0]))
+    return location.at(*(words.get(keys[: number + 1], key) for number, key in enumerate(keys)))
 
 
-def _tell_unknown(model: type[Entry], word: str, place: Place, findings: Findings) -> None:
+def _tell_unknown(model: type[Entry], word: str, location: Location, findings: Findings) -> None:
     if model.aside is not None and word.startswith(model.aside):
         return
     instead = model.beyond.get(snake(word))
     if instead is not None:
-        findings.problem(place, f"is not supported; {instead}")
+        findings.problem(location, f"is not supported; {instead}")
     else:
-        findings.problem(place, f"unknown key{suggestion(word, [*model.key_names(), *model.spellings])}")
+        findings.problem(location, f"unknown key{suggestion(word, [*model.key_names(), *model.spellings])}")
 
 
-def _tell(detail: Mapping[str, Any], place: Place, words: Spellings, findings: Findings) -> None:
+def _tell(detail: Mapping[str, Any], location: Location, words: Spellings, findings: Findings) -> None:
     keys = detail["loc"]
     if detail["type"] == "missing":
-        findings.problem(_at(place, words, keys[:-1]), f"{keys[-1]} is required")
+        findings.problem(_at(location, words, keys[:-1]), f"{keys[-1]} is required")
     elif detail["type"] == "extra_forbidden":
-        findings.problem(_at(place, words, keys), "unknown key")
+        findings.problem(_at(location, words, keys), "unknown key")
     else:
-        findings.problem(_at(place, words, keys), f"{plain_problem(detail)}, not {shown(detail['input'])}")
+        findings.problem(_at(location, words, keys), f"{plain_problem(detail)}, not {shown(detail['input'])}")
 
 
 # --- Types of values

@@ -1,19 +1,15 @@
-"""What plain scalars mean in YAML 1.2: the core schema (YAML 1.2.2, section 10.3.2).
+"""YAML 1.2 files as plain data, with the line of everything in them.
 
-Dates, ``yes``, ``no``, ``on``, ``off`` and ``1:30`` are text; ``012`` is twelve and ``0o14`` is too.
-
-YAML 1.2 files as plain data, with the line of everything in them.
-
-Two keys of one mapping that are the same are refused, whatever they hold. Anchors, aliases and merge keys (``<<``) work; what
-they multiply is bounded. Keys are text as it is written, since data ends up as JSON.
+Two keys of one mapping that are the same are refused, whatever they hold. Anchors, aliases and merge keys (``<<``) work; what they multiply
+is bounded. Keys are text as it is written, since data ends up as JSON. Plain scalars mean what the core schema says (YAML 1.2.2, section
+10.3.2): dates, ``yes``, ``no``, ``on``, ``off`` and ``1:30`` are text; ``012`` is twelve and ``0o14`` is too.
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -34,8 +30,9 @@ from ruamel.yaml.reader import ReaderError
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import shown
+from manyhands.io.encodings import wide_encoding
+from manyhands.io.locations import MAX_DEPTH, Location, Source
 from manyhands.io.locations import Path as FieldPath
-from manyhands.io.locations import Place
 
 _TAG = "tag:yaml.org,2002:"
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
@@ -44,7 +41,18 @@ _FALSE = frozenset(("false", "False", "FALSE"))
 _WHOLE = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_MOST_DIGITS = 4000
+_MAX_DIGITS = 4000
+_BASES = ("0o", "0x")
+_FITS: dict[str, Callable[[Json], bool]] = {
+    "null": lambda value: value is None,
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "float": lambda value: isinstance(value, float),
+}
+MAX_COPIES = 1_000_000
+"""Values that aliases and merge keys may stand for, in all."""
+_MERGE = "<<"
+_COLLECTION_TAGS = {True: ("tag:yaml.org,2002:map",), False: ("tag:yaml.org,2002:seq",)}
 
 
 def plain_value(text: str) -> Json:
@@ -83,7 +91,7 @@ def short(tag: str) -> str:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits is too long")
     return (
         int(text, 8 if text.startswith("0o") else 16 if text.startswith("0x") else 10)
@@ -101,45 +109,13 @@ def _number(text: str) -> float:
     return number
 
 
-_BASES = ("0o", "0x")
-_FITS: dict[str, Callable[[Json], bool]] = {
-    "null": lambda value: value is None,
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "float": lambda value: isinstance(value, float),
-}
-
-
-MOST_DEEP = 100
-"""Levels of nesting."""
-MOST_COPIED = 1_000_000
-"""Values that aliases and merge keys may stand for, in all."""
-_MERGE = "<<"
-_COLLECTION_TAGS = {True: ("tag:yaml.org,2002:map",), False: ("tag:yaml.org,2002:seq",)}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What a file holds: plain data, and where it stands. ``written``: numbers that are written otherwise than JSON writes them."""
-
-    value: Json
-    place: Place
-    written: Mapping[FieldPath, str] = field(default_factory=dict, repr=False)
-
-
-def read_yaml(path: Path, name: str | None = None) -> tuple[Json, Place]:
-    """A file's content, None if it is empty, and the place of its top. ``name``: what messages call the file.
+def read_yaml(path: Path, name: str | None = None) -> tuple[Json, Location]:
+    """A file's content, None if it is empty, and the location of its top. ``name``: what messages call the file.
 
     Raises UserError with file and line if it can't be read, or is not one document of YAML.
     """
     source = read_source(path, name)
-    return source.value, source.place
-
-
-def parse_yaml(text: str, name: str) -> tuple[Json, Place]:
-    """The same for a text."""
-    source = parse_source(text, name)
-    return source.value, source.place
+    return source.value, source.location
 
 
 def read_source(path: Path, name: str | None = None) -> Source:
@@ -148,8 +124,8 @@ def read_source(path: Path, name: str | None = None) -> Source:
     try:
         data = path.read_bytes()
         # YAML 1.2.2, section 5.2: UTF-16, too, has to be understood.
-        wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = data.decode("utf-16" if wide else "utf-8-sig")
+        wide = wide_encoding(data, marked=True)
+        text = data.decode(wide or "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{called}, line {line}: not {'UTF-16' if wide else 'UTF-8'} text") from None
@@ -162,9 +138,9 @@ def parse_source(text: str, name: str) -> Source:
     """The same for a text."""
     root = _root(text, name)
     if root is None:
-        return Source(None, Place(name, (), {(): 1}))
+        return Source(None, Location(name, (), {(): 1}))
     maker = _Maker(name)
-    return Source(maker.value(root, (), root.line), Place(name, (), maker.lines), maker.written)
+    return Source(maker.value(root, (), root.line), Location(name, (), maker.lines), maker.written)
 
 
 # --- From text to nodes
@@ -172,14 +148,16 @@ def parse_source(text: str, name: str) -> Source:
 
 @dataclass(slots=True)
 class _Node:
-    """``content``: the text of a scalar, or the nodes within: a mapping's keys and values in turn. ``closed``: all of it is read."""
+    """A scalar, a mapping or a list, as it stands in the text."""
 
     line: int
     kind: type
     tag: str | None
     plain: bool
     content: Any
+    """The text of a scalar, or the nodes within: a mapping's keys and values in turn."""
     closed: bool = True
+    """Whether all of it is read."""
 
 
 def _root(text: str, name: str) -> _Node | None:
@@ -218,8 +196,8 @@ def _read(text: str, name: str) -> _Node | None:
                 open_nodes.append(node)
         elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
             open_nodes.pop().closed = True
-        if len(open_nodes) > MOST_DEEP:
-            raise _wrong(name, line, f"nested more than {MOST_DEEP} deep")
+        if len(open_nodes) > MAX_DEPTH:
+            raise _wrong(name, line, f"nested more than {MAX_DEPTH} deep")
     return top.content[0] if top.content else None
 
 
@@ -255,8 +233,8 @@ class _Maker:
         """``line``: that of the key, where there is one."""
         self._count(node)
         self.lines[path] = line
-        if len(path) > MOST_DEEP:
-            raise _wrong(self._name, line, f"nested more than {MOST_DEEP} deep")
+        if len(path) > MAX_DEPTH:
+            raise _wrong(self._name, line, f"nested more than {MAX_DEPTH} deep")
         if node.kind is str:
             return self._scalar(node, path)
         if node.tag is not None and node.tag not in _COLLECTION_TAGS[node.kind is dict]:
@@ -322,8 +300,8 @@ class _Maker:
             self._seen.add(id(node))
             return
         self._made += 1
-        if self._made > MOST_COPIED:
-            raise _wrong(self._name, node.line, f"aliases stand for more than {MOST_COPIED:,} values")
+        if self._made > MAX_COPIES:
+            raise _wrong(self._name, node.line, f"aliases stand for more than {MAX_COPIES:,} values")
 
 
 def _pairs(node: _Node) -> Iterator[tuple[_Node, _Node]]:
@@ -335,7 +313,7 @@ def _pairs(node: _Node) -> Iterator[tuple[_Node, _Node]]:
 
 
 def _wrong(name: str, line: int | None, message: str) -> UserError:
-    return Place(name, (), {} if line is None else {(): line}).error(message)
+    return Location(name, (), {} if line is None else {(): line}).error(message)
 
 
 def _said(error: MarkedYAMLError) -> str:

@@ -23,15 +23,18 @@ Kind = Literal["string", "integer", "number", "boolean", "json"]
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What a job records about its table. ``headers``: the columns in order. ``encoding`` and ``delimiter``: of a CSV table.
-    ``arrow_schema``: of a Parquet table, its schema in Arrow's IPC format as base64 text."""
+    """What a job records about its table."""
 
     path: str
     format: str
     headers: tuple[str, ...]
+    """The columns in order."""
     encoding: str | None = None
+    """Of a table that is text."""
     delimiter: str | None = None
+    """Of a CSV table."""
     arrow_schema: str | None = None
+    """Of a Parquet table: its schema in Arrow's IPC format as base64 text."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "headers": list(self.headers)}
@@ -58,12 +61,13 @@ _SHOWN_COLUMNS = 50
 
 
 class RawRow(NamedTuple):
-    """A row as its table has it. ``line``: where it begins, from 1. ``problem``: why it can't be used; ``cells`` are then
-    those that could be read, possibly fewer or more than there are columns."""
+    """A row as its table has it."""
 
     line: int
+    """Where it begins, from 1."""
     cells: Sequence[Json]
     problem: str | None = None
+    """Why it can't be used; ``cells`` are then those that could be read, possibly fewer or more than there are columns."""
 
 
 class Table(Protocol):
@@ -97,14 +101,13 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A dataset that was found and can be opened.
-
-    ``unit``: what its numbers count. ``read``: its records, from the beginning each time. A value that can't be read is a record with a
-    problem, and reading goes on behind it; only what makes the rest of a file unreadable raises UserError.
-    """
+    """A dataset that was found and can be opened."""
 
     unit: Unit
+    """What its numbers count."""
     read: Callable[[], Iterator[Record]]
+    """Its records, from the beginning each time. A value that can't be read is a record with a problem, and reading goes on behind it;
+    only what makes the rest of a file unreadable raises UserError."""
 
 
 def unreadable(path: Path, why: object) -> UserError:
@@ -182,14 +185,14 @@ def open_bytes(path: Path) -> BinaryIO:
 
 def check_headers(where: str, headers: Sequence[str]) -> None:
     """Raises UserError for a name that is blank or comes twice. ``where``: the file, and the line if it has any."""
-    places: dict[str, int] = {}
-    for place, name in enumerate(headers, 1):
+    positions: dict[str, int] = {}
+    for position, name in enumerate(headers, 1):
         if not name.strip():
-            raise UserError(f"{where}: the name of column {place} is empty")
-        if name in places:
-            problem = f"csv header {shown(name)} is duplicated (columns {places[name]} and {place})"
+            raise UserError(f"{where}: the name of column {position} is empty")
+        if name in positions:
+            problem = f"csv header {shown(name)} is duplicated (columns {positions[name]} and {position})"
             raise UserError(f"{where}: {problem}")
-        places[name] = place
+        positions[name] = position
 
 
 def known_columns(name: str, headers: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ commas is never split at anything else, and neither is a single column, unless i
 number of semicolons, tabs or bars.
 
 **Datasets** are read by simpler rules: in UTF-8, split at commas, with lines ended by LF or CRLF. Names are taken without the blanks around
-them, and one that is blank is called by its place (``column_3``). A short row lacks its last fields; a row of empty cells is a row.
+them, and one that is blank is called by its number (``column_3``). A short row lacks its last fields; a row of empty cells is a row.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _dataset_header(path: Path, reader: Any, required: str | None) -> list[str]:
     _, cells, error = header
     if error is not None:
         raise UserError(f"{path}: line {reader.line_num}: invalid CSV: {error}")
-    names = [cell.strip() or f"column_{place}" for place, cell in enumerate(cells, 1)]
+    names = [cell.strip() or f"column_{number}" for number, cell in enumerate(cells, 1)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"{path}: the header names the column {twice!r} twice")

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.io.plugins import plugins
 from manyhands.io.tables.base import Record, Records, Table, Unit, Values, check_file, check_regular_file, reading
 from manyhands.io.tables.csv import CsvTable, csv_records
-from manyhands.io.tables.json_array import holds_json_lines, json_records
-from manyhands.io.tables.json_lines import JsonLinesTable, ObjectsTable, line_records
+from manyhands.io.tables.json import JsonLinesTable, ObjectsTable, holds_json_lines, json_records, line_records
 from manyhands.io.tables.parquet import ParquetTable, check_parquet, dataset_batches, parquet_records
 from manyhands.io.tables.writers import write_csv, write_jsonl
 
@@ -36,7 +35,7 @@ class TableFormat:
     """Endings of its files in lower case, the usual one first."""
     read: Callable[[Path], Iterable[Mapping[str, Json]]] | None = None
     """Gives the rows of a file in order, each as an object; it is called once for each reading. What it raises as OSError or ValueError is
-    told to the person."""
+    shown to the person."""
     write: Callable[[BinaryIO, Sequence[str], Iterable[Values]], int] | None = None
     """Writes rows under the names of their columns to a file; returns how many rows."""
     text: bool = False
@@ -51,10 +50,11 @@ class TableFormat:
 CSV = TableFormat("csv", "CSV", (".csv", ".tsv"), write=write_csv, text=True)
 JSON_LINES = TableFormat("jsonl", "JSON Lines", (".jsonl", ".ndjson"), write=write_jsonl, text=True)
 PARQUET = TableFormat("parquet", "Parquet", (".parquet",))
-"""Its writer, ``parquet_writer``, has to be told the types of the columns besides."""
+"""Its writer, ``parquet_writer``, needs the types of the columns, too."""
 JSON = TableFormat("json", "JSON", (".json",), text=True)
 """For datasets only, and not written."""
-_BUILTIN = {format.name: format for format in (CSV, JSON_LINES, PARQUET)}
+BUILTIN = {format.name: format for format in (CSV, JSON_LINES, PARQUET)}
+"""By name, in the order in which people read them."""
 _NO_TABLES = {
     ".json": "write one JSON object a line, in a .jsonl file",
     ".xlsx": "save the sheet as CSV",
@@ -73,12 +73,12 @@ _NEVER_WRITTEN = frozenset(
 
 def formats() -> dict[str, TableFormat]:
     """All formats of tables by name. Raises UserError for one of another package that can't be loaded."""
-    return {**_BUILTIN, **{name: format for name, format in _plugins().items() if name not in _BUILTIN}}
+    return {**BUILTIN, **{name: format for name, format in _plugins().items() if name not in BUILTIN}}
 
 
 def format_named(name: str) -> TableFormat:
     """The format of a name. Raises UserError for an unknown one."""
-    found = _BUILTIN.get(name) or _plugins().get(name)
+    found = BUILTIN.get(name) or _plugins().get(name)
     if found is None:
         raise UserError(f"unknown table format {name!r}: choose {', '.join(formats())}")
     return found
@@ -87,7 +87,7 @@ def format_named(name: str) -> TableFormat:
 def format_in_name(path: Path) -> TableFormat | None:
     """The format that a file's name stands for, if it says one; also with ``.gz`` behind."""
     suffix = suffix_of(path)
-    return _with_suffix(_BUILTIN, suffix) or (_with_suffix(_plugins(), suffix) if suffix else None)
+    return _with_suffix(BUILTIN, suffix) or (_with_suffix(_plugins(), suffix) if suffix else None)
 
 
 def suffix_of(path: Path) -> str:
@@ -102,7 +102,7 @@ def _with_suffix(known: Mapping[str, TableFormat], suffix: str) -> TableFormat |
 @cache
 def _plugins() -> dict[str, TableFormat]:
     found: dict[str, TableFormat] = {}
-    for entry in entry_points(group=PLUGINS):
+    for entry in plugins(PLUGINS).values():
         try:
             format = entry.load()
         except Exception as error:

@@ -154,16 +154,22 @@ def _opened_table(path: Path) -> Iterator[Any]:
 def opened(path: Path, what: str) -> Iterator[Any]:
     """A Parquet file. ``what``: what it is called where pyarrow is not installed. Raises UserError for a damaged one, also while it is
     read."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise missing_extra(path, what) from None
+    parquet = _parquet_module(path, what)
+    import pyarrow
+
     try:
         with parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False) as file:
             yield file
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a readable Parquet file: {first_line(error)}") from error
+
+
+def _parquet_module(path: Path, what: str) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise missing_extra(path, what) from None
+    return parquet
 
 
 def _batch_rows(metadata: Any) -> int:
@@ -184,10 +190,7 @@ def parquet_records(path: Path) -> Iterator[Record]:
 
 def check_parquet(path: Path) -> None:
     """Raises UserError where pyarrow is not installed."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise missing_extra(path, _PARQUET_FILE) from None
+    _parquet_module(path, _PARQUET_FILE)
 
 
 def dataset_batches(path: Path) -> Callable[[], Iterator[Record]]:

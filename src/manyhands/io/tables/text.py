@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import UserError
+from manyhands.io.encodings import marked_encoding
 from manyhands.io.tables.base import GZIP_DAMAGE, MAX_LENGTH, at, open_bytes
 
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 _ERRORS = "surrogateescape"
 _BLOCK = 1 << 16
 _HINT = "if the file has another encoding, name it with --encoding"
@@ -32,7 +26,7 @@ def choose_encoding(path: Path, given: str | None) -> str:
         return _known(given)
     with open_bytes(path) as stream:
         beginning = stream.read(4)
-    return next((name for mark, name in _MARKS if beginning.startswith(mark)), "utf-8")
+    return marked_encoding(beginning) or "utf-8"
 
 
 def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, None, None]:
@@ -62,20 +56,20 @@ def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, N
         raise UserError(at(path, number, f"the compressed data is damaged from here on: {error}")) from error
 
 
-def numbered_lines(path: Path, longest: int) -> Iterator[tuple[int, bytes, str | None]]:
+def numbered_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes, str | None]]:
     """The lines of a file as bytes, ended by LF, without a UTF-8 byte order mark before the first.
 
-    A line of more than ``longest`` bytes comes with its problem in its place; so does the point where compressed data is damaged, which
+    A line of more than ``max_bytes`` bytes comes with its problem in its place; so does the point where compressed data is damaged, which
     ends the file.
     """
     number = 0
     with open_bytes(path) as stream:
         try:
-            while line := stream.readline(longest + 1):
+            while line := stream.readline(max_bytes + 1):
                 number += 1
-                if len(line) > longest:
+                if len(line) > max_bytes:
                     _skip_line(stream, line)
-                    yield number, b"", f"longer than {longest >> 20} MiB"
+                    yield number, b"", f"longer than {max_bytes >> 20} MiB"
                 else:
                     yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, None
         except GZIP_DAMAGE as error:
@@ -121,8 +115,8 @@ def undecodable_line(path: Path, encoding: str, newline: str = "") -> int:
 
 def _decode_slowly(decoder: codecs.IncrementalDecoder, block: bytes, count: _LineCount) -> None:
     try:
-        for place in range(len(block)):
-            count.add(decoder.decode(block[place : place + 1]))
+        for index in range(len(block)):
+            count.add(decoder.decode(block[index : index + 1]))
     except UnicodeError:
         return
 

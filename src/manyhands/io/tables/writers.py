@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO
 
-from manyhands.core.jsonio import Json, dumps, exact_line, without_surrogates
+from manyhands.core.jsonio import Json, as_text, exact_line, without_surrogates
 from manyhands.io.tables.base import Values
 
 _FORMULA = re.compile(r"[=+\-@\t\r\n\0＝＋－＠]")
@@ -38,9 +38,7 @@ def write_csv(
 
 def cell_text(value: Json) -> str:
     """A value as a cell: text as it is, null as nothing, anything else as compact JSON."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else dumps(value).decode()
+    return "" if value is None else as_text(value)
 
 
 def harmless(cell: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ DIGESTS = st.sampled_from([b"", b"\0", b"0" * 16, b"0" * 64]) | st.binary(max_si
 def test_digest_table_counts_and_remembers(entries: list[tuple[bytes, int]]) -> None:
     counts: Counter[bytes] = Counter()
     firsts: dict[bytes, int] = {}
-    with DigestTable() as counter, DigestTable() as places:
+    with closing(DigestTable()) as counter, closing(DigestTable()) as places:
         for digest, number in entries:
             assert counter.count(digest) == counts[digest]
             counts[digest] += 1
@@ -26,7 +27,7 @@ def test_digest_table_counts_and_remembers(entries: list[tuple[bytes, int]]) -> 
 @given(st.lists(st.tuples(DIGESTS, st.booleans())))
 def test_adding_counts_only_what_is_new(entries: list[tuple[bytes, bool]]) -> None:
     counts: Counter[bytes] = Counter()
-    with DigestTable(cache_kib=64) as table:
+    with closing(DigestTable(cache_kib=64)) as table:
         for digest, adding in entries:
             if adding:
                 assert table.add(digest) == (digest not in counts)
