@@ -14,7 +14,7 @@ WITHOUT_LINUX = """
 import os, resource, signal, socket, sys
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name in ("manyhands.processes.linux", "manyhands.sandboxes.bubblewrap", "manyhands.sandboxes.confinement"):
+        if name in ("manyhands.processes.system.linux", "manyhands.sandboxes.bubblewrap", "manyhands.sandboxes.confinement"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocker())
 LINUX = {
@@ -34,7 +34,7 @@ import importlib, pkgutil, sys
 import manyhands
 OF_SANDBOXES = ("manyhands.sandboxes.", "manyhands.testing.sandbox_contract")
 for found in pkgutil.walk_packages(manyhands.__path__, "manyhands.", onerror=lambda name: None):
-    if not found.name.startswith("manyhands.processes.linux") and not found.name.endswith("__main__"):
+    if not found.name.startswith("manyhands.processes.system.linux") and not found.name.endswith("__main__"):
         try:
             importlib.import_module(found.name)
         except ImportError:

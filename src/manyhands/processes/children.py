@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.output import Capture
-from manyhands.processes.strays import Tags, end_session, process_line, tagged_words
+from manyhands.processes.strays import Tags, end_session, tagged_words
+from manyhands.processes.system import process_line
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 """Starts a process as ``subprocess.Popen`` does, with its arguments."""
@@ -32,12 +33,14 @@ Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """What a command came to. ``output`` is stdout and stderr as they came, at most ``max_output`` bytes with head and tail kept;
-    ``omitted`` counts the bytes left out between them. ``exit_code`` is None when it was stopped at its time limit."""
+    """How a command ended."""
 
     exit_code: int | None
+    """None if it was stopped at its time limit."""
     output: bytes
+    """Stdout and stderr as they came, at most ``max_output`` bytes with head and tail kept."""
     omitted: int = 0
+    """Bytes left out between head and tail."""
     timed_out: bool = False
     seconds: float = 0.0
 
@@ -169,13 +172,13 @@ class PipeReader:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(descriptor, self._read)
 
-    def drain(self, most: int = 1 << 20) -> None:
-        """Take what is there now, ``most`` bytes at most."""
-        while most > 0 and not self.ended.is_set():
+    def drain(self, max_bytes: int = 1 << 20) -> None:
+        """Take what is there now, ``max_bytes`` bytes at most."""
+        while max_bytes > 0 and not self.ended.is_set():
             size = self._read()
             if size == 0:
                 return
-            most -= size
+            max_bytes -= size
 
     async def finish(self, seconds: float) -> None:
         """Wait for the end of the data, ``seconds`` at most, then close."""

@@ -22,7 +22,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import without_surrogates
 from manyhands.processes.children import Guard, PipeReader, PipeWriter, Process, close_all, fresh_pipes, to_the_end
 from manyhands.processes.output import Capture
-from manyhands.processes.strays import MARK, SANDBOX_VARIABLE, Tags, kill_marked, kill_tagged
+from manyhands.processes.strays import MARK, SANDBOX_VARIABLE, Leftovers, Tags
 from manyhands.processes.templates import INSTEAD
 
 MAX_OUTPUT = 4 << 20
@@ -40,13 +40,16 @@ Sink = Callable[[bytes], object]
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """How a command ended. ``exit_code``: None if it was stopped; ``output`` and ``errors``: what it printed, head and tail;
-    ``omitted``: bytes of the output left out between them."""
+    """How a command ended."""
 
     exit_code: int | None
+    """None if it was stopped."""
     output: bytes
+    """What it printed: head and tail, without anything between them that did not fit."""
     errors: bytes
+    """The like of standard error."""
     omitted: int
+    """Bytes of the output left out between head and tail."""
     seconds: float
 
 
@@ -139,9 +142,11 @@ class RunningCommand:
         *,
         folder: Path,
         input: bytes | None,
-        tag: int | None = None,
+        leftovers: Leftovers,
+        tag: int | None,
     ) -> None:
         self._tag = tag
+        self._leftovers = leftovers
         self._mark = secrets.token_hex(16)
         self._streams = streams
         stdin, output, errors = streams.theirs
@@ -199,13 +204,8 @@ class RunningCommand:
         if self._feeding is not None:
             self._feeding.cancel()
         self._process.kill_group()
-        await asyncio.to_thread(self._kill_the_rest)
+        await self._leftovers.kill(self._mark, self._tag)  # what has left the session, with its environment or without
         self._streams.close()
-
-    def _kill_the_rest(self) -> None:
-        """End what has left the command's session, with its environment or without."""
-        kill_marked(SANDBOX_VARIABLE, self._mark)
-        kill_tagged(self._tag)
 
 
 class CommandRunner:
@@ -214,6 +214,7 @@ class CommandRunner:
     def __init__(self, mark: str, environ: Mapping[str, str], tags: Tags) -> None:
         self._environment = {**environ, MARK: mark}
         self.tags = tags
+        self._leftovers = Leftovers()
 
     @classmethod
     @asynccontextmanager
@@ -247,7 +248,9 @@ class CommandRunner:
         environment = {**self._environment, **{name: _variable(value) for name, value in additions.items()}}
         streams = Streams(max_output=max_output, on_output=on_output, on_errors=on_errors)
         try:
-            return RunningCommand(words, environment, streams, folder=folder, input=input, tag=self.tags.new())
+            return RunningCommand(
+                words, environment, streams, folder=folder, input=input, leftovers=self._leftovers, tag=self.tags.new()
+            )
         except ItemError as error:
             raise _not_started(words[0], error) from error
 

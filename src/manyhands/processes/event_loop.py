@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 MANY_FILES = 65536
-LONGEST_TURN = 0.001
+MAX_SWITCH_INTERVAL = 0.001
 """Seconds for which a thread runs while another one waits."""
 _Result = TypeVar("_Result")
 COLLECTION_THRESHOLDS = (50_000, 10, 10)
@@ -39,11 +40,33 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def keep_exit_codes() -> None:
+    """Have the system keep the exit codes of our child processes where whoever started this program ignores SIGCHLD. What a process
+    ignores, the programs that it starts ignore too (execve(2)), and then every command seems to end with 0 (wait(2))."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        with suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def run_on_loop(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run a coroutine to its end on a new loop."""
     allow_many_files()
+    keep_exit_codes()
     with interpreter_settings(), asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)
+
+
+@contextmanager
+def on_stop_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Within it, SIGINT (Ctrl-C) and SIGTERM call ``stop`` in the running event loop, and do nothing else."""
+    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    for each in signals:
+        loop.add_signal_handler(each, stop)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
 
 
 @contextmanager
@@ -58,7 +81,7 @@ def interpreter_settings() -> Iterator[None]:
     thresholds, turn = gc.get_threshold(), sys.getswitchinterval()
     gc.freeze()  # what there is already stays, and need not be searched either
     gc.set_threshold(*COLLECTION_THRESHOLDS)
-    sys.setswitchinterval(min(turn, LONGEST_TURN))
+    sys.setswitchinterval(min(turn, MAX_SWITCH_INTERVAL))
     try:
         yield
     finally:

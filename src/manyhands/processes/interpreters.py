@@ -1,4 +1,4 @@
-"""Python interpreters of ours: how they are started, and where they look for modules.
+"""Python interpreters of ours: how they are started, where they look for modules, and how they end.
 
 A folder that somebody merely stands in is not to be trusted: a file ``json.py`` there would run with the keys. Nothing is imported from
 the current folder, nor from the folder of the script that was started, unless a person named it in PYTHONPATH. Only what every
@@ -13,6 +13,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import NoReturn
 
 PYTHONPATH = "PYTHONPATH"
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -45,6 +46,32 @@ def leave_current_folder() -> None:
     if "PATH" in os.environ:  # an empty entry is the current folder, too
         parts = os.environ["PATH"].split(os.pathsep)
         os.environ["PATH"] = os.pathsep.join(part for part in parts if part not in ("", ".", "./"))
+
+
+def end_process(code: object) -> NoReturn:
+    """End this process as an interpreter does: first its threads, then what was to be done at exit, then what was printed. ``code``: as of
+    ``sys.exit``. Only the memory is left to the system, as a whole: to free each object takes a tenth of the time of a small batch.
+    """
+    import atexit
+    import threading
+    from contextlib import suppress
+
+    with suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # there is no public way to wait for threads as the interpreter does
+        atexit._run_exitfuncs()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    flush_output()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def flush_output() -> None:
+    """Write out what was printed, as far as somebody still reads it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # a stream that was closed at the start is None
 
 
 def _trusted(path: list[str]) -> list[str]:

@@ -190,8 +190,8 @@ def _limit_memory() -> None:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MAX_MEMORY if hard == resource.RLIM_INFINITY else min(_MAX_MEMORY, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    max_memory = _MAX_MEMORY if hard == resource.RLIM_INFINITY else min(_MAX_MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (max_memory, hard))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,16 @@ from manyhands.core.errors import UserError
 from manyhands.core.redaction import describe
 
 Function = Callable[..., Any]
+MAX_IDLE = 64
+"""Threads that are kept for further calls."""
+PATIENCE = 0.005
+"""Seconds that a call waits for a thread that is at work, before it gets one of its own."""
+_Result = TypeVar("_Result")
+STUCK = 1.0
+"""Seconds after which a loop that does not answer is given up."""
+_lock = threading.Lock()
+_aside: list[_LoopAside] = []
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, FreeThreads] = WeakKeyDictionary()
 
 
 def load_function(written: str, folder: Path, refusal: Callable[[str], UserError]) -> Function:
@@ -111,25 +121,17 @@ def _first_on_path(folder: Path) -> Iterator[None]:
     """Look for modules in a folder first, and from then on last."""
     entry = str(folder)
     if entry in sys.path:
-        place = sys.path.index(entry)
+        index = sys.path.index(entry)
         sys.path.remove(entry)
     else:
-        place = len(sys.path)
+        index = len(sys.path)
     sys.path.insert(0, entry)
     try:
         yield
     finally:
         if entry in sys.path:
             sys.path.remove(entry)
-        sys.path.insert(place, entry)
-
-
-MOST_IDLE = 64
-"""Threads that are kept for further calls."""
-PATIENCE = 0.005
-"""Seconds that a call waits for a thread that is at work, before it gets one of its own."""
-
-_Result = TypeVar("_Result")
+        sys.path.insert(index, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class _Call:
     since: float
     """When it was asked for, on the loop's clock."""
 
-    def perform(self) -> tuple[Any, Exception | None]:
+    def execute(self) -> tuple[Any, Exception | None]:
         """What comes of it: a result or an error."""
         try:
             return self.function(*self.arguments), None
@@ -166,7 +168,7 @@ class FreeThreads:
         """Threads at work that are not known to be held up by a slow call."""
         self._idle: list[_Thread] = []
         self._news: deque[Callable[[], None]] = deque()
-        self._told = False
+        self._notified = False
         """Whether the loop knows that there is news."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -214,18 +216,18 @@ class FreeThreads:
                     return call
         return None
 
-    def tell(self, loop: asyncio.AbstractEventLoop, news: Callable[[], None]) -> None:
+    def notify(self, loop: asyncio.AbstractEventLoop, news: Callable[[], None]) -> None:
         """Have the loop do something soon. It is woken once for all news since it last listened."""
         self._news.append(news)
-        if not self._told:
-            self._told = True
+        if not self._notified:
+            self._notified = True
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(self._listen)
 
     # On the loop again
 
     def _listen(self) -> None:
-        self._told = False
+        self._notified = False
         while self._news:
             self._news.popleft()()
 
@@ -235,14 +237,14 @@ class FreeThreads:
         if self._waiting:
             self._quick.add(thread)
             thread.orders.put(True)
-        elif len(self._idle) < MOST_IDLE:
+        elif len(self._idle) < MAX_IDLE:
             self._idle.append(thread)
         else:
             thread.orders.put(False)
 
 
 class _Thread:
-    """Performs calls for as long as there are any, then waits for an order: to go on, or to end."""
+    """Executes calls for as long as there are any, then waits for an order: to go on, or to end."""
 
     def __init__(self, owner: FreeThreads) -> None:
         self.orders: SimpleQueue[bool] = SimpleQueue()
@@ -254,8 +256,8 @@ class _Thread:
         owner = self._owner
         while self.orders.get():
             while (call := owner.next_call()) is not None:
-                owner.tell(self._loop, partial(call.end, *call.perform()))
-            owner.tell(self._loop, partial(owner.has_time, self))
+                owner.notify(self._loop, partial(call.end, *call.execute()))
+            owner.notify(self._loop, partial(owner.has_time, self))
 
 
 def tame(error: BaseException) -> Exception:
@@ -267,10 +269,6 @@ def tame(error: BaseException) -> Exception:
     return other
 
 
-STUCK = 1.0
-"""Seconds after which a loop that does not answer is given up."""
-
-
 class Overdue(TimeoutError):
     """A call took longer than it may; no TimeoutError of the function's own."""
 
@@ -279,7 +277,7 @@ async def call(function: Callable[..., Any], *arguments: Any, seconds: float | N
     """What a function returns, awaited if need be, or raises (RuntimeError in place of SystemExit and the like). ``seconds``: how long it
     may take. Raises Overdue if it takes longer.
 
-    One that is not async runs in a thread (``threads``), an async one on an event loop that all of them share, in a thread of its own:
+    One that is not async runs in a thread (``FreeThreads``), an async one on an event loop that all of them share, in a thread of its own:
     so one that waits without ``await`` does not stop the program. Who stops waiting leaves it behind: it can't be ended, and does not
     keep this program from ending.
     """
@@ -345,11 +343,6 @@ async def _tamed(work: Callable[[], Awaitable[Any]]) -> Any:
         if tamed is error:
             raise
         raise tamed from error
-
-
-_lock = threading.Lock()
-_aside: list[_LoopAside] = []
-_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, FreeThreads] = WeakKeyDictionary()
 
 
 async def _awaited(work: Callable[[], Awaitable[Any]]) -> Any:

@@ -22,26 +22,38 @@ from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps, loads
 from manyhands.core.redaction import KNOWN, Redactor
+from manyhands.core.text import cut
 from manyhands.processes.children import Process, close_all, fresh_pipes, to_the_end
 from manyhands.processes.commands import GRACE, CommandEnd, CommandRunner, Streams
-from manyhands.processes.strays import MARK, SANDBOX_VARIABLE, Tags, kill_marked, processors
+from manyhands.processes.strays import MARK, SANDBOX_VARIABLE, Tags, kill_marked
+from manyhands.processes.system import processors
 from manyhands.processes.templates import program_path
 
 MAX_OUTPUT = 10 << 20
 """Bytes that are kept of what a program prints: the first and the last half of that. It may print more."""
 POOL_VARIABLE = "MANYHANDS_SCRIPTS"
 """Marks the processes of a pool of programs in their environment."""
+WORKER = Path(__file__).with_name("warm_worker.py")
+MAX_MESSAGE = 1 << 16
+"""Maximum bytes of a message; a script with more to it than that is run in a fresh process."""
+_MAX_START_SECONDS = 20.0
+_REFUSED = -1
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*")
+"""A line in which a shell sees nothing but words with spaces between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """How a program ended. ``exit_code``: None if it was stopped at its time limit; ``omitted``: bytes of output left out."""
+    """How a program ended."""
 
     exit_code: int | None
+    """None if it was stopped at its time limit."""
     stdout: bytes
     stderr: bytes
     seconds: float
     omitted: int = 0
+    """Bytes of output left out."""
 
 
 class ScriptPool(Protocol):
@@ -214,8 +226,7 @@ def _harmless(environment: Mapping[str, str]) -> bool:
 
 
 def _shown(command: str | Sequence[str]) -> str:
-    text = command if isinstance(command, str) else " ".join(command)
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    return cut(command if isinstance(command, str) else " ".join(command), 200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +259,6 @@ class ScriptsWith:
 
 
 # --- Interpreters that are warm
-
-WORKER = Path(__file__).with_name("warm_worker.py")
-MAX_MESSAGE = 1 << 16
-"""Maximum bytes of a message; a script with more to it than that is run in a fresh process."""
-_MAX_START_SECONDS = 20.0
-_REFUSED = -1
-_PYTHON = re.compile(r"python(3(\.\d+)?)?")
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*")
-"""A line in which a shell sees nothing but words with spaces between them."""
 
 
 class Refused(Exception):

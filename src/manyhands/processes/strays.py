@@ -1,4 +1,4 @@
-"""Processes that somebody left behind: how they are found, and how they are ended.
+"""Processes that somebody left behind, how they are found and ended; and the removal of what they left on disk.
 
 **By a run's mark**, in the environment of every process that a run starts. A mark is ``RUN_ID.STARTED.NUMBERING.BOOT.PROCESS``: the
 run, and the process on whose behalf it was started (its owner). A copy of a run folder has the original's run id, and process ids are
@@ -12,7 +12,7 @@ on purpose gets rid of it. It takes util-linux.
 
 **By its session**, with all that descends from it.
 
-On another system than Linux no process is found by any of these.
+On another system than Linux no process is found by any of these (see ``system``).
 """
 
 from __future__ import annotations
@@ -23,41 +23,36 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from manyhands.io.files import asides
-from manyhands.processes.portable import ProcessLine
-
-try:
-    from manyhands.processes import linux as system
-except (ImportError, AttributeError):  # another system, or a Python that was built without what this takes
-    from manyhands.processes import portable as system  # type: ignore[no-redef]
+from manyhands.processes import system
+from manyhands.processes.system import ProcessLine, open_up, process_line, ticks_now
 
 MARK = "MANYHANDS_RUN"
 """The environment variable that marks a run's processes."""
 SANDBOX_VARIABLE = "MANYHANDS_SANDBOX"
 """The environment variable that marks the processes of one sandbox, or of one command."""
-_ROUNDS = 20
+_ROUNDS = 100
 """How often what was found is looked for again: a process may fork while it is looked for."""
+_LOOKS_IN_VAIN = 5
+"""After how many looks in a row that found nothing the search ends, although each missed processes that ended just then."""
 _PAUSE = 0.01
 _MAX_DIGITS = 20
-_CLOCKS_DIFFER = 5.0
-"""Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
-_HIGHEST_TAG = 9 * 10**18
+_MAX_TAG = 9 * 10**18
 _FAMILY = 1_000_000_000
 """How many tags there are in a family."""
 
-children = system.children
-process_line = system.process_line
-ticks_now = system.ticks_now
-lock_holders = system.lock_holders
-mounts = system.mounts
-die_with_parent = system.die_with_parent
-processors = system.processors
+Belongs = Callable[[int], bool | None]
+"""Whether a process, by its id, is among those that are looked for; None if it ended before that could be seen."""
+_CLOCKS_DIFFER = 5.0
+"""Seconds by which the start of a process and the time of a file may seem to be in the wrong order."""
 
 
 def process_mark(run_id: str) -> str:
@@ -67,7 +62,7 @@ def process_mark(run_id: str) -> str:
 
 @cache
 def _owner(pid: int) -> str:
-    return f"{_started(pid) or 0}.{system.numbering()}.{system.boot()}.{pid}"
+    return f"{started(pid) or 0}.{system.numbering()}.{system.boot()}.{pid}"
 
 
 def kill_strays(run_id: str, owner: int | None = None) -> int:
@@ -76,18 +71,22 @@ def kill_strays(run_id: str, owner: int | None = None) -> int:
     wanted = f"{MARK}={run_id}".encode()
     killed: set[int] = set()
 
-    def strays() -> set[int]:
-        marks = {pid: _mark_of(pid, wanted) for pid in _others()}
-        found = {pid for pid, mark in marks.items() if mark and _is_dead(mark, killed, owner)}
-        killed.update(found)  # they may be the owners of further ones
-        return found
+    def is_stray(pid: int) -> bool | None:
+        variables = system.environment_of(pid)
+        if variables is None:
+            return None
+        mark = _mark_among(variables, wanted)
+        if mark is None or not _is_dead(mark, killed, owner):
+            return False
+        killed.add(pid)  # it may be the owner of further ones
+        return True
 
-    return kill_found(strays)
+    return _kill_all(is_stray)
 
 
-def _mark_of(pid: int, wanted: bytes) -> str | None:
+def _mark_among(variables: Iterable[bytes], wanted: bytes) -> str | None:
     """A process's mark, if it is of those that are wanted."""
-    for variable in system.environment_of(pid):
+    for variable in variables:
         if variable == wanted or variable.startswith(wanted + b"."):
             return variable.decode(errors="replace").partition("=")[2]
     return None
@@ -99,14 +98,14 @@ def _is_dead(mark: str, killed: set[int], wanted: int | None) -> bool:
     *fields, pid = mark.split(".")[1:] or [""]
     if not _is_number(pid) or wanted not in (None, int(pid)):
         return False
-    started = _started(int(pid))
+    since = started(int(pid))
     if not fields:
-        return started is None or int(pid) in killed
+        return since is None or int(pid) in killed
     if len(fields) != 3 or not _is_number(fields[0]):
         return False
     if fields[2] != system.boot():
         return True
-    return fields[1] == str(system.numbering()) and (started != int(fields[0]) or int(pid) in killed)
+    return fields[1] == str(system.numbering()) and (since != int(fields[0]) or int(pid) in killed)
 
 
 def _is_number(text: str) -> bool:
@@ -117,13 +116,17 @@ def _is_number(text: str) -> bool:
 def kill_marked(variable: str, value: str) -> int:
     """Kill every process on this machine whose environment holds ``variable=value``, but for this one, until none is left.
     Returns how many there were. Reads the whole process table: not for the event loop's thread."""
-    return kill_found(lambda: marked_processes(variable, value))
+    return _kill_all(_has_mark(variable, value))
 
 
-def marked_processes(variable: str, value: str) -> set[int]:
-    """The living processes on this machine whose environment holds ``variable=value``, but for this one. Reads the whole process table."""
+def _has_mark(variable: str, value: str) -> Belongs:
     mark = f"{variable}={value}".encode()
-    return {pid for pid in _others() if mark in system.environment_of(pid) and _started(pid) is not None}
+
+    def has_mark(pid: int) -> bool | None:
+        variables = system.environment_of(pid)
+        return None if variables is None else mark in variables
+
+    return has_mark
 
 
 class Tags:
@@ -151,7 +154,7 @@ class Tags:
         if self._prefix is None:
             return 0
         first = self._prefix * _FAMILY
-        return kill_found(lambda: _tagged(first, first + _FAMILY))
+        return _kill_all(_has_tag(first, first + _FAMILY))
 
 
 def _prefix() -> int | None:
@@ -159,7 +162,7 @@ def _prefix() -> int | None:
     if system.tag_setter() is None:
         return None
     ours = system.tag_of(os.getpid())
-    highest = (_HIGHEST_TAG if ours < 0 or ours > _HIGHEST_TAG else ours) // _FAMILY
+    highest = (_MAX_TAG if ours is None or not 0 <= ours <= _MAX_TAG else ours) // _FAMILY
     lowest = highest // 2
     return None if lowest < 10**6 else lowest + secrets.randbelow(highest - lowest)
 
@@ -181,19 +184,65 @@ def tagged_words(
     return [system.tag_setter() or "", f"--rttime={tag}:{tag}", "--", *words]
 
 
-def kill_tagged(tag: int | None) -> int:
-    """Kill every process of this machine with this tag, until none is left. Returns how many there were. Looks at all processes: not for
-    the event loop's thread."""
-    return 0 if tag is None else kill_found(lambda: tagged(tag))
+def kill_left(wanted: Mapping[str, int | None]) -> int:
+    """Kill every process on this machine with one of these values of ``SANDBOX_VARIABLE`` in its environment, or the tag beside it, until
+    none is left. Returns how many there were. Reads the whole process table: not for the event loop's thread."""
+    return _kill_all(_has_any(wanted))
 
 
-def tagged(tag: int | None) -> set[int]:
-    """The ids of the living processes with this tag."""
-    return set() if tag is None else _tagged(tag, tag + 1)
+def _has_tag(first: int, end: int) -> Belongs:
+    def has_tag(pid: int) -> bool | None:
+        tag = system.tag_of(pid)
+        if tag is None or not first <= tag < end:
+            return None if tag is None else False
+        line = process_line(pid)
+        return None if line is None else line.state not in "ZX"
+
+    return has_tag
 
 
-def _tagged(first: int, end: int) -> set[int]:
-    return {pid for pid in _others() if first <= system.tag_of(pid) < end and _started(pid) is not None}
+class Leftovers:
+    """Kills what ended commands left behind (``kill_left``). A search takes milliseconds, so commands that end during one share the
+    next. For one event loop."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, int | None] = {}
+        self._next: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+
+    async def kill(self, mark: str, tag: int | None) -> None:
+        """Kill all that has this mark (a value of ``SANDBOX_VARIABLE``) or this tag, until none is left."""
+        self._wanted[mark] = tag
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._search())
+        await asyncio.shield(self._next)
+
+    async def _search(self) -> None:
+        async with self._turn:
+            wanted, self._wanted, self._next = self._wanted, {}, None
+            await asyncio.to_thread(kill_left, wanted)
+
+
+def _has_any(wanted: Mapping[str, int | None]) -> Belongs:
+    marks = {f"{SANDBOX_VARIABLE}={mark}".encode() for mark in wanted}
+    tags = set(wanted.values()) - {None}
+
+    def has_any(pid: int) -> bool | None:
+        tag = system.tag_of(pid)
+        if tag in tags:
+            line = process_line(pid)
+            return None if line is None else line.state not in "ZX"
+        variables = None if tag is None else system.environment_of(pid)
+        return None if variables is None else not marks.isdisjoint(variables)
+
+    return has_any
+
+
+def tagged_or_marked(tag: int | None, variable: str, value: str) -> set[int]:
+    """The ids of the living processes that have this tag, or ``variable=value`` in their environment, but for this one; also of any that
+    ended before that was seen: each of them may have left another one. Reads the whole process table."""
+    tests = [_has_mark(variable, value), *([] if tag is None else [_has_tag(tag, tag + 1)])]
+    return {pid for pid in _newest_first() if any(test(pid) is not False for test in tests)}
 
 
 async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
@@ -204,12 +253,12 @@ async def end_session(session: int, since: int, *, grace: float = 0.3) -> None:
     deadline = time.monotonic() + grace
     while members and time.monotonic() < deadline:
         await asyncio.sleep(_PAUSE)
-        members = {pid for pid in members if _started(pid) is not None}
+        members = {pid for pid in members if started(pid) is not None}
     for _ in range(_ROUNDS):
         members = await asyncio.to_thread(session_members, session, since)
         if not members:
             return
-        send(members, signal.SIGKILL)
+        send(sorted(members), signal.SIGKILL)  # a shell before its command, whose end it would report
         await asyncio.sleep(_PAUSE)
 
 
@@ -241,16 +290,36 @@ def _ancestors(pid: int, table: dict[int, ProcessLine]) -> Iterator[int]:
         yield pid
 
 
-def kill_found(find: Callable[[], set[int]]) -> int:
-    """Kill what ``find`` finds, until it finds nothing: a process may have made others meanwhile. Returns how many there were."""
+def _kill_all(belongs: Belongs) -> int:
+    """Kill every process that belongs, until a look at all of them finds none: it may have made others meanwhile. Returns how many there
+    were.
+
+    What the first look finds is killed together, the oldest first: a shell must not see the end of its command and go on. What makes
+    another process and ends at once may be gone each time when it is looked at. So from then on the newest come first, each is killed as
+    soon as it is found, and a look that missed one is not the last, unless that had ended by the look before (it made none since).
+    """
     killed: set[int] = set()
-    for _ in range(_ROUNDS):
-        found = find()
-        if not found:
+    missed: set[int] = set()
+    found_none = 0
+    for look in range(_ROUNDS):
+        found: list[int] = []
+        missed_before, missed = missed, set()
+        for pid in _newest_first():
+            verdict = belongs(pid)
+            if verdict:
+                found.append(pid)
+                if look:
+                    send([pid], signal.SIGKILL)
+            elif verdict is None:
+                missed.add(pid)
+        if not look:
+            send(reversed(found), signal.SIGKILL)
+        killed.update(found)
+        found_none = 0 if found else found_none + 1
+        if not (found or missed - missed_before) or found_none == _LOOKS_IN_VAIN:
             break
-        send(found, signal.SIGKILL)
-        killed |= found
-        time.sleep(_PAUSE)
+        if found:
+            time.sleep(_PAUSE)
     return len(killed)
 
 
@@ -259,6 +328,38 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def _newest_first() -> list[int]:
+    """The ids of all processes but this one: what was made last has the highest, as long as they do not begin anew."""
+    return sorted(set(system.process_ids()) - {os.getpid()}, reverse=True)
+
+
+def started(pid: int) -> int | None:
+    """When a living process began (``ProcessLine.started``); None if it has ended."""
+    line = process_line(pid)
+    return None if line is None or line.state in "ZX" else line.started
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, also one with read-only folders in it; symbolic links are removed, not followed. What can't be removed stays."""
+
+    def unlock(function: Callable[..., Any], path: str, _: Any) -> None:
+        try:
+            open_up(os.path.dirname(path))
+            if not os.path.islink(path) and os.path.isdir(path):
+                open_up(path)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                function(path)
+        except OSError:
+            return
+
+    try:
+        shutil.rmtree(folder, onerror=unlock)
+    except RecursionError:  # a program that made folders within folders without end; rm follows them to any depth
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(["rm", "-rf", "--", str(folder)], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
 
 
 def remove_asides(folder: Path, name: str | None = None) -> None:
@@ -270,22 +371,12 @@ def remove_asides(folder: Path, name: str | None = None) -> None:
 
 def _may_be_writing(path: Path, pid: int) -> bool:
     """Whether a process lives, and may have begun the file: its number may have been another one's before."""
-    started = _started(pid)
-    if started is None:
+    since = started(pid)
+    if since is None:
         return False
     try:
         written = path.stat().st_mtime
     except OSError:
         return False
-    age = (ticks_now() - started) / os.sysconf("SC_CLK_TCK") if started else 0.0
-    return not started or time.time() - age <= written + _CLOCKS_DIFFER
-
-
-def _others() -> set[int]:
-    return set(system.process_ids()) - {os.getpid()}
-
-
-def _started(pid: int) -> int | None:
-    """When a living process began (``ProcessLine.started``); None if it has ended."""
-    line = process_line(pid)
-    return None if line is None or line.state in "ZX" else line.started
+    age = (ticks_now() - since) / os.sysconf("SC_CLK_TCK") if since else 0.0
+    return not since or time.time() - age <= written + _CLOCKS_DIFFER

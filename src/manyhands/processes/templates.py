@@ -3,7 +3,7 @@
 A placeholder is a name in braces, ``{NAME}`` or ``{name}``. In a line every value is quoted for where it stands, so that no shell ever
 takes part of it for syntax (POSIX.1-2017, XCU 2.2 and 2.6); in words it is put in as it is, because no shell sees them.
 
-Whether a command's program is there is told as far as that is certain before it is run. Certain is what holds for every run of the
+Whether a command's program is there is checked before it is run, as far as that is certain. Certain is what holds for every run of the
 command: a list of words starts its first one; of a line for a shell that is a single command without anything to be worked out, so does
 the shell. Everything else counts as there.
 """
@@ -26,7 +26,7 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.text import suggestion
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 MAX_ARGUMENT = 128 * 1024 - 1
 """Maximum bytes of one argument, or one ``NAME=value`` of the environment (Linux, MAX_ARG_STRLEN; the end counts one)."""
@@ -37,14 +37,28 @@ INSTEAD = "have the command read it from standard input, or from {prompt_file}"
 SHELL = ("/bin/sh", "-c")
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(?P<upper>[A-Z][A-Z0-9_]*)\}|\{(?P<lower>[a-z][a-z0-9_]*)\}")
 """``${NAME}`` is the shell's own; no variable is written in lower-case letters."""
+_SECONDS = 10.0
+_WORKED_OUT = re.compile(r"""[|&;()<>$`\\*?\[\]{}#~=!\n\r]""")
+"""What a shell, or a target's placeholders, may make something else of."""
+_JOINED = re.compile(r"[|&;()`\n\r]|\$\(")
+"""What may make more than one command of a line."""
+_INTERPRETER = re.compile(r"python[\d.]*|node")
+_SCRIPT = re.compile(r"[^-].*\.(py|js|mjs|cjs)")
+"""Scripts of these; other interpreters have more ways to find theirs, and stand-ins on the path."""
+_WORD_BREAKS = " \t\n;&|()"
+_ENDS = {"(": ")", "{": "}"}
+_SPOILING = ("`", "{")
+"""What makes a quotation within it hard to be sure of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A value of several words. ``line``: as part of a shell's line; ``words``: where they stand as words of their own."""
+    """A value of several words."""
 
     line: str
+    """Them as part of a shell's line."""
     words: Sequence[str]
+    """Them where they stand as words of their own."""
 
 
 Values = Mapping[str, str | Words]
@@ -53,9 +67,10 @@ Values = Mapping[str, str | Words]
 
 @dataclass(frozen=True, slots=True)
 class CommandTemplate:
-    """A command with placeholders. ``line``: for ``sh -c``, or None if it was given in ``words``."""
+    """A command with placeholders."""
 
     line: str | None
+    """For ``sh -c``; None if it was given in ``words``."""
     words: tuple[str, ...] = ()
 
     @classmethod
@@ -70,18 +85,18 @@ class CommandTemplate:
         return cls(None, tuple(words))
 
     @classmethod
-    def parse(cls, value: Json, place: Place, known: Collection[str]) -> Self:
-        """``value``: a text, or a list of texts; ``place``: the setting's; ``known``: the placeholders that there are. Raises UserError for
+    def parse(cls, value: Json, location: Location, known: Collection[str]) -> Self:
+        """``value``: a text, or a list of texts; ``location``: the setting's; ``known``: the placeholders there are. Raises UserError for
         what is no command, for an unknown placeholder in upper-case letters, and for one where no quotation would hold it together."""
-        template = cls(value) if isinstance(value, str) else cls(None, _checked_words(value, place))
+        template = cls(value) if isinstance(value, str) else cls(None, _checked_words(value, location))
         for text in template._texts():
             for found in _PLACEHOLDER.finditer(text):
                 if found["upper"] and found["upper"] not in known:
                     listed = ", ".join(f"{{{each}}}" for each in known)
                     hint = suggestion(found["upper"], known)
-                    raise place.error(f"unknown placeholder {found[0]}{hint}; known: {listed}")
+                    raise location.error(f"unknown placeholder {found[0]}{hint}; known: {listed}")
         if template.line is not None:
-            _check_line(template.line, known, place)
+            _check_line(template.line, known, location)
         return template
 
     def uses(self, *names: str) -> bool:
@@ -155,27 +170,27 @@ def _in_line(line: str, names: Collection[str]) -> Iterator[tuple[re.Match[str],
             yield found, spot
 
 
-def _check_line(line: str, known: Collection[str], place: Place) -> None:
+def _check_line(line: str, known: Collection[str], location: Location) -> None:
     if not line.strip():
-        raise place.error("the command is empty")
+        raise location.error("the command is empty")
     if "\0" in line:
-        raise place.error("a command can't hold a NUL character")
+        raise location.error("a command can't hold a NUL character")
     for found, spot in _in_line(line, known):
         if not spot.safe:
             other = f"${PREFIX}{_name(found)}"
-            raise place.error(
+            raise location.error(
                 f"{found[0]} can't be put into {spot.value}; use {other} there, which holds the same, or $(…)"
             )
 
 
-def _checked_words(value: Json, place: Place) -> tuple[str, ...]:
+def _checked_words(value: Json, location: Location) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise place.error("expected a command: a text for the shell, or a list of words")
+        raise location.error("expected a command: a text for the shell, or a list of words")
     for number, word in enumerate(value):
         if not isinstance(word, str) or "\0" in word:
-            raise place.at(number).error("expected a text, as each word of a command (numbers need quotes)")
+            raise location.at(number).error("expected a text, as each word of a command (numbers need quotes)")
     if not value or not value[0].strip():
-        raise place.error("the command is empty")
+        raise location.error("the command is empty")
     return tuple(value)
 
 
@@ -202,16 +217,6 @@ def script_of(value: Any) -> str | tuple[str, ...]:
     if any("\0" in word for word in words):
         raise ValueError("must not hold a NUL character")
     return value if isinstance(value, str) else tuple(words)
-
-
-_SECONDS = 10.0
-_WORKED_OUT = re.compile(r"""[|&;()<>$`\\*?\[\]{}#~=!\n\r]""")
-"""What a shell, or a target's placeholders, may make something else of."""
-_JOINED = re.compile(r"[|&;()`\n\r]|\$\(")
-"""What may make more than one command of a line."""
-_INTERPRETER = re.compile(r"python[\d.]*|node")
-_SCRIPT = re.compile(r"[^-].*\.(py|js|mjs|cjs)")
-"""Scripts of these; other interpreters have more ways to find theirs, and stand-ins on the path."""
 
 
 def program_path(word: str, folder: Path, environ: Mapping[str, str]) -> str | None:
@@ -285,11 +290,8 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-_WORD_BREAKS = " \t\n;&|()"
-
-
 class Spot(Enum):
-    """What surrounds a place. The value names it for people."""
+    """What surrounds a position. The value names it for people."""
 
     BARE = "unquoted text"
     DOUBLE = '"…"'
@@ -313,11 +315,11 @@ class Spot(Enum):
 def spots(line: str, pattern: re.Pattern[str]) -> Iterator[tuple[re.Match[str], Spot]]:
     """What of a line matches the pattern, and where it stands. A match is looked for at every character."""
     walk = _Walk(line)
-    while walk.place < len(line):
-        found = pattern.match(line, walk.place)
+    while walk.index < len(line):
+        found = pattern.match(line, walk.index)
         if found:
             yield found, walk.spot
-            walk.place = found.end()
+            walk.index = found.end()
         else:
             walk.step()
 
@@ -329,7 +331,7 @@ class _Walk:
         self._line = line
         self._open: list[str] = []
         self._heredoc = False
-        self.place = 0
+        self.index = 0
 
     @property
     def spot(self) -> Spot:
@@ -346,59 +348,56 @@ class _Walk:
             self._close_at("'")
         elif inner == "#":
             self._close_at("\n")
-        elif self._line[self.place] == "\\":
-            self.place += 2
+        elif self._line[self.index] == "\\":
+            self.index += 2
         elif inner == '"':
             self._quoted()
         else:
             self._bare(inner)
 
     def _quoted(self) -> None:
-        if self._line[self.place] == '"':
+        if self._line[self.index] == '"':
             self._close_at('"')
         elif not self._substitution():
-            self.place += 1
+            self.index += 1
 
     def _bare(self, inner: str) -> None:
-        character = self._line[self.place]
+        character = self._line[self.index]
         if character == _ENDS.get(inner):
             self._close_at(character)
         elif self._substitution():
             return
         elif character in "'\"(" or (character == "#" and self._begins_word()):
             self._open.append(character)
-            self.place += 1
+            self.index += 1
         else:
-            self._heredoc = self._heredoc or self._line.startswith("<<", self.place)
-            self.place += 1
+            self._heredoc = self._heredoc or self._line.startswith("<<", self.index)
+            self.index += 1
 
     def _substitution(self) -> bool:
         """Enter ``$(``, ``${`` or a backtick, or leave the latter."""
-        if self._line[self.place] == "`":
+        if self._line[self.index] == "`":
             if "`" in self._open:
                 while self._open.pop() != "`":
                     pass
             else:
                 self._open.append("`")
-            self.place += 1
+            self.index += 1
             return True
-        start = self._line[self.place : self.place + 2]
+        start = self._line[self.index : self.index + 2]
         if start in ("$(", "${"):
             self._open.append("(" if start == "$(" else "{")
-            self.place += 2
+            self.index += 2
             return True
         return False
 
     def _close_at(self, end: str) -> None:
-        if self._line[self.place] == end:
+        if self._line[self.index] == end:
             self._open.pop()
-        self.place += 1
+        self.index += 1
 
     def _begins_word(self) -> bool:
-        return self.place == 0 or self._line[self.place - 1] in _WORD_BREAKS
+        return self.index == 0 or self._line[self.index - 1] in _WORD_BREAKS
 
 
 _INSIDE = {"'": Spot.SINGLE, '"': Spot.DOUBLE, "#": Spot.COMMENT, "`": Spot.BACKTICK, "{": Spot.PARAMETER}
-_ENDS = {"(": ")", "{": "}"}
-_SPOILING = ("`", "{")
-"""What makes a quotation within it hard to be sure of."""

@@ -15,8 +15,9 @@ When the socket is closed at the other end, everything that runs is killed.
 
 A copy is made by fork, in a session of its own. It takes over the three descriptors as its standard streams, whose Python objects are
 as at the start of an interpreter, since this one has never used them; and it leaves this file's code at its very end, so that the
-script ends as scripts do: threads joined, exit handlers called, streams flushed, exit code as Python has it. What differs: all copies of
-one interpreter have the seed of its hashes in common, and frames of this file are below the script's.
+script ends as scripts do: threads joined, exit handlers called, its modules taken apart, streams flushed, exit code as Python has it. Only
+what was loaded before is not taken apart (see ``_Leaving``). What differs: all copies of one interpreter have the seed of its hashes in
+common, frames of this file are below the script's, and what a script hangs on such a module is not finalized.
 """
 
 import sys
@@ -30,6 +31,7 @@ _FRESH = set(sys.modules)
 if sys.path and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # this file's folder: a script must not find its neighbours, nor this file the wrong modules
 
+import atexit  # noqa: E402
 import gc  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
@@ -37,7 +39,7 @@ import select  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
 
-_LONGEST = 1 << 17
+_MAX_MESSAGE = 1 << 17
 
 
 class _Worker:
@@ -63,7 +65,7 @@ class _Worker:
                     return task
 
     def _message(self) -> "tuple[dict[str, Any], list[int]] | None":
-        data, descriptors, _, _ = socket.recv_fds(self._channel, _LONGEST, 3)
+        data, descriptors, _, _ = socket.recv_fds(self._channel, _MAX_MESSAGE, 3)
         if not data:
             self.end_all()
         message = json.loads(data)
@@ -171,6 +173,59 @@ def _forget(folder: str) -> None:
             del sys.modules[name]
 
 
+class _Leaving:
+    """Ends a copy once all that its script made is finalized. What the interpreter would still do is take apart itself and what was loaded
+    before the fork, for which the kernel copies most of its memory page by page: that takes as long as a small script."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        """The script's exit code; None for one that the interpreter makes of how the script ended."""
+        self._loaded = {name: sys.modules[name] for name in set(sys.modules) - {"sys", "builtins", "__main__"}}
+        self._forever = self  # only the collector could free it, and that is told to leave alone all that is loaded
+        atexit.register(self.prepare)  # the first that is registered is called last
+
+    def prepare(self) -> None:
+        """The last exit handler. The interpreter next flushes streams and takes apart modules, at the end ``sys``, whose names it deletes
+        in the order in which they were set."""
+        streams = [sys.stdout, sys.stderr]
+        if self.code is None or len(sys._current_frames()) > 1 or {*map(type, streams)} != {type(sys.__stdout__)}:
+            return
+        try:
+            streams = [stream for stream in streams if not stream.closed]
+            for stream in streams:
+                stream.flush()
+        except (OSError, ValueError):  # the interpreter makes an exit code of that
+            return
+        for name, module in self._loaded.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+        sys.__dict__["manyhands_leaving"] = _Last(self.code, streams)
+
+
+class _Last:
+    """Leaves when it is deleted."""
+
+    def __init__(self, code: int, streams: "list[Any]") -> None:
+        self._code = code
+        self._streams = streams
+        self._leave = os._exit
+
+    def __del__(self) -> None:
+        for stream in self._streams:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                pass
+        self._leave(self._code)
+
+
+def _exit_code(end: SystemExit) -> "int | None":
+    """The code that it asks for, if that is plain."""
+    if end.code is None:
+        return 0
+    return end.code if type(end.code) is int and 0 <= end.code < 256 else None
+
+
 def _run(words: "list[str]") -> None:
     module = _prepare(words)
     sys.modules["__main__"] = module
@@ -192,6 +247,7 @@ if __name__ == "__main__":
     _channel.set_inheritable(False)
     if not (hasattr(os, "fork") and hasattr(os, "pidfd_open") and hasattr(socket, "recv_fds")):
         sys.exit(3)
+    _leaving = _Leaving()
     gc.collect()
     gc.freeze()
     _worker = _Worker(_channel)
@@ -201,4 +257,9 @@ if __name__ == "__main__":
         _worker.end_all()
         raise
     _become(_task, _descriptors)
-    _run(_task["words"])
+    try:
+        _run(_task["words"])
+        _leaving.code = 0
+    except SystemExit as _end:
+        _leaving.code = _exit_code(_end)
+        raise

@@ -1,6 +1,6 @@
-"""What the Linux kernel tells of processes, by ``/proc`` (see proc(5)) and system calls that other systems don't have.
+"""What the Linux kernel knows of processes, by ``/proc`` (see proc(5)) and system calls that other systems don't have.
 
-Everything of this package that takes Linux is here, and ``portable`` stands in for it on another system. Reading the whole process
+Everything of ``processes`` that takes Linux is here, and ``portable`` stands in for it on another system. Reading the whole process
 table costs about 15 microseconds a process: that is not for the event loop's thread.
 """
 
@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from manyhands.processes.portable import ProcessLine
+from manyhands.processes.system.portable import ProcessLine
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TAG = resource.RLIMIT_RTTIME
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 
 
 def read_all(path: str) -> bytes:
@@ -54,12 +56,23 @@ def process_ids() -> Iterator[int]:
         yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def environment_of(pid: int) -> list[bytes]:
-    """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's."""
+def environment_of(pid: int) -> list[bytes] | None:
+    """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's or of the kernel's, None for
+    one that has ended."""
     try:
         return read_all(f"/proc/{pid}/environ").split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return [] if _is_kernel_thread(pid) else None
     except OSError:
         return []
+
+
+def _is_kernel_thread(pid: int) -> bool:
+    """Newer kernels refuse to open the environment of whatever has no memory: their threads, which are in no session, and what has
+    ended."""
+    with suppress(OSError):
+        return os.getsid(pid) == 0
+    return False
 
 
 def children(pid: int) -> list[int]:
@@ -92,10 +105,12 @@ def numbering() -> int:
     return 0
 
 
-def tag_of(pid: int) -> int:
-    """A process's tag; -1 if it has none."""
+def tag_of(pid: int) -> int | None:
+    """A process's tag; -1 if it has none, None if it is gone."""
     try:
         return resource.prlimit(pid, _TAG)[1]
+    except ProcessLookupError:
+        return None
     except (OSError, ValueError):
         return -1
 
@@ -132,6 +147,33 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def threads() -> int:
+    """How many threads this process has, those that Python does not know of among them; 0 if that can't be read."""
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/task"))
+    return 0
+
+
+def name_process(name: str) -> None:
+    """Have lists of processes show this one by a name, of which 15 bytes count."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name.encode())
+
+
 def processors() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def open_up(folder: str) -> None:
+    """Give ourselves all rights on a folder; a link in its place is left alone. Raises OSError."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(path_of(descriptor), stat.S_IRWXU)
+    finally:
+        os.close(descriptor)
+
+
+def path_of(descriptor: int) -> str:
+    """A path to the file that is open, whatever its name is now."""
+    return f"/proc/self/fd/{descriptor}"

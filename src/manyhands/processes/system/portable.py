@@ -1,4 +1,4 @@
-"""What every system tells of its processes; it stands in for ``linux`` where there is none, under the same names.
+"""What every system knows of its processes; it stands in for ``linux`` where there is none, under the same names.
 
 Whether a process lives is known, and no more: what a crash or a sandbox left behind is then found by its process group alone.
 """
@@ -6,6 +6,7 @@ Whether a process lives is known, and no more: what a crash or a sandbox left be
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,8 +39,8 @@ def process_ids() -> Iterator[int]:
     return iter(())
 
 
-def environment_of(pid: int) -> list[bytes]:
-    """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's."""
+def environment_of(pid: int) -> list[bytes] | None:
+    """A process's environment as it was at its start, ``NAME=value`` each; empty for one of somebody else's, None for one that is gone."""
     return []
 
 
@@ -63,8 +64,8 @@ def numbering() -> int:
     return 0
 
 
-def tag_of(pid: int) -> int:
-    """A process's tag; -1 if it has none."""
+def tag_of(pid: int) -> int | None:
+    """A process's tag; -1 if it has none, None if it is gone."""
     return -1
 
 
@@ -87,6 +88,25 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies."""
 
 
+def threads() -> int:
+    """How many threads this process has; 0 if that can't be read."""
+    return 0
+
+
+def name_process(name: str) -> None:
+    """Have lists of processes show this one by a name, of which 15 bytes count."""
+
+
 def processors() -> int:
     """How many processors this process may use."""
     return os.cpu_count() or 1
+
+
+def open_up(folder: str) -> None:
+    """Give ourselves all rights on a folder; a link in its place is left alone. Raises OSError."""
+    os.chmod(folder, stat.S_IRWXU, follow_symlinks=False)
+
+
+def path_of(descriptor: int) -> str:
+    """A path to the file that is open, whatever its name is now."""
+    return f"/dev/fd/{descriptor}"
