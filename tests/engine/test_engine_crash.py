@@ -229,13 +229,13 @@ async def test_a_worker_that_becomes_ready_gets_all_the_items_it_has_places_for(
     executor = ProcessExecutor(begin, "test", Nothing(), Nothing(), workers=1, concurrency=20)
     ended: list[float] = []
 
-    async def perform(number: int) -> None:
+    async def execute(number: int) -> None:
         assert isinstance(await executor.execute(Claim(Item(number, str(number), {"position": number}), 1)), Ended)
         ended.append(time.monotonic())
 
     try:
         await executor.start()
-        await asyncio.gather(*(perform(number) for number in range(1, 21)))
+        await asyncio.gather(*(execute(number) for number in range(1, 21)))
     finally:
         await executor.close()
     assert max(ended) - min(ended) < 0.45

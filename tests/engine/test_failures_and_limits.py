@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve, Usage
+from manyhands.engine.attempt import Failed, classify
 from manyhands.engine.contract import CallReport, Context, Effect
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.execution import RunResult, execute_run
@@ -22,26 +24,26 @@ from tests.support.engine_runs import ProgramWorkload
 DONE = Outcome(ItemState.COMPLETED)
 
 
-async def perform(folder: Path, workload: ProgramWorkload, *, retry_failed: bool = True, **options: Any) -> RunResult:
+async def execute(folder: Path, workload: ProgramWorkload, *, retry_failed: bool = True, **options: Any) -> RunResult:
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=lambda text: None)
     return await execute_run(Opened(folder, workload, retry_failed=retry_failed), **options)
 
 
 class Failing:
-    """Fails so often with a cause, then completes; keeps the times of its performances."""
+    """Fails so often with a cause, then completes; keeps the times of its executions."""
 
     def __init__(self, cause: Cause, times: int = 1000, *, retry_after: float | None = None) -> None:
         self.cause = cause
         self.times = times
         self.retry_after = retry_after
-        self.performed: list[float] = []
+        self.executed: list[float] = []
         self.attempts: list[int] = []
 
     async def __call__(self, context: Context) -> Outcome:
-        self.performed.append(time.monotonic())
+        self.executed.append(time.monotonic())
         self.attempts.append(context.attempt)
-        if len(self.performed) <= self.times:
+        if len(self.executed) <= self.times:
             raise ItemError(self.cause, "asked to", retry_after=self.retry_after)
         return DONE
 
@@ -51,35 +53,35 @@ class Failing:
 )
 async def test_an_item_is_performed_as_often_as_the_table_says(tmp_path: Path, cause: Cause) -> None:
     program = Failing(cause)
-    result = await perform(tmp_path / "run", ProgramWorkload(program))
+    result = await execute(tmp_path / "run", ProgramWorkload(program))
     assert result.ledger["by_cause"] == {"failed": {cause.value: 1}}
-    assert len(program.performed) == FAILURES[cause].performances
+    assert len(program.executed) == FAILURES[cause].max_attempts
     assert result.exit_code == 1
     reader = JournalReader(tmp_path / "run")
-    assert len(reader.failures(1)) == FAILURES[cause].performances
+    assert len(reader.failures(1)) == FAILURES[cause].max_attempts
     reader.close()
 
 
-@pytest.mark.parametrize(("allowed", "performed"), [(1, 1), (3, 3)])
+@pytest.mark.parametrize(("allowed", "executed"), [(1, 1), (3, 3)])
 async def test_max_attempts_overrides_the_table_where_it_retries_at_all(
-    tmp_path: Path, allowed: int, performed: int
+    tmp_path: Path, allowed: int, executed: int
 ) -> None:
     retried, refused = Failing(Cause.INVALID_OUTPUT), Failing(Cause.MODEL_REFUSED)
-    await perform(tmp_path / "a", ProgramWorkload(retried, max_attempts=allowed))
-    await perform(tmp_path / "b", ProgramWorkload(refused, max_attempts=allowed))
-    assert (len(retried.performed), len(refused.performed)) == (performed, 1)
+    await execute(tmp_path / "a", ProgramWorkload(retried, max_attempts=allowed))
+    await execute(tmp_path / "b", ProgramWorkload(refused, max_attempts=allowed))
+    assert (len(retried.executed), len(refused.executed)) == (executed, 1)
 
 
 async def test_the_delay_before_the_next_performance_is_honoured(tmp_path: Path) -> None:
     program = Failing(Cause.TOOL_ERROR, 1)
-    assert (await perform(tmp_path / "run", ProgramWorkload(program))).exit_code == 0
-    assert 1.0 <= program.performed[1] - program.performed[0] < 2.5
+    assert (await execute(tmp_path / "run", ProgramWorkload(program))).exit_code == 0
+    assert 1.0 <= program.executed[1] - program.executed[0] < 2.5
 
 
 async def test_a_server_that_asks_for_a_longer_pause_gets_it(tmp_path: Path) -> None:
     program = Failing(Cause.INVALID_OUTPUT, 1, retry_after=0.4)
-    assert (await perform(tmp_path / "run", ProgramWorkload(program))).exit_code == 0
-    assert 0.4 <= program.performed[1] - program.performed[0] < 1.5
+    assert (await execute(tmp_path / "run", ProgramWorkload(program))).exit_code == 0
+    assert 0.4 <= program.executed[1] - program.executed[0] < 1.5
 
 
 async def test_an_item_that_waits_keeps_nobody_else_waiting(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ async def test_an_item_that_waits_keeps_nobody_else_waiting(tmp_path: Path) -> N
         return DONE
 
     workload = ProgramWorkload(program, ["slow", *(str(n) for n in range(30))], concurrency=2)
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 31
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 31
     assert max(seconds for key, seconds in ended.items() if key != "slow") < ended["slow"]
     assert ended["slow"] >= 1.0
 
@@ -109,13 +111,13 @@ async def test_many_waiting_items_are_all_taken_up_again(tmp_path: Path) -> None
 
     workload = ProgramWorkload(program, [str(n) for n in range(1000)], concurrency=300)
     began = time.monotonic()
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 1000
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 1000
     assert time.monotonic() - began < 8
 
 
 async def test_a_failure_with_a_fresh_attempt_starts_from_nothing(tmp_path: Path) -> None:
     program = Failing(Cause.INVALID_OUTPUT, 1)
-    await perform(tmp_path / "run", ProgramWorkload(program))
+    await execute(tmp_path / "run", ProgramWorkload(program))
     assert program.attempts == [1, 2]
 
 
@@ -125,31 +127,31 @@ async def test_a_failure_that_all_would_share_stops_the_run_and_leaves_items_pen
 ) -> None:
     program = Failing(cause)
     workload = ProgramWorkload(program, [str(n) for n in range(100)], concurrency=3)
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert (result.ledger["pending"], result.ledger["failed"], result.exit_code) == (100, 0, 1)
     assert result.stopped == "asked to"
-    assert len(program.performed) <= 3
+    assert len(program.executed) <= 3
     program.times = 0
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
 
 
 async def test_an_outage_stops_the_run_instead_of_failing_everything(tmp_path: Path) -> None:
     program = Failing(Cause.MODEL_ERROR)
     workload = ProgramWorkload(program, [str(n) for n in range(200)], concurrency=5)
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert (result.ledger["pending"], result.ledger["failed"]) == (200, 0)
     assert "seems to be down" in str(result.stopped)
-    assert len(program.performed) <= 15
+    assert len(program.executed) <= 15
     program.times = 0
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 200
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 200
 
 
 async def test_failed_items_are_retried_on_resume_only_if_asked_for(tmp_path: Path) -> None:
     program = Failing(Cause.MODEL_REFUSED, 1)
     workload = ProgramWorkload(program)
-    await perform(tmp_path / "run", workload)
-    assert (await perform(tmp_path / "run", workload, retry_failed=False)).ledger["failed"] == 1
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 1
+    await execute(tmp_path / "run", workload)
+    assert (await execute(tmp_path / "run", workload, retry_failed=False)).ledger["failed"] == 1
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 1
 
 
 async def test_the_time_limit_of_an_item(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ async def test_the_time_limit_of_an_item(tmp_path: Path) -> None:
         await asyncio.sleep(30 if context.item.key == "slow" else 0)
         return DONE
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program, ["slow", "quick"], item_timeout=0.2))
+    result = await execute(tmp_path / "run", ProgramWorkload(program, ["slow", "quick"], item_timeout=0.2))
     assert result.ledger["by_cause"] == {"failed": {"timeout": 1}}
     assert result.ledger["completed"] == 1
 
@@ -166,7 +168,7 @@ async def test_a_time_out_of_the_workloads_own_is_not_the_items_limit(tmp_path: 
     async def program(context: Context) -> Outcome:
         raise TimeoutError("something else")
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program, item_timeout=10.0))
+    result = await execute(tmp_path / "run", ProgramWorkload(program, item_timeout=10.0))
     assert result.ledger["by_cause"] == {"failed": {"internal": 1}}
 
 
@@ -195,13 +197,13 @@ async def test_a_budget_holds_over_all_sessions_and_leaves_the_run_resumable(
 ) -> None:
     keys = [str(n) for n in range(40)]
     for _ in range(3):
-        result = await perform(tmp_path / "run", ProgramWorkload(paying(10, 0.1), keys, **budget))
+        result = await execute(tmp_path / "run", ProgramWorkload(paying(10, 0.1), keys, **budget))
         assert name in str(result.stopped)
         assert (result.summary["usage"]["total_tokens"], result.exit_code) == (500, 1)
         assert result.summary["usage"]["cost"] == pytest.approx(5.0)
         assert result.ledger["failed"] == 0
         assert result.ledger["completed"] + result.ledger["pending"] == 40
-    result = await perform(tmp_path / "run", ProgramWorkload(paying(10, 0.1), keys))
+    result = await execute(tmp_path / "run", ProgramWorkload(paying(10, 0.1), keys))
     assert (result.ledger["completed"], result.summary["usage"]["calls"]) == (40, 120)
 
 
@@ -216,11 +218,11 @@ async def test_the_time_limit_of_a_run_is_met_even_when_nothing_is_claimed(tmp_p
         return Effect(None)
 
     began = time.monotonic()
-    result = await perform(tmp_path / "run", ProgramWorkload(program, max_seconds=0.3))
+    result = await execute(tmp_path / "run", ProgramWorkload(program, max_seconds=0.3))
     assert time.monotonic() - began < 5
     assert "wall time" in str(result.stopped)
     assert (result.ledger["pending"], result.exit_code) == (1, 1)
-    again = await perform(tmp_path / "run", ProgramWorkload(program, max_seconds=0.3))
+    again = await execute(tmp_path / "run", ProgramWorkload(program, max_seconds=0.3))
     assert "wall time" in str(again.stopped)
 
 
@@ -240,7 +242,7 @@ async def test_a_stop_ends_the_waiting_for_limits_too(tmp_path: Path) -> None:
 
     began = time.monotonic()
     workload = ProgramWorkload(program, [str(n) for n in range(300)], concurrency=200)
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert time.monotonic() - began < 10
     assert len(calls) <= 64
     assert (result.stopped, result.ledger["pending"]) == ("no credit", 300)
@@ -250,6 +252,22 @@ async def test_a_storage_error_from_within_an_item_stops_the_run(tmp_path: Path)
     async def program(context: Context) -> Outcome:
         raise StorageError("the disk is full")
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program, ["a", "b"]))
+    result = await execute(tmp_path / "run", ProgramWorkload(program, ["a", "b"]))
     assert isinstance(result.error, StorageError)
     assert (result.ledger["pending"], result.exit_code) == (2, 1)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_behind_other_errors(number: int) -> None:
+    error = ItemError(Cause.SANDBOX_LOST, "can't make the sandbox's folder")
+    error.__cause__ = OSError(number, "no room", "/place")
+    with pytest.raises(StorageError, match=r"can't make the sandbox's folder \("):
+        classify(ExceptionGroup("", [error]))
+
+
+def test_an_error_that_is_its_own_cause() -> None:
+    error = ItemError(Cause.GRADER_ERROR, "broke")
+    error.__cause__ = error
+    result = classify(error)
+    assert isinstance(result, Failed)
+    assert result.failure.cause is Cause.GRADER_ERROR

@@ -1,14 +1,20 @@
-"""What the journal stores comes back exactly."""
+"""What the journal stores comes back exactly; its named queries."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import manyhands
+from manyhands.engine.journal import database
+from manyhands.engine.journal.database import queries
 from manyhands.engine.journal.records import COMPRESS_FROM, pack, unpack
 
 TEXT = st.text(st.characters(exclude_categories=()))
@@ -55,3 +61,28 @@ def test_a_changed_byte_is_noticed(value: Any, place: int, change: int) -> None:
     except ValueError:
         return
     assert json.dumps(found) == json.dumps(value)
+
+
+JOURNAL = Path(database.__file__).parent
+
+
+def used() -> Counter[str]:
+    """How often the modules of the journal name each query."""
+    text = "".join(path.read_text() for path in JOURNAL.glob("*.py"))
+    return Counter({name: len(re.findall(rf'"{name}"', text)) for name in queries()})
+
+
+def test_every_query_is_used() -> None:
+    assert [name for name, times in used().items() if not times] == []
+
+
+def test_each_query_that_reads_is_used_in_one_place() -> None:
+    times = used()
+    reading = [name for name, sql in queries().items() if re.match(r"(--.*\n)*SELECT", sql)]
+    assert len(reading) > 20
+    assert {name: times[name] for name in reading} == dict.fromkeys(reading, 1)
+
+
+def test_nobody_else_reads_the_queries() -> None:
+    outside = [path for path in Path(manyhands.__file__).parent.rglob("*.py") if path.parent != JOURNAL]
+    assert [path for path in outside if "journal.database" in path.read_text()] == []

@@ -159,6 +159,36 @@ async def test_growth_is_additive_after_the_first_rate_limit() -> None:
     assert 72 <= limiter.limit <= 76
 
 
+async def test_what_a_person_asked_for_is_tried_first_and_given_up_at_a_rate_limit() -> None:
+    clock = ManualClock()
+    limiter = AdaptiveLimiter("k", clock, initial=8, asked=100)
+    held = await fill(limiter)
+    assert len(held) == 100
+    for episode in held[:60]:
+        limiter.release(episode, OK)
+    for episode in held[60:]:
+        limiter.release(episode, LIMITED)
+    assert (limiter.limit, limiter.episodes) == (8, 1)
+    await clock.advance(10)
+    async with started(*(limiter.acquire() for _ in range(100))) as waiters:
+        for waiter in waiters[:8]:
+            limiter.release(waiter.result(), OK)
+        assert limiter.limit == 16, "it doubles until the next rate limit"
+
+
+async def test_what_a_person_asked_for_is_kept_once_so_many_calls_were_answered() -> None:
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=8, asked=100)
+    for _ in range(100):
+        limiter.release(await limiter.acquire(), OK)
+    limiter.release(await limiter.acquire(), LIMITED)
+    assert limiter.limit == 70
+
+
+async def test_asking_for_less_changes_nothing_and_the_ceiling_counts() -> None:
+    assert AdaptiveLimiter("k", ManualClock(), initial=8, asked=5).limit == 8
+    assert AdaptiveLimiter("k", ManualClock(), initial=8, asked=50, ceiling=20).limit == 20
+
+
 async def test_all_calls_wait_for_retry_after() -> None:
     clock = ManualClock()
     limiter = AdaptiveLimiter("k", clock, initial=10)
@@ -289,7 +319,7 @@ def test_places_are_never_lost_or_given_twice(actions: list[tuple[str, int]]) ->
         limiter = AdaptiveLimiter("k", clock, initial=3)
         tasks: list[asyncio.Task[int]] = []
         for action, number in actions:
-            await perform(action, number, clock, limiter, tasks)
+            await execute(action, number, clock, limiter, tasks)
             running = [task for task in tasks if task.done() and not task.cancelled()]
             assert limiter.in_flight == len(running)
             if action not in ("limited", "ok"):
@@ -301,7 +331,7 @@ def test_places_are_never_lost_or_given_twice(actions: list[tuple[str, int]]) ->
     asyncio.run(scenario())
 
 
-async def perform(
+async def execute(
     action: str, number: int, clock: ManualClock, limiter: AdaptiveLimiter, tasks: list[asyncio.Task[int]]
 ) -> None:
     running = [task for task in tasks if task.done() and not task.cancelled()]
@@ -329,7 +359,7 @@ def test_a_call_that_does_not_fit_what_is_left_is_refused_with_the_figures() -> 
     with pytest.raises(ItemError, match=r"up to \$0\.2000.*\$0\.1000 is left.*\$1 \(max_cost\)") as caught:
         budget.reserve_now(Reserve(10, 0.2))
     assert caught.value.cause is Cause.OVER_BUDGET
-    assert budget.exhausted
+    assert budget.reason is not None
     assert "max_cost" in (budget.reason or "")
     assert budget.reserve_now(Reserve(10, 0.05)), "a smaller call of an item under way still fits"
 
@@ -343,10 +373,10 @@ def test_tokens_are_bounded_like_dollars() -> None:
 
 def test_what_was_spent_exhausts_it() -> None:
     budget = Budget(max_total_tokens=100)
-    assert not budget.exhausted
+    assert budget.reason is None
     assert budget.reserve_now(Reserve(50))
     budget.settle(Reserve(50), Usage(calls=1, input_tokens=60, output_tokens=40))
-    assert budget.exhausted
+    assert budget.reason is not None
     assert budget.reason == "the budget of 100 tokens (max_total_tokens) is used up: 100 used"
 
 
@@ -355,7 +385,7 @@ def test_wall_time_counts_from_earlier_sessions_on() -> None:
     budget = Budget(max_seconds=100, elapsed=90, clock=clock)
     assert budget.reserve_now(NOTHING)
     clock.time += 10
-    assert budget.exhausted
+    assert budget.reason is not None
     with pytest.raises(ItemError, match="100 seconds of wall time"):
         budget.reserve_now(NOTHING)
 
@@ -366,7 +396,7 @@ def test_an_unbounded_budget_counts_only() -> None:
     assert budget.reserve_now(Reserve(10**9, 10.0**6))
     budget.settle(Reserve(10**9, 10.0**6), Usage(calls=1, cost=2.0))
     assert budget.spent.cost == 2.0
-    assert not budget.exhausted
+    assert budget.reason is None
 
 
 async def test_a_call_waits_for_reservations_in_flight_to_settle() -> None:
@@ -478,7 +508,7 @@ async def test_a_call_that_nothing_bounds_exhausts_the_budget(
 ) -> None:
     budget = Budget(**limits)
     held = await budget.reserve(reserve)
-    assert not budget.exhausted
+    assert budget.reason is None
     budget.settle(held, usage)
     assert told in (budget.reason or "")
     with pytest.raises(ItemError):
@@ -488,7 +518,7 @@ async def test_a_call_that_nothing_bounds_exhausts_the_budget(
 def test_an_answer_without_a_bound_on_what_it_costs_is_no_matter_where_it_is_free() -> None:
     budget = Budget(max_cost=1.0)
     budget.settle(budget.reserve_now(priced(0.0)) or NOTHING, Usage(output_tokens=10_000))
-    assert not budget.exhausted
+    assert budget.reason is None
 
 
 def test_a_call_whose_use_is_not_known_counts_as_its_reserve() -> None:

@@ -25,14 +25,14 @@ class Recorder:
     """A program that completes every item and keeps their keys."""
 
     def __init__(self) -> None:
-        self.performed: list[str] = []
+        self.executed: list[str] = []
 
     async def __call__(self, context: Context) -> Outcome:
-        self.performed.append(context.item.key)
+        self.executed.append(context.item.key)
         return Outcome(ItemState.COMPLETED, line=("lines.jsonl", context.item.key))
 
 
-async def perform(folder: Path, workload: ProgramWorkload, notices: list[str] | None = None) -> Any:
+async def execute(folder: Path, workload: ProgramWorkload, notices: list[str] | None = None) -> Any:
     notice = (notices if notices is not None else []).append
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=notice)
@@ -67,24 +67,24 @@ def test_many_items_are_planned_in_order_and_fast(tmp_path: Path) -> None:
 
 async def test_items_are_claimed_in_the_order_of_the_input(tmp_path: Path) -> None:
     program, keys = Recorder(), [str(n) for n in range(300)]
-    await perform(tmp_path / "run", ProgramWorkload(program, keys, concurrency=1))
-    assert program.performed == keys
+    await execute(tmp_path / "run", ProgramWorkload(program, keys, concurrency=1))
+    assert program.executed == keys
 
 
 async def test_an_edited_input(tmp_path: Path) -> None:
-    """New items are performed, removed ones named and cancelled, moved ones keep their results in the new order."""
+    """New items are executed, removed ones named and cancelled, moved ones keep their results in the new order."""
     program, notices = Recorder(), list[str]()
     workload = ProgramWorkload(program, ["a", "b", "c"])
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     workload.keys = ["new", "c", "a"]
-    result = await perform(tmp_path / "run", workload, notices)
-    assert program.performed == ["a", "b", "c", "new"]
+    result = await execute(tmp_path / "run", workload, notices)
+    assert program.executed == ["a", "b", "c", "new"]
     assert (result.ledger["items"], result.ledger["completed"]) == (4, 4)
     assert lines(tmp_path / "run") == ["c", "a", "b", "new"]
     assert any("no longer in the input" in notice for notice in notices)
     notices.clear()
     workload.keys = ["new", "c", "a", "newer"]
-    await perform(tmp_path / "run", workload, notices)
+    await execute(tmp_path / "run", workload, notices)
     assert not any("no longer" in notice for notice in notices), "what was removed earlier is not named again"
 
 
@@ -93,13 +93,13 @@ async def test_removed_items_without_an_end_are_cancelled_and_come_back_as_new(t
         raise ItemError(Cause.MODEL_REFUSED, "no")
 
     workload = ProgramWorkload(refusing, ["a", "b"])
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     workload.program, workload.keys = Recorder(), ["a"]
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert result.ledger["by_cause"] == {"cancelled": {"removed": 1}}
     assert result.exit_code == 0
     workload.keys = ["a", "b"]
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert (result.ledger["completed"], result.ledger["cancelled"]) == (2, 0)
     reader = JournalReader(tmp_path / "run")
     row = reader.item("b")
@@ -115,7 +115,7 @@ async def test_an_input_that_is_gone_does_not_stop_a_resume(tmp_path: Path) -> N
 
     program, notices = Recorder(), list[str]()
     create_run(tmp_path / "run", "program", ProgramWorkload(program, ["a"]), version="test", notice=print)
-    assert (await perform(tmp_path / "run", Gone(program, []), notices)).ledger["completed"] == 1
+    assert (await execute(tmp_path / "run", Gone(program, []), notices)).ledger["completed"] == 1
     assert any("not there any more" in notice for notice in notices)
 
 
@@ -131,14 +131,14 @@ async def test_a_planning_that_failed_half_way_through_an_edit_is_undone_by_the_
     program = Recorder()
     keys = [str(n) for n in range(7000)]
     workload = ProgramWorkload(program, keys, concurrency=100)
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     before = lines(tmp_path / "run")
     workload.keys = [*reversed(keys), "6999"]
     with pytest.raises(UserError, match="same key"):
-        await perform(tmp_path / "run", workload)
+        await execute(tmp_path / "run", workload)
     workload.keys = keys
-    result = await perform(tmp_path / "run", workload)
-    assert (result.ledger["completed"], len(program.performed)) == (7000, 7000)
+    result = await execute(tmp_path / "run", workload)
+    assert (result.ledger["completed"], len(program.executed)) == (7000, 7000)
     assert sorted(lines(tmp_path / "run")) == sorted(before)
     reader = JournalReader(tmp_path / "run")
     assert [row.key for row in reader.items()] == keys
@@ -185,8 +185,8 @@ async def test_items_that_ended_elsewhere_are_entered_with_their_outcome(tmp_pat
             yield PlannedItem("new", None)
 
     program = Recorder()
-    result = await perform(tmp_path / "run", Adopting(program))
-    assert program.performed == ["new"]
+    result = await execute(tmp_path / "run", Adopting(program))
+    assert program.executed == ["new"]
     assert result.ledger["completed"] == 2
     assert lines(tmp_path / "run") == ["old", "new"]
 
@@ -194,8 +194,8 @@ async def test_items_that_ended_elsewhere_are_entered_with_their_outcome(tmp_pat
 async def test_keys_of_any_text(tmp_path: Path) -> None:
     keys = ["ü", "a/b", "with space", "'; DROP TABLE items; --", "\ud800", "", "0", "²", "9" * 32]
     program = Recorder()
-    await perform(tmp_path / "run", ProgramWorkload(program, keys))
-    assert len(program.performed) == len(keys)
+    await execute(tmp_path / "run", ProgramWorkload(program, keys))
+    assert len(program.executed) == len(keys)
     reader = JournalReader(tmp_path / "run")
     assert {key for key in keys if reader.item(key) is not None} >= {"ü", "²", "9" * 32}
     reader.close()
@@ -211,6 +211,6 @@ async def test_payloads_survive_exactly(tmp_path: Path) -> None:
 
     workload = ProgramWorkload(program, ["a"])
     workload.payloads = {"a": payload}
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     assert seen == [payload]
     assert json.dumps(seen[0]) == json.dumps(payload)

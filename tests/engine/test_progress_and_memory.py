@@ -23,7 +23,7 @@ from tests.support.engine_runs import ProgramWorkload, make_steps_run, perform_s
 
 
 def test_the_states_always_sum_to_the_items(tmp_path: Path) -> None:
-    """Sampled from another connection, in another thread, while the run is performed."""
+    """Sampled from another connection, in another thread, while the run is executed."""
     folder, over, samples = tmp_path / "run", threading.Event(), list[dict[tuple[str, str], int]]()
     failures = {f"item-{number}": ["invalid_output"] * (number % 4) for number in range(0, 3000, 5)}
     spec = {"items": 3000, "steps": 1, "failures": failures, "execution": {"executor": "local", "concurrency": 50}}
@@ -72,12 +72,12 @@ async def test_progress_is_told_from_beginning_to_end(tmp_path: Path) -> None:
 
 async def test_items_without_a_step_wait_for_their_commits_too(tmp_path: Path) -> None:
     """Nothing makes them wait otherwise: all ends would queue up, and nobody else would get a turn."""
-    performed, settled, most = 0, 0, 0
+    executed, settled, most = 0, 0, 0
 
     async def program(context: Context) -> Outcome:
-        nonlocal performed, most
-        performed += 1
-        most = max(most, performed - settled)
+        nonlocal executed, most
+        executed += 1
+        most = max(most, executed - settled)
         return Outcome(ItemState.COMPLETED)
 
     def end(item: Item, outcome: Outcome) -> None:
@@ -87,7 +87,7 @@ async def test_items_without_a_step_wait_for_their_commits_too(tmp_path: Path) -
     workload = ProgramWorkload(program, [str(number) for number in range(3 * MAX_UNSETTLED)])
     create_run(tmp_path / "run", "program", workload, version="test", notice=print)
     result = await execute_run(Opened(tmp_path / "run", workload), on_outcome=end)
-    assert result.ledger["completed"] == performed == settled == 3 * MAX_UNSETTLED
+    assert result.ledger["completed"] == executed == settled == 3 * MAX_UNSETTLED
     assert most <= MAX_UNSETTLED + 1
 
 

@@ -39,7 +39,7 @@ def asking(answers: Answer, cause: Cause = Cause.MODEL_REFUSED) -> Callable[...,
     return program
 
 
-async def performed(folder: Path, program: Callable[..., object], items: int, **execution: object) -> RunResult:
+async def executed(folder: Path, program: Callable[..., object], items: int, **execution: object) -> RunResult:
     workload = ProgramWorkload(program, map(str, range(items)), **execution)  # type: ignore[arg-type]
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=lambda text: None)
@@ -54,19 +54,19 @@ async def test_twenty_refusals_stop_the_run_and_use_up_nothing(tmp_path: Path, c
         asked.append(context.item.key)
         return f"HTTP 404: no such model (request req_{len(asked):04}abcdef)"
 
-    result = await performed(tmp_path / "r", asking(refuse, cause), 100, concurrency=3)
+    result = await executed(tmp_path / "r", asking(refuse, cause), 100, concurrency=3)
     assert MAX_REFUSALS <= len(asked) <= MAX_REFUSALS + 3
     assert (result.exit_code, result.ledger["pending"], result.ledger["failed"]) == (1, 100, 0)
     assert "HTTP 404: no such model" in (result.stopped or "")
     assert [note for note in result.notes if "refused" in note] == [
         "refused: HTTP 404: no such model (request req_0001abcdef)"
     ]
-    again = await performed(tmp_path / "r", asking(lambda context: None), 100)
+    again = await executed(tmp_path / "r", asking(lambda context: None), 100)
     assert (again.exit_code, again.ledger["completed"]) == (0, 100)
 
 
 async def test_a_few_items_that_are_all_refused_fail(tmp_path: Path) -> None:
-    result = await performed(tmp_path / "r", asking(lambda context: "no such model"), MAX_REFUSALS - 1)
+    result = await executed(tmp_path / "r", asking(lambda context: "no such model"), MAX_REFUSALS - 1)
     assert (result.exit_code, result.stopped, result.ledger["failed"]) == (1, None, MAX_REFUSALS - 1)
 
 
@@ -78,7 +78,7 @@ async def test_where_failures_are_counted_each_counts_at_once(tmp_path: Path) ->
         return "two have failed" if len(failed) == 2 else None
 
     program = asking(lambda context: "no such model")
-    result = await performed(tmp_path / "r", program, 50, concurrency=1, stop_reason=stops, counts_failures=True)
+    result = await executed(tmp_path / "r", program, 50, concurrency=1, stop_reason=stops, counts_failures=True)
     assert (result.stopped, result.ledger["failed"], result.ledger["pending"]) == ("two have failed", 2, 48)
 
 
@@ -86,12 +86,12 @@ async def test_a_refusal_among_answers_fails_its_item(tmp_path: Path) -> None:
     def some(context: Context) -> str | None:
         return "unreadable image" if int(context.item.key) % 2 else None
 
-    result = await performed(tmp_path / "r", asking(some), 100)
+    result = await executed(tmp_path / "r", asking(some), 100)
     assert (result.stopped, result.ledger["failed"], result.ledger["completed"]) == (None, 50, 50)
 
 
 async def test_a_model_that_is_taken_away_in_the_middle(tmp_path: Path) -> None:
-    result = await performed(
+    result = await executed(
         tmp_path / "r", asking(lambda context: "gone" if int(context.item.key) >= 30 else None), 100, concurrency=1
     )
     assert (result.ledger["completed"], result.ledger["pending"], result.ledger["failed"]) == (30, 70, 0)
@@ -106,9 +106,9 @@ async def test_many_items_of_their_own_fault_keep_no_others_from_being_answered(
         return "HTTP 400: inappropriate content" if asked[-1] < 50 else None
 
     for session in (1, 2):
-        result = await performed(tmp_path / "r", asking(some), 100, concurrency=1)
+        result = await executed(tmp_path / "r", asking(some), 100, concurrency=1)
         assert (result.ledger["pending"], len(asked)) == (100, session * MAX_REFUSALS)
-    result = await performed(tmp_path / "r", asking(some), 100, concurrency=1)
+    result = await executed(tmp_path / "r", asking(some), 100, concurrency=1)
     assert (result.stopped, result.ledger["failed"], result.ledger["completed"]) == (None, 50, 50)
     assert asked == [*range(100), *range(2 * MAX_REFUSALS)]
 
@@ -127,7 +127,7 @@ async def test_refused_items_end_before_those_that_wait_for_them(tmp_path: Path)
         given, freed[:] = list(freed), []
         return given
 
-    result = await performed(
+    result = await executed(
         tmp_path / "r",
         asking(lambda context: "no such model"),
         3,
@@ -143,7 +143,7 @@ async def test_different_refusals_are_counted_apart(tmp_path: Path) -> None:
     def by_item(context: Context) -> str:
         return f"refused: {'abcdefghij'[int(context.item.key) % 10] * 3}"
 
-    result = await performed(tmp_path / "r", asking(by_item), 100)
+    result = await executed(tmp_path / "r", asking(by_item), 100)
     assert result.stopped is None
     assert result.ledger["failed"] == 100
 
@@ -197,19 +197,19 @@ def discarding(reasons: Callable[[int], str | None]) -> Callable[..., object]:
 
 
 async def test_a_warning_for_each_kind_of_discard(tmp_path: Path) -> None:
-    result = await performed(tmp_path / "r", discarding(lambda n: "dull" if n % 3 else "short"), 90)
+    result = await executed(tmp_path / "r", discarding(lambda n: "dull" if n % 3 else "short"), 90)
     warnings = [note for note in result.notes if "discarded" in note]
     assert sorted(warnings) == [
         f"20 items were discarded ({kind}), and none is completed so far" for kind in ("dull", "short")
     ]
     assert result.nothing_kept == "nothing was completed: 90 items discarded (dull 60, short 30)"
     assert result.exit_code == 1
-    again = await performed(tmp_path / "r", discarding(lambda n: None), 90)
+    again = await executed(tmp_path / "r", discarding(lambda n: None), 90)
     assert (again.exit_code, again.nothing_kept) == (1, result.nothing_kept)
 
 
 async def test_one_completion_is_enough(tmp_path: Path) -> None:
-    result = await performed(tmp_path / "r", discarding(lambda n: "dull" if n else None), 90, concurrency=1)
+    result = await executed(tmp_path / "r", discarding(lambda n: "dull" if n else None), 90, concurrency=1)
     assert (result.exit_code, result.nothing_kept, result.notes) == (0, None, ())
 
 

@@ -12,8 +12,7 @@ from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.budget import Budget
-from manyhands.engine.limits.shared import SharedLimits
-from manyhands.engine.limits.spending_mark import STEPS, SpendingMark
+from manyhands.engine.limits.shared import STEPS, SharedLimits, SpendingMark
 
 
 class Session:

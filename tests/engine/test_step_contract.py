@@ -1,4 +1,4 @@
-"""The contract of ``Context.step``: replayed or performed, durable before returned, never both."""
+"""The contract of ``Context.step``: replayed or executed, durable before returned, never both."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make(folder: Path, workload: ProgramWorkload) -> None:
     create_run(folder, "program", workload, version="test", notice=lambda text: None)
 
 
-async def perform(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
+async def execute(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
     if not folder.exists():
         make(folder, workload)
     return await execute_run(Opened(folder, workload), **options)
@@ -58,14 +58,14 @@ def steps_of(folder: Path, item: int = 1, attempt: int = 1) -> list[tuple[str, i
 
 
 def failing_once(steps: Callable[[Context], Awaitable[None]]) -> Callable[[Context], Awaitable[Outcome]]:
-    """A program that fails after its steps the first time it is performed."""
-    performed = 0
+    """A program that fails after its steps the first time it is executed."""
+    executed = 0
 
     async def program(context: Context) -> Outcome:
-        nonlocal performed
-        performed += 1
+        nonlocal executed
+        executed += 1
         await steps(context)
-        if performed == 1:
+        if executed == 1:
             raise ItemError(Cause.MODEL_REFUSED, "the first time")
         return DONE
 
@@ -80,8 +80,8 @@ async def test_a_recorded_step_is_replayed_without_its_effect(tmp_path: Path) ->
         seen.append(await context.step("draw", {"a": 1}, world.effect("draw", {"value": [1, "ü", None]})))
 
     workload = ProgramWorkload(failing_once(steps))
-    assert (await perform(tmp_path / "run", workload)).ledger["failed"] == 1
-    result = await perform(tmp_path / "run", workload)
+    assert (await execute(tmp_path / "run", workload)).ledger["failed"] == 1
+    result = await execute(tmp_path / "run", workload)
     assert result.exit_code == 0
     assert world.effects == ["draw"]
     assert seen == [(False, False, "/0"), {"value": [1, "ü", None]}, (True, True, "/0"), {"value": [1, "ü", None]}]
@@ -96,9 +96,9 @@ async def test_a_changed_request_starts_a_fresh_attempt_and_keeps_the_old_one(tm
         await context.step("ask", {"prompt": version[0]}, world.effect(version[0], version[0]))
 
     workload = ProgramWorkload(failing_once(steps))
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     version[0] = "new"
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert result.ledger["completed"] == 1
     assert world.effects == ["same", "old", "same", "new"]
     assert "fresh attempt" in result.notes[0]
@@ -118,14 +118,14 @@ async def test_divergence_can_stop_the_run_instead(tmp_path: Path) -> None:
         await context.step("ask", {"prompt": version[0]}, world.effect(version[0], version[0]))
 
     workload = ProgramWorkload(failing_once(steps), on_divergence="stop")
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     version[0] = "new"
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert isinstance(result.error, UserError)
     assert "\n" not in str(result.error)
     assert (result.ledger["pending"], result.exit_code) == (1, 1)
     version[0] = "old"
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
     assert world.effects == ["old"]
 
 
@@ -139,10 +139,10 @@ async def test_a_failed_effect_is_not_recorded_and_the_item_goes_on_in_the_same_
         return DONE
 
     workload = ProgramWorkload(program)
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     assert [kind for _, _, kind, _ in steps_of(tmp_path / "run")] == ["first"]
     broken[0] = False
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
     assert world.effects == ["first", "second", "second"]
     assert [kind for _, _, kind, _ in steps_of(tmp_path / "run")] == ["first", "second"]
 
@@ -155,11 +155,11 @@ async def test_a_recorded_step_that_is_not_performed_any_more_is_a_divergence(tm
             await context.step("step", index, world.effect(str(index)))
 
     workload = ProgramWorkload(failing_once(steps))
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     number[0] = 1
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert result.ledger["completed"] == 1
-    assert "not performed any more" in result.notes[0]
+    assert "not taken any more" in result.notes[0]
     assert world.effects == ["0", "1", "0"]
     assert len(steps_of(tmp_path / "run", attempt=2)) == 1
 
@@ -174,9 +174,9 @@ async def test_a_divergence_that_the_workload_swallows_is_not_lost(tmp_path: Pat
             return
 
     workload = ProgramWorkload(failing_once(steps))
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     version[0] = "new"
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert world.effects == ["old", "new"]
     assert "fresh attempt" in result.notes[0]
 
@@ -196,9 +196,9 @@ async def test_scopes_run_concurrently_and_replay_in_any_order(tmp_path: Path) -
         assert answers == ["answer-0-0", "answer-1-1", "answer-2-2"]
 
     workload = ProgramWorkload(failing_once(steps))
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     order.reverse()
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
     assert len(world.effects) == 6
     assert {scope for scope, *_ in steps_of(tmp_path / "run")} == {
         f"branch-{n}{inner}" for n in range(3) for inner in ("", "/inner")
@@ -211,7 +211,7 @@ async def test_scope_names_are_unique_in_an_item(tmp_path: Path) -> None:
         context.scope("twice")
         return DONE
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program))
+    result = await execute(tmp_path / "run", ProgramWorkload(program))
     assert result.ledger["by_cause"] == {"failed": {"internal": 1}}
 
 
@@ -224,7 +224,7 @@ async def test_a_step_is_on_disk_before_the_program_sees_its_output(tmp_path: Pa
             on_disk.append(len(steps_of(tmp_path / "run")))
         return DONE
 
-    await perform(tmp_path / "run", ProgramWorkload(program))
+    await execute(tmp_path / "run", ProgramWorkload(program))
     assert on_disk == [1, 2, 3]
 
 
@@ -241,9 +241,9 @@ async def test_when_a_branch_fails_the_calls_still_in_flight_are_recorded(tmp_pa
         return DONE
 
     workload = ProgramWorkload(program)
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     broken[0] = False
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
     assert sorted(world.effects) == ["quick", "quick", "slow"]
 
 
@@ -263,9 +263,9 @@ async def test_a_stop_lets_the_calls_of_other_branches_end(tmp_path: Path) -> No
         return DONE
 
     workload = ProgramWorkload(program)
-    result = await perform(tmp_path / "run", workload, controls=controls)
+    result = await execute(tmp_path / "run", workload, controls=controls)
     assert result.exit_code == 130
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
     assert sorted(world.effects) == ["quick-0", "quick-1", "slow"]
 
 
@@ -282,9 +282,9 @@ async def test_an_interruption_that_the_workload_swallows_does_not_end_the_item(
         return DONE
 
     workload = ProgramWorkload(program)
-    result = await perform(tmp_path / "run", workload, controls=controls)
+    result = await execute(tmp_path / "run", workload, controls=controls)
     assert (result.ledger["pending"], result.ledger["discarded"]) == (1, 0)
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 1
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 1
 
 
 async def test_a_world_that_is_gone_starts_a_fresh_attempt_at_once(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ async def test_a_world_that_is_gone_starts_a_fresh_attempt_at_once(tmp_path: Pat
             raise context.new_attempt_needed("its folder is gone")
         return DONE
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program))
+    result = await execute(tmp_path / "run", ProgramWorkload(program))
     assert result.ledger["completed"] == 1
     assert len(steps_of(tmp_path / "run", attempt=3)) == 1
 
@@ -303,7 +303,7 @@ async def test_a_world_that_is_always_gone_fails_the_item(tmp_path: Path) -> Non
     async def program(context: Context) -> Outcome:
         raise context.new_attempt_needed("its folder is gone")
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program))
+    result = await execute(tmp_path / "run", ProgramWorkload(program))
     assert result.ledger["by_cause"] == {"failed": {"sandbox_lost": 1}}
 
 
@@ -326,7 +326,7 @@ async def test_whatever_a_workload_raises_becomes_a_recorded_failure(
         await context.step("call", 0, World().effect("", 0))
         return DONE
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program, ["bad", "good"]))
+    result = await execute(tmp_path / "run", ProgramWorkload(program, ["bad", "good"]))
     assert result.ledger["by_cause"] == {"failed": {cause: 1}}
     assert (result.ledger["completed"], result.exit_code, result.error) == (1, 1, None)
     reader = JournalReader(tmp_path / "run")
@@ -341,7 +341,7 @@ async def test_a_record_that_is_not_json_fails_its_item_only(tmp_path: Path) -> 
     async def program(context: Context) -> Outcome:
         return Outcome(ItemState.COMPLETED, {"value": object()} if context.item.key == "bad" else {})
 
-    result = await perform(tmp_path / "run", ProgramWorkload(program, ["bad", "good"]))
+    result = await execute(tmp_path / "run", ProgramWorkload(program, ["bad", "good"]))
     assert result.ledger["by_cause"] == {"failed": {"internal": 1}}
     assert result.ledger["completed"] == 1
 
@@ -354,7 +354,7 @@ async def test_chance_depends_on_seed_key_and_purpose_only(tmp_path: Path) -> No
         assert context.random("x").random() != context.random("y").random()
 
     workload = ProgramWorkload(failing_once(steps), seed=7)
-    await perform(tmp_path / "run", workload)
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     assert drawn[0] == drawn[1]
     assert 0 <= drawn[0][1] < 2**31

@@ -51,7 +51,7 @@ def recorded_steps(folder: Path) -> int:
         reader.close()
 
 
-async def perform(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
+async def execute(folder: Path, workload: ProgramWorkload, **options: Any) -> RunResult:
     if not folder.exists():
         create_run(folder, "program", workload, version="test", notice=lambda text: None)
     return await execute_run(Opened(folder, workload), **options)
@@ -60,7 +60,7 @@ async def perform(folder: Path, workload: ProgramWorkload, **options: Any) -> Ru
 async def test_a_stop_finishes_the_steps_in_flight_and_begins_nothing(tmp_path: Path) -> None:
     program, controls = Calls(), Controls()
     workload = ProgramWorkload(program, [str(n) for n in range(30)], concurrency=10)
-    running = asyncio.create_task(perform(tmp_path / "run", workload, controls=controls))
+    running = asyncio.create_task(execute(tmp_path / "run", workload, controls=controls))
     await program.first.wait()
     await asyncio.sleep(0.02)
     controls.stop()
@@ -70,14 +70,14 @@ async def test_a_stop_finishes_the_steps_in_flight_and_begins_nothing(tmp_path: 
     last = result.summary["last_session"]
     assert last is not None
     assert last["ending"] == "stopped: interrupted"
-    result = await perform(tmp_path / "run", workload)
+    result = await execute(tmp_path / "run", workload)
     assert (result.exit_code, program.begun) == (0, 90)
 
 
 async def test_a_second_stop_ends_at_once_and_loses_nothing_recorded(tmp_path: Path) -> None:
     program, controls = Calls(seconds=30.0), Controls()
     workload = ProgramWorkload(program, ["a", "b"])
-    running = asyncio.create_task(perform(tmp_path / "run", workload, controls=controls))
+    running = asyncio.create_task(execute(tmp_path / "run", workload, controls=controls))
     await program.first.wait()
     controls.stop()
     began = time.monotonic()
@@ -86,14 +86,14 @@ async def test_a_second_stop_ends_at_once_and_loses_nothing_recorded(tmp_path: P
     assert time.monotonic() - began < 15
     assert (result.ledger["pending"], result.exit_code) == (2, 130)
     program.seconds = 0
-    assert (await perform(tmp_path / "run", workload)).ledger["completed"] == 2
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 2
 
 
 @pytest.mark.parametrize("instant", [0.0, 0.002, 0.004, 0.008, 0.016])
 async def test_stops_at_once_at_any_instant_leave_whole_files(tmp_path: Path, instant: float) -> None:
     program, controls = Calls(seconds=0.0), Controls()
     workload = ProgramWorkload(program, [str(n) for n in range(100)])
-    running = asyncio.create_task(perform(tmp_path / "run", workload, controls=controls))
+    running = asyncio.create_task(execute(tmp_path / "run", workload, controls=controls))
     await program.first.wait()
     await asyncio.sleep(instant)
     controls.stop()
@@ -102,14 +102,14 @@ async def test_stops_at_once_at_any_instant_leave_whole_files(tmp_path: Path, in
     file = tmp_path / "run" / "lines.jsonl"
     lines = file.read_text().split() if file.exists() else []
     assert len(lines) == result.ledger["completed"]
-    await perform(tmp_path / "run", workload)
+    await execute(tmp_path / "run", workload)
     assert Counter(file.read_text().split()) == Counter(str(n) for n in range(100))
 
 
 async def test_a_stop_before_the_run_begins_performs_nothing(tmp_path: Path) -> None:
     program, controls = Calls(), Controls()
     controls.stop()
-    result = await perform(tmp_path / "run", ProgramWorkload(program), controls=controls)
+    result = await execute(tmp_path / "run", ProgramWorkload(program), controls=controls)
     assert (program.begun, result.exit_code) == (0, 130)
 
 
@@ -120,7 +120,7 @@ async def test_a_stop_while_items_wait_for_their_time_ends_at_once(tmp_path: Pat
         failed.set()
         raise ItemError(Cause.RATE_LIMIT, "later")
 
-    running = asyncio.create_task(perform(tmp_path / "run", ProgramWorkload(program), controls=controls))
+    running = asyncio.create_task(execute(tmp_path / "run", ProgramWorkload(program), controls=controls))
     await failed.wait()
     await asyncio.sleep(0.05)
     controls.stop()
@@ -143,10 +143,10 @@ async def test_a_stop_of_worker_processes(tmp_path: Path, stops: int) -> None:
     result = await running
     assert time.monotonic() - began < 5
     assert result.exit_code == 130
-    performed = len(log.read_text().split())
-    assert performed <= 12
+    executed = len(log.read_text().split())
+    assert executed <= 12
     if stops == 1:
-        assert recorded_steps(tmp_path / "run") == performed
+        assert recorded_steps(tmp_path / "run") == executed
     spec["delay"] = 0
     assert (await execute_run(Opened(tmp_path / "run", make_steps_run(tmp_path / "run", spec)))).ledger[
         "completed"
@@ -157,13 +157,13 @@ async def test_a_stop_of_worker_processes(tmp_path: Path, stops: int) -> None:
 async def test_cancelling_the_run_from_outside_leaves_it_resumable(tmp_path: Path) -> None:
     program = Calls(seconds=30.0)
     workload = ProgramWorkload(program, ["a", "b"])
-    running = asyncio.create_task(perform(tmp_path / "run", workload))
+    running = asyncio.create_task(execute(tmp_path / "run", workload))
     await program.first.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     program.seconds = 0
-    assert (await perform(tmp_path / "run", workload)).exit_code == 0
+    assert (await execute(tmp_path / "run", workload)).exit_code == 0
 
 
 async def test_a_progress_callback_that_breaks_stops_the_run(tmp_path: Path) -> None:
@@ -174,6 +174,6 @@ async def test_a_progress_callback_that_breaks_stops_the_run(tmp_path: Path) -> 
 
     workload = ProgramWorkload(program, [str(n) for n in range(100)], concurrency=1)
     with pytest.raises(RuntimeError, match="a defect of the caller"):
-        await perform(tmp_path / "run", workload, on_progress=broken)
+        await execute(tmp_path / "run", workload, on_progress=broken)
     assert program.begun < 10
-    assert (await perform(tmp_path / "run", ProgramWorkload(program, workload.keys, concurrency=100))).exit_code == 0
+    assert (await execute(tmp_path / "run", ProgramWorkload(program, workload.keys, concurrency=100))).exit_code == 0

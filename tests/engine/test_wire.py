@@ -14,7 +14,7 @@ import pytest
 from manyhands.core.errors import ItemError, StorageError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.usage import ZERO, Usage
+from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.attempt import Claim, Diverged, Ended, Failed, NeedsFreshAttempt, Stopped
 from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.executors import wire
@@ -53,6 +53,12 @@ async def channels() -> AsyncIterator[tuple[wire.Channel, wire.Channel]]:
         wire.Done(3, Stopped()),
         wire.Granted(4, permit=6),
         wire.Release(4, CallReport(Usage(calls=1), rate_limited=True)),
+        wire.Release(4, CallReport(remaining=3, remark="slow", again_in=1.5)),
+        wire.Acquire(5, "http://127.0.0.1/v1#00", Reserve(1000, 0.5, "a model", 100, 0.25, open=True)),
+        wire.Begin("module:Class", {"options": {}}, {"key": "secret"}, "folder", 7, None),
+        wire.Ready(),
+        wire.Forget(6),
+        wire.Stop(),
     ],
 )
 async def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
@@ -64,7 +70,9 @@ async def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
 
 
 async def test_no_usage_stays_what_is_not_even_recorded() -> None:
-    received = pickle.loads(pickle.dumps(wire.Record(1, step())))
+    async with channels() as (here, there):
+        here.send(wire.Record(1, step()))
+        received = await there.receive()
     assert received.row.usage is ZERO
     assert received.row.columns() == step().columns()
 
@@ -97,12 +105,29 @@ async def test_what_is_sent_at_once_arrives_in_order_whatever_its_size() -> None
         assert [(await there.receive()).message for _ in texts] == texts
 
 
+async def test_what_follows_from_the_first_message_does_not_wait_for_the_last() -> None:
+    received: list[Any] = []
+
+    async def work(channel: wire.Channel) -> None:
+        while len(received) < 1000:
+            received.append(await channel.receive())
+            channel.send(wire.Ready())
+
+    async with channels() as (here, there):
+        for number in range(1000):
+            here.send(wire.Granted(number))
+        working = asyncio.create_task(work(there))
+        await here.receive()
+        assert len(received) < 1000
+        await working
+    assert [message.request for message in received] == list(range(1000))
+
+
 async def test_messages_may_arrive_in_pieces() -> None:
     ours, theirs = socket.socketpair()
     there = await wire.Channel.over(theirs)
     ours.setblocking(False)
-    data = pickle.dumps(wire.Unusable("in pieces"))
-    for byte in (len(data).to_bytes(4, "big") + data) * 2:
+    for byte in wire.packed(wire.Unusable("in pieces")) * 2:
         await asyncio.get_running_loop().sock_sendall(ours, bytes([byte]))
         await asyncio.sleep(0)
     assert [await there.receive() for _ in range(2)] == [wire.Unusable("in pieces")] * 2

@@ -22,10 +22,10 @@ from tests.support.engine_runs import ProgramWorkload
 async def test_a_workload_may_say_how_often_a_failure_is_tried(
     tmp_path: Path, cause: Cause, own: int | None, often: int
 ) -> None:
-    performed: Counter[str] = Counter()
+    executed: Counter[str] = Counter()
 
     async def program(context: Context) -> Outcome:
-        performed[context.item.key] += 1
+        executed[context.item.key] += 1
         if context.item.key == "bad":
             raise ItemError(cause, "no luck")
         return Outcome(ItemState.COMPLETED)
@@ -37,15 +37,15 @@ async def test_a_workload_may_say_how_often_a_failure_is_tried(
     workload = ProgramWorkload(program, ("good", "bad"), max_attempts_of=tries)
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
     result = await execute_run(Opened(tmp_path / "r", workload))
-    assert performed == {"good": 1, "bad": often}
+    assert executed == {"good": 1, "bad": often}
     assert (result.ledger["completed"], result.ledger["failed"]) == (1, 1)
 
 
 async def test_the_end_of_an_item_may_stop_the_run_before_the_next_one_begins(tmp_path: Path) -> None:
-    performed: list[str] = []
+    executed: list[str] = []
 
     async def program(context: Context) -> Outcome:
-        performed.append(context.item.key)
+        executed.append(context.item.key)
         return Outcome(ItemState.COMPLETED)
 
     def stops(item: Item, outcome: Outcome) -> str | None:
@@ -54,21 +54,21 @@ async def test_the_end_of_an_item_may_stop_the_run_before_the_next_one_begins(tm
     workload = ProgramWorkload(program, "abcd", concurrency=1, stop_reason=stops)
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
     result = await execute_run(Opened(tmp_path / "r", workload))
-    assert performed == ["a", "b"]
+    assert executed == ["a", "b"]
     assert (result.stopped, result.ledger["pending"], result.interrupted) == ("b was the last", 2, False)
     assert (await execute_run(Opened(tmp_path / "r", workload))).ledger["completed"] == 4
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 async def test_items_that_are_held_take_no_slot_until_they_are_freed(tmp_path: Path, slots: int) -> None:
-    performed: list[str] = []
+    executed: list[str] = []
     ended: set[str] = set()
     waiting: dict[str, int] = {}
 
     async def program(context: Context) -> Outcome:
-        performed.append(context.item.key)
-        if context.item.key == "z" and performed.count("z") == 1:
-            raise ItemError(Cause.TOOL_ERROR, "once more")  # it goes back, and is performed again later
+        executed.append(context.item.key)
+        if context.item.key == "z" and executed.count("z") == 1:
+            raise ItemError(Cause.TOOL_ERROR, "once more")  # it goes back, and is executed again later
         return Outcome(ItemState.COMPLETED)
 
     def holds(item: Item) -> bool:
@@ -89,8 +89,8 @@ async def test_items_that_are_held_take_no_slot_until_they_are_freed(tmp_path: P
     workload = ProgramWorkload(program, "wxyaz", concurrency=slots, must_wait=holds, stop_reason=stops, freed=freed)
     create_run(tmp_path / "r", "program", workload, version="test", notice=print)
     result = await execute_run(Opened(tmp_path / "r", workload))
-    assert sorted(performed[:2]) == ["a", "z"]
-    assert performed[2:] == ["z", "y", "x", "w"]
+    assert sorted(executed[:2]) == ["a", "z"]
+    assert executed[2:] == ["z", "y", "x", "w"]
     assert result.ledger["completed"] == 5
 
 

@@ -5,11 +5,11 @@ To be read in this order:
 1. ``contract``: what a workload brings (``Workload``), and what it sees while it runs an item (``Context``).
 2. ``attempt``: one attempt at an item; how a step is recorded, and replayed. ``workspaces``: the folders of attempts.
 3. ``journal``: the run's database. ``records`` and ``queries.sql`` first, then ``reader``, ``store`` (what the owner writes), ``writer``
-   (commits in groups), ``lock`` (the one owner), ``commits`` (a journal that went back in time is known), ``database``, ``migrations``.
-4. ``scheduler``: slots that pull items, and what follows from each result. With it ``claims`` (which item is next), ``retries``,
-   ``refused`` (attempts whose end is left open), ``discards``.
+   (commits in groups), ``lock`` (the one owner; a journal that went back in time is known), ``database``, ``migrations``.
+4. ``scheduler``: slots that pull items, and what follows from each result. With it ``claims`` (which item is next, and whether one that
+   failed is executed again) and ``discards`` (what is said where everything is discarded).
 5. ``executors``: where attempts are made, in this process (``local``) or in worker processes (``processes``, ``wire``, ``worker``).
-6. ``limits``: ``adaptive`` (calls in flight), ``budget`` with ``spending_mark``, ``shared`` (both, for all items), ``waits``.
+6. ``limits``: ``adaptive`` (calls in flight), ``budget``, ``shared`` (both, for all items, and over a kill), ``waits``.
 7. ``outputs``: files that grow by a line an item, kept true to the journal. ``check``: finished items replayed against today's code.
    ``old_contract``: plug-ins that were written for version 0.1.0.
 """

@@ -88,7 +88,7 @@ class Stopped:
 
 
 AttemptResult = Ended | Failed | NeedsFreshAttempt | Diverged | Stopped
-"""What one execution of an attempt came to."""
+"""How one execution of an attempt ended."""
 
 
 class NewAttemptNeeded(ManyhandsError):
@@ -359,7 +359,7 @@ async def _result(workload: Workload, context: AttemptContext, timeout: float | 
         if state.broken is not None:
             return classify(state.broken)
         if unused := state.unused():
-            return Diverged(f"step {unused[0][0]}/{unused[0][1]} was recorded, but is not performed any more")
+            return Diverged(f"step {unused[0][0]}/{unused[0][1]} was recorded, but is not taken any more")
         return Ended(outcome)
     except asyncio.CancelledError:
         task = asyncio.current_task()

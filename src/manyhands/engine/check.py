@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,11 +42,14 @@ class Mismatch:
 
 @dataclass(slots=True)
 class CheckResult:
-    """``checked`` items had recorded steps; ``unfinished`` of these had not ended and agree as far as they went; ``skipped`` had none."""
+    """How many items were looked at, and what was found."""
 
     checked: int = 0
+    """Items that had recorded steps."""
     unfinished: int = 0
+    """Those of them that had not ended, and agree as far as they went."""
     skipped: int = 0
+    """Items without any."""
     mismatches: list[Mismatch] = field(default_factory=list)
 
 
@@ -55,7 +58,6 @@ async def check_run(
     workload: Workload,
     *,
     clock: Clock | None = None,
-    on_item: Callable[[CheckResult], None] | None = None,
 ) -> CheckResult:
     """Check every item that has recorded steps. Nothing happens outside, and nothing is written."""
     result = CheckResult()
@@ -67,8 +69,6 @@ async def check_run(
             problem = await _check_item(reader, workload, settings, row, result)
             if problem is not None:
                 result.mismatches.append(Mismatch(row.number, row.key, problem))
-            if on_item is not None:
-                on_item(result)
     return result
 
 

@@ -1,21 +1,32 @@
-"""Which item is next: those never tried, in order of the input; those put back, when they are due; at last those that were refused up to
-the end of an earlier session, since others may be answered."""
+"""Which item is next, and whether one that failed is executed again.
+
+Next are the items never tried, in order of the input; those put back, when they are due; at last those that were refused up to the end of
+an earlier session, since others may be answered. Attempts that an endpoint refused are kept while it is open whether their items or the
+endpoint are to blame.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from manyhands.core.clock import Clock
-from manyhands.engine.contract import Item
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import FAILURES, FailureRule
+from manyhands.engine.attempt import AttemptResult, Failed
+from manyhands.engine.contract import Item, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.records import Claimed
+from manyhands.engine.limits.adaptive import MAX_HOLD_SECONDS
+from manyhands.engine.limits.shared import Refusals
 
 PAGE = 256
 LAST = -1.0
 """In place of the time from which on an item may be executed again: after all others."""
 DUE_INTERVAL = 0.25
 """Seconds between looks for items that have become due, while others wait."""
+MAX_REFUSED = 200
+"""Refused attempts whose end is left open at most."""
 
 
 class Claims:
@@ -95,3 +106,70 @@ class _Pages:
             if self._page:
                 self._position = self._page[-1].position
         return self._page.popleft() if self._page else None
+
+
+class Retries:
+    """The failure table, with what the run's settings and the workload say instead."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._max_attempts = workload.execution.max_attempts
+
+    def max_attempts(self, item: Item, failure: ItemError) -> int:
+        """How often an item may be executed, given this failure."""
+        own = self._workload.max_attempts(item, failure)
+        return self.allowed(FAILURES[failure.cause]) if own is None else own
+
+    def allowed(self, rule: FailureRule) -> int:
+        """How often an item may be executed under a rule of the table."""
+        if not rule.retried:
+            return 1
+        return rule.max_attempts if self._max_attempts is None else self._max_attempts
+
+
+def delay(rule: FailureRule, failures: int, retry_after: float | None) -> float:
+    """Seconds before an item that failed so often is executed again."""
+    seconds = min(rule.max_delay, rule.delay * 2.0 ** max(0, failures - 1))
+    return max(seconds, min(retry_after or 0.0, MAX_HOLD_SECONDS), 0.001)
+
+
+class RefusedAttempts:
+    """Failed attempts at an endpoint that has refused everything since its last answer, in order.
+
+    Whether their items have failed is seen when it answers something, or when nothing else is left to do; up to then the items are in
+    hand, neither ended nor put back.
+    """
+
+    def __init__(self, refusals: Refusals, *, counts_failures: bool) -> None:
+        """``counts_failures``: nothing is left open, as the workload must hear of each failure at once."""
+        self._refusals = refusals
+        self._counts_failures = counts_failures
+        self._waiting: deque[tuple[Claimed, Failed]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def keeps(self, claimed: Claimed, result: AttemptResult) -> bool:
+        """Whether an attempt was refused in that way; it is kept then."""
+        if self._counts_failures or not isinstance(result, Failed) or FAILURES[result.failure.cause].stops_run:
+            return False
+        refused = self._refusals.explains(result.failure.message)
+        if refused:
+            self._waiting.append((claimed, result))
+        return refused
+
+    def known(self) -> tuple[Claimed, Failed] | None:
+        """The first, if its item is to blame: the endpoint has answered since, or too many are open."""
+        if not self._waiting:
+            return None
+        is_open = self._refusals.explains(self._waiting[0][1].failure.message)
+        return None if is_open and len(self._waiting) <= MAX_REFUSED else self.first()
+
+    def first(self) -> tuple[Claimed, Failed]:
+        """The first, whoever is to blame."""
+        return self._waiting.popleft()
+
+    def drain(self) -> Iterator[tuple[Claimed, Failed]]:
+        """All that are left."""
+        while self._waiting:
+            yield self._waiting.popleft()

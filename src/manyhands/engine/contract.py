@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from manyhands.core.clock import Clock
@@ -20,19 +23,23 @@ from manyhands.core.usage import ZERO, Reserve, Usage
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One unit of work. ``number`` counts from 1 in order of planning; ``payload`` is the workload's own JSON."""
+    """One unit of work."""
 
     number: int
+    """Counts from 1 in order of planning."""
     key: str
+    """Its identity in the run: the same in every session."""
     payload: Json
+    """The workload's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a step's effect came to: its output (JSON) and what it cost."""
+    """What a step's effect came to."""
 
     output: Json
     usage: Usage = ZERO
+    """What it cost; counts for the run's bill and budget."""
 
 
 class Limits(Protocol):
@@ -40,19 +47,24 @@ class Limits(Protocol):
 
     Every paid call happens between ``acquire`` and ``release``::
 
-        permit = await limits.acquire(key, reserve)   # waits its turn; raises ItemError(OVER_BUDGET)
+        permit = await limits.acquire(key, reserve)
         try: ...
         finally: limits.release(permit, CallReport(...))
     """
 
-    async def acquire(self, key: str, reserve: Reserve) -> int: ...
+    async def acquire(self, key: str, reserve: Reserve) -> int:
+        """Wait for a call's turn, with its worst case reserved; the permit is for ``release``. ``key``: the endpoint and key that it is
+        made with. Raises ItemError(OVER_BUDGET) for what the budget will never allow, Interrupted if the run is stopping."""
+        ...
 
-    def release(self, permit: int, report: CallReport) -> None: ...
+    def release(self, permit: int, report: CallReport) -> None:
+        """End a call, and say how it went. Once for each permit."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class CallReport:
-    """How a limited call went."""
+    """How a limited call went. Not to be changed."""
 
     usage: Usage = ZERO
     """What it used; settles its reserve."""
@@ -66,16 +78,17 @@ class CallReport:
     reset_after: float | None = None
     """Seconds until the server allows more calls, by the same headers."""
     unknown: bool = False
-    """The call was made, and what it used can't be told, or only ``usage`` of it: its whole reserve counts as used."""
+    """The call was made, and what it used is not known, or only ``usage`` of it: its whole reserve counts as used."""
     remark: str | None = None
-    """A line for the person, who is told it once however many calls have it."""
+    """A line for the person, reported once however many calls have it."""
     said: str | None = None
     """Of a call that failed: why, in one line."""
     refused: bool = False
-    """It would be refused again, whatever else is asked; with ``by_content`` perhaps only because of what was asked."""
+    """It would be refused again, whatever else is asked."""
     by_content: bool = False
+    """Of a call that was refused: perhaps only because of what it asked."""
     again_in: float | None = None
-    """Seconds until a call that failed is made again."""
+    """Seconds until a call that failed is made again by whoever made it."""
 
 
 class Context(Protocol):
@@ -122,7 +135,8 @@ class Context(Protocol):
         The step's address is this scope and its next number, taken before anything is awaited. If the journal holds the address
         with the same kind and request, the recorded output is returned and ``effect`` is not called; if it holds another
         request, Divergence is raised for the engine to handle (a workload lets it pass). Otherwise ``effect`` runs and its
-        output is durable before it is returned. An exception from ``effect`` is not recorded and passes through.
+        output is durable before it is returned. An exception from ``effect`` is not recorded and passes through. Where nothing new may
+        begin because the run is stopping, Interrupted is raised; that, too, a workload lets pass.
 
         The request identifies the effect; as all earlier steps of the scope are known to match, it need only hold what
         is new since the previous step. The output returned may be shared: treat it as read-only.
@@ -160,6 +174,8 @@ class Execution:
     """Items in flight in each worker process."""
     max_in_flight: int | None = None
     """Items in flight in all, where that is less than ``workers`` times ``concurrency``."""
+    calls_asked: int = 0
+    """Calls that a person wants in flight at once, with which an endpoint is tried first; how many it bears, the limiter finds out."""
     max_attempts: int | None = None
     """How often an item may be executed where the failure table retries at all (None: as the table says)."""
     item_timeout: float | None = None
@@ -179,6 +195,7 @@ class Execution:
     on_divergence: str = "fresh"
     """What follows where recorded steps do not fit any more: ``fresh`` starts a fresh attempt, ``stop`` stops the run."""
     seed: int = 0
+    """What ``Context.random`` and ``Context.seed`` depend on."""
 
 
 BEHIND_INPUT = 1_000_000_000_000
@@ -187,11 +204,12 @@ BEHIND_INPUT = 1_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
-    """An item to be, as ``plan`` yields it. ``outcome``: already ended elsewhere (an adopted folder), so only to be entered."""
+    """An item to be, as ``plan`` yields it."""
 
     key: str
     payload: Json
     outcome: Outcome | None = None
+    """Of an item that has ended elsewhere already (an adopted folder), and is only to be entered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +218,7 @@ class RecordedStep:
 
     attempt: int
     scope: str
+    """With ``seq``: its address in the attempt."""
     seq: int
     kind: str
     request: Json
@@ -207,6 +226,7 @@ class RecordedStep:
     started_at: float
     finished_at: float
     usage: Mapping[str, Any]
+    """As ``Usage.to_json`` has it; empty for a step that cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +247,21 @@ class ItemRow:
     payload: Json
     state: ItemState
     attempt: int
+    """The number of its present attempt, from 1."""
     performances: int
+    """How often it was executed, over all attempts, interrupted and failed times included."""
     failures: int
     reason: str | None
+    """Why it was discarded, or ``removed`` if it was cancelled because the input does not have it any more."""
     cause: str | None
+    """Why it failed, or was cancelled otherwise: a value of ``Cause``."""
     message: str | None
     record: Any
+    """The outcome's, None before the end."""
     started_at: float | None
     finished_at: float | None
     position: int
+    """Where it stands in the input, from 0."""
 
     @property
     def item(self) -> Item:
@@ -261,6 +287,7 @@ class ItemResult:
     payload: Json
     state: ItemState
     performances: int
+    """How often it was executed, over all attempts."""
     message: str | None
     """Why it failed; of one that waits or is executed again: why it last failed."""
     record: Any
@@ -328,11 +355,14 @@ class Workload(ABC):
     """
 
     name: str
+    """As it is registered, and recorded with its runs."""
     spec: dict[str, Any]
+    """What it was made from."""
     remedies: ClassVar[Mapping[str, str]] = {}
     """For the reasons why items are discarded, what a person can do about that: a sentence that names the setting."""
     plans_in_parts: ClassVar[bool] = False
-    """Whether ``plan`` may leave out items of the run on purpose, so that nobody is told of those."""
+    """Whether ``plan`` may leave out items of the run on purpose, so that those are not reported as missing."""
+    _secrets: Mapping[str, str] = MappingProxyType({})
 
     # What the work is
 
@@ -350,6 +380,11 @@ class Workload(ABC):
         """All items in order, streamed. Called at creation and again at each resume; must raise UserError before it yields
         the first item if the input can't be used."""
 
+    @property
+    def late_imports(self) -> Sequence[str]:
+        """Modules that are imported by ``opened`` and ``run`` alone. Worker processes are forked by a process that has imported them."""
+        return ()
+
     def opened(self, *, replay: bool = False) -> AbstractAsyncContextManager[None]:
         """Entered once in each process that executes items: opens clients, checks keys. ``replay``: nothing will happen outside, so
         nothing need be there."""
@@ -362,11 +397,11 @@ class Workload(ABC):
 
     def secrets(self) -> Mapping[str, str]:
         """Secrets that worker processes need (by name), passed to them over a pipe and written nowhere."""
-        return {}
+        return self._secrets
 
     def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        """Take the secrets that the owner's instance has."""
-        return
+        """Take the secrets of whoever executes the run; in a worker process, those that the owner's instance has."""
+        self._secrets = dict(secrets)
 
     # What is shown and written of it
 
@@ -400,7 +435,7 @@ class Workload(ABC):
         return None
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
-        """Told of every end of an item; a reason stops the run."""
+        """Called at every end of an item; a reason stops the run."""
         return None
 
     def must_wait(self, item: Item) -> bool:
@@ -419,4 +454,21 @@ async def _nothing_to_open() -> AsyncIterator[None]:
 
 
 class WorkloadFactory(Protocol):
+    """Makes a workload of its spec: the workload's class. It is named as ``module:attribute``."""
+
     def __call__(self, spec: dict[str, Any], run_folder: Path) -> Workload: ...
+
+
+def import_attribute(target: str) -> Any:
+    """What ``module:attribute`` names. What is imported is no garbage, and to look for some meanwhile takes a fifth of the time."""
+    module, _, attribute = target.partition(":")
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        found: Any = import_module(module)
+    finally:
+        if collects:
+            gc.enable()
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found

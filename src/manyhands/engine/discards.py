@@ -10,13 +10,13 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import counted
 
 WARN_AFTER = 20
-"""Discards of one kind without a completion, after which a person is told."""
+"""Discards of one kind without a completion, after which the person is informed."""
 Remedies = Mapping[str, str]
 """What can be done about discards, by their reason: a sentence that names the setting."""
 
 
 class DiscardWatch:
-    """Tells ``notice`` once of each kind of discard that comes again and again while nothing is completed. ``completed``: whether anything
+    """Calls ``notice`` once for each kind of discard that comes again and again while nothing is completed. ``completed``: whether anything
     was before."""
 
     def __init__(self, remedies: Remedies, notice: Callable[[str], None], *, completed: bool) -> None:

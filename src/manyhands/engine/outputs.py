@@ -244,7 +244,10 @@ def _append_chunk(store: Store, chunk: list[tuple[int, tuple[str, str]]]) -> Non
 
 
 def _line(text: str) -> bytes:
-    return (without_surrogates(text) + "\n").encode()
+    try:
+        return (text + "\n").encode()
+    except UnicodeEncodeError:
+        return (without_surrogates(text) + "\n").encode()
 
 
 def _sync_files(paths: list[Path]) -> None:

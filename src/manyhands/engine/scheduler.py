@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError, UserError
@@ -14,16 +13,15 @@ from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import one_line
 from manyhands.engine.attempt import AttemptResult, Claim, Diverged, Ended, Failed, NeedsFreshAttempt, Stopped
-from manyhands.engine.claims import LAST, Claims
+from manyhands.engine.claims import LAST, Claims, RefusedAttempts, Retries, delay
 from manyhands.engine.contract import Item, Workload
 from manyhands.engine.discards import DiscardWatch
+from manyhands.engine.executors.local import Executor
 from manyhands.engine.journal.records import Claimed
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.limits.waits import Wait, long_waits
 from manyhands.engine.outputs import OutputFiles
-from manyhands.engine.refused import RefusedAttempts
-from manyhands.engine.retries import Retries, delay
 from manyhands.engine.workspaces import Workspaces
 
 FRESH_ATTEMPTS = 5
@@ -34,31 +32,6 @@ OUTAGE = 10
 OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
 MAX_UNSETTLED = 1000
 """Ends of items that may wait for their commit before nothing more is claimed, where there are not more slots than that anyway."""
-
-
-class Executor(Protocol):
-    """Executes items somewhere. Only the scheduler's own process writes the journal: an executor records steps through it."""
-
-    @property
-    def capacity(self) -> int:
-        """Items it can have in flight."""
-        ...
-
-    async def start(self) -> None:
-        """Get ready. Raises UserError if the workload can't be used as configured."""
-        ...
-
-    async def execute(self, claim: Claim) -> AttemptResult:
-        """Execute an item once. Raises StorageError or UserError for what no item is to blame for."""
-        ...
-
-    def stop(self) -> None:
-        """Begin no further steps; those in flight end and are recorded."""
-        ...
-
-    async def close(self) -> None:
-        """End at once whatever still runs, and leave nothing behind. Idempotent."""
-        ...
 
 
 @dataclass(slots=True)
@@ -88,7 +61,7 @@ class Scheduler:
         *,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``on_outcome`` is told of every end of an item, once it is on disk; ``notice`` is told what a person should know at once."""
+        """``on_outcome`` is called at every end of an item, once it is on disk; ``notice`` gets what a person should know at once."""
         self._store = store
         self._executor = executor
         self._outputs = outputs
@@ -102,7 +75,7 @@ class Scheduler:
         self._notice = notice
         self._remarks: list[str] = []
         completed = any(state == ItemState.COMPLETED for state, _ in store.reader.counts())
-        self._discards = DiscardWatch(workload.remedies, self._tell, completed=completed)
+        self._discards = DiscardWatch(workload.remedies, self._notify, completed=completed)
         self._refused = RefusedAttempts(limits.refusals, counts_failures=workload.counts_failures)
         self._later: dict[int, Wait] = {}
         """What items wait for that are executed again later, by their numbers."""
@@ -112,9 +85,9 @@ class Scheduler:
         self._in_flight = 0
         self._slots: set[asyncio.Task[None]] = set()
         self._unsettled = 0
-        self._most_unsettled = max(MAX_UNSETTLED, executor.capacity)
-        self._for_room: deque[asyncio.Future[None]] = deque()
-        self._room_told = False
+        self._max_unsettled = max(MAX_UNSETTLED, executor.capacity)
+        self._awaiting_commit: deque[asyncio.Future[None]] = deque()
+        self._woken_by_commit = False
         self._all_settled: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
@@ -127,14 +100,14 @@ class Scheduler:
     async def run(self) -> Ending:
         """Schedule until done or stopped. Never raises for what went wrong with the run: see ``Ending.error``."""
         pending = sum(count for (state, _), count in self._store.reader.counts().items() if state == ItemState.PENDING)
-        most = self._execution.max_in_flight or pending
-        for _ in range(min(self._executor.capacity, pending, most)):
+        max_in_flight = self._execution.max_in_flight or pending
+        for _ in range(min(self._executor.capacity, pending, max_in_flight)):
             slot = asyncio.create_task(self._slot())
             self._slots.add(slot)
         if self._slots:
             await asyncio.gather(*self._slots, return_exceptions=True)
         await self._put_back_refused()
-        self.tell_refusals(but=self.ending.stopped)  # which is what the session ends with
+        self.report_refusals(but=self.ending.stopped)  # which is what the session ends with
         if self._unsettled:
             self._all_settled = asyncio.get_running_loop().create_future()
             await self._all_settled
@@ -158,11 +131,11 @@ class Scheduler:
         if reason is not None:
             self.stop(reason)
 
-    def tell_refusals(self, *, but: str | None = None) -> None:
-        """Tell what was refused since the last look. ``but``: a refusal that is told in another way."""
+    def report_refusals(self, *, but: str | None = None) -> None:
+        """Report what was refused since the last look. ``but``: a refusal that is reported in another way."""
         for said in self._limits.refusals.news():
             if said != but:
-                self._tell(f"refused: {said}")
+                self._notify(f"refused: {said}")
 
     def waits(self) -> tuple[Wait, ...]:
         """What keeps the run from going on, of all that takes so long that a person should know."""
@@ -188,9 +161,9 @@ class Scheduler:
         if text in self._remarks or len(self._remarks) > REMARKS:
             return
         self._remarks.append(text)
-        self._tell(text if len(self._remarks) <= REMARKS else "… and more of that kind")
+        self._notify(text if len(self._remarks) <= REMARKS else "… and more of that kind")
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         """Pass something on to the person; a caller's callback that breaks stops the run, whoever had something to say."""
         try:
             self._notice(text)
@@ -200,13 +173,13 @@ class Scheduler:
     async def _slot(self) -> None:
         try:
             while self._may_claim():
-                if self._unsettled >= self._most_unsettled:
-                    await self._room_for_more()
+                if self._unsettled >= self._max_unsettled:
+                    await self._wait_for_commit()
                     continue
                 claimed = self._claims.take()
                 if claimed is not None:
                     self._wake_one()  # where one item has become due, others may have
-                    self._tell_of_room()
+                    self._wake_after_commit()
                     await self._schedule(claimed)
                 elif not await self._wait():
                     return
@@ -220,20 +193,20 @@ class Scheduler:
         self.check_limits()
         return self.ending.stopped is None
 
-    async def _room_for_more(self) -> None:
+    async def _wait_for_commit(self) -> None:
         """Wait for a commit. Items that take no step never wait for one otherwise: a single slot would go through all of them, and
         neither the journal nor anybody else would get a turn."""
         future = asyncio.get_running_loop().create_future()
-        self._for_room.append(future)
+        self._awaiting_commit.append(future)
         try:
             await future
         finally:
-            self._room_told = False
+            self._woken_by_commit = False
 
-    def _tell_of_room(self) -> None:
-        """Wake one slot that waits for room, and no other before that one had its turn: it may well take all the room there is."""
-        if self._for_room and not self._room_told and self._unsettled < self._most_unsettled:
-            self._room_told = _wake(self._for_room)
+    def _wake_after_commit(self) -> None:
+        """Wake one slot that waits for a commit, and no other before that one had its turn: it may well begin all that may be begun."""
+        if self._awaiting_commit and not self._woken_by_commit and self._unsettled < self._max_unsettled:
+            self._woken_by_commit = _wake(self._awaiting_commit)
 
     async def _wait(self) -> bool:
         """Wait until there may be something to claim; False if there never will be."""
@@ -271,7 +244,7 @@ class Scheduler:
 
     def _wake_all(self) -> None:
         self._wake_idle()
-        while _wake(self._for_room):
+        while _wake(self._awaiting_commit):
             pass
 
     async def _schedule(self, claimed: Claimed) -> None:
@@ -371,7 +344,7 @@ class Scheduler:
             self._ended(claimed, outcome)
         except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything, and nobody else would hear of it
             self.fail(error)
-        self._tell_of_room()
+        self._wake_after_commit()
         if self._all_settled is not None and not self._unsettled:
             self._all_settled.set_result(None)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import Execution
 from manyhands.engine.journal.store import Store
-from manyhands.io.files import remove_tree
+from manyhands.processes.strays import remove_tree
 
 WORKSPACES = "workspaces"
 KEEP = "keep"
@@ -29,7 +29,7 @@ class Workspaces:
     def __init__(
         self, store: Store, execution: Execution, on_error: Callable[[Exception], None] = lambda error: None
     ) -> None:
-        """``on_error`` is told when a folder can't be removed."""
+        """``on_error`` is called when a folder can't be removed."""
         self._store = store
         self._execution = execution
         self._on_error = on_error

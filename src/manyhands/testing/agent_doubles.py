@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from manyhands.agents.loop import FollowUp, run_agent
+from manyhands.agents.registry import Agent
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask
+from manyhands.agents.toolbox import Toolbox
 from manyhands.agents.trajectory import fold
 from manyhands.agents.world import World
 from manyhands.core.clock import SystemClock
@@ -24,10 +26,11 @@ CHAT = ChatSettings(model="scripted")
 
 @dataclass
 class FakeTool:
-    """A tool whose calls are counted. ``answer`` gets the arguments and may raise or wait."""
+    """A tool whose calls are counted."""
 
     name: str
     answer: Callable[[dict[str, Any]], Any] = lambda arguments: {"ok": True}
+    """Gets the arguments; may raise or wait."""
     changes_world: bool = False
     description: str = "A tool for tests."
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
@@ -68,12 +71,12 @@ class FakeSandbox:
     def open_step(self) -> str | None:
         return self.folder.open_step
 
-    async def begin_step(self, place: str) -> None:
-        self.log.append(f"begin {place}")
-        self.folder.open_step = place
+    async def begin_step(self, address: str) -> None:
+        self.log.append(f"begin {address}")
+        self.folder.open_step = address
 
-    async def reattach(self, recorded: bool, place: str) -> bool:
-        self.log.append(f"reattach {recorded} {place}")
+    async def reattach(self, recorded: bool, address: str) -> bool:
+        self.log.append(f"reattach {recorded} {address}")
         return self.folder.survives
 
     async def close(self) -> None:
@@ -110,19 +113,20 @@ async def hold(
     backend: FakeBackend | None = None,
     task: AgentTask | None = None,
     follow_up: FollowUp | None = None,
+    agent: Agent = run_agent,
     **settings: Any,
 ) -> AgentResult:
-    """Hold a conversation, and check that the fold over its steps gives the same messages."""
+    """Hold a conversation, and check that the fold over its steps gives the same messages. ``settings``: fields of ``AgentSettings``."""
     context = context or MemoryContext()
     settings.setdefault("chat", CHAT)
     world = World(context, backend, lambda: SandboxRequest(Path("folder"), "run")) if backend else None
     environment = ToolEnvironment(sandbox=world.sandbox if world else no_sandbox, clock=SystemClock())
     try:
-        result = await run_agent(
+        result = await agent(
             context,
             task or AgentTask("Do it."),
             model=model,
-            tools=tools,
+            tools=Toolbox.of(tools),
             environment=environment,
             settings=AgentSettings(**settings),
             world=world,

@@ -12,7 +12,7 @@ from manyhands.core.jsonio import Json, dumps, loads
 from manyhands.engine.contract import Context
 from manyhands.graders.config import parse_graders
 from manyhands.graders.protocol import PASS_LIMIT, Candidate, Grader, Grading, Judge, Judges, Score
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.models.protocol import ChatModel, ChatSettings
 from manyhands.processes.scripts import ScriptPool, ScriptResult
 from manyhands.testing.context import MemoryContext
@@ -22,11 +22,12 @@ FILE = "checks.yaml"
 
 @dataclass(slots=True)
 class ScriptedPrograms:
-    """A ``ScriptPool`` that runs nothing: each program ends as the next of ``results`` says. ``calls``: what was to be run, each as
-    ``{"command", "payload", "folder", "seconds"}`` with the payload read as JSON."""
+    """A ``ScriptPool`` that runs nothing."""
 
     results: list[ScriptResult] = field(default_factory=list)
+    """How each program ends, in order."""
     calls: list[dict[str, Any]] = field(default_factory=list)
+    """What was to be run, each as ``{"command", "payload", "folder", "seconds"}`` with the payload read as JSON."""
 
     @classmethod
     def printing(cls, *outputs: Json) -> ScriptedPrograms:
@@ -51,11 +52,12 @@ class ScriptedPrograms:
 
 @dataclass(slots=True)
 class NamedJudges:
-    """``Judges`` of one model that goes by several names. ``asked``: the names that were asked for."""
+    """``Judges`` of one model that goes by several names."""
 
     model: ChatModel | None = None
     names: frozenset[str | None] = frozenset((None,))
     asked: list[str | None] = field(default_factory=list)
+    """The names that were asked for."""
 
     async def judge(self, name: str | None) -> Judge:
         self.asked.append(name)
@@ -81,7 +83,7 @@ def make_grading(
 def graders_of(*entries: Json, folder: Path | None = None, notices: list[str] | None = None) -> tuple[Grader, ...]:
     """The graders of entries as a file would hold them. Raises UserError for what is wrong with them."""
     said = [] if notices is None else notices
-    return parse_graders(list(entries), Place(FILE), folder=folder or Path(), notices=said.append)
+    return parse_graders(list(entries), Location(FILE), folder=folder or Path(), notices=said.append)
 
 
 async def grade(entry: Json, candidate: Candidate | str, grading: Grading | None = None) -> Score:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from manyhands.core.clock import Clock
-from manyhands.core.jsonio import dumps
+from manyhands.core.jsonio import as_text
 from manyhands.core.messages import Message, ToolCall
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport, Limits
@@ -102,8 +102,7 @@ def assistant(content: str | None = None, *calls: ToolCall, reasoning: str | Non
 
 def tool_call(name: str, arguments: dict[str, Any] | str, call_id: str = "call_1") -> ToolCall:
     """A tool call, for scripts. ``arguments``: an object, or the raw text (which need not be JSON)."""
-    text = arguments if isinstance(arguments, str) else dumps(arguments).decode()
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": as_text(arguments)}}
 
 
 def texts(messages: Sequence[Message], role: str) -> list[Any]:

@@ -16,24 +16,27 @@ from manyhands.core.jsonio import Json, dumps, loads
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """A request as it came. ``body`` is parsed JSON, or the bytes where it is none."""
+    """A request as it came."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: Any
+    """Parsed JSON, or the bytes where it is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedResponse:
-    """One reply. ``body``: bytes as they are, or JSON. ``announced``: the Content-Length to claim; if it is more than the body,
-    the connection is closed in the middle. ``delay``: seconds before anything is sent."""
+    """One reply."""
 
     body: Any = b""
+    """Bytes as they are, or JSON."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     announced: int | None = None
+    """The Content-Length to claim; if it is more than the body, the connection is closed in the middle."""
     delay: float = 0.0
+    """Seconds before anything is sent."""
 
 
 Reply = ScriptedResponse | dict[str, Any] | web.StreamResponse

@@ -1,6 +1,6 @@
 """A workload made of nothing but steps, to test and measure the engine by itself.
 
-Every item performs ``steps`` steps; each effect appends one line ``ITEM/STEP`` to a log file, so that a test can count what really
+Every item takes ``steps`` steps; each effect appends one line ``ITEM/STEP`` to a log file, so that a test can count what really
 happened outside, however often the process was killed.
 """
 
@@ -29,7 +29,7 @@ class StepsWorkload(Workload):
     ``items`` (a number, or a list of keys), ``steps`` per item, ``delay`` of an effect in seconds, ``filler`` (characters in every
     request), ``lines`` (whether items write output), ``batch`` (lines of an output file), ``log`` (file or none), ``execution`` (fields of
     Execution), ``tag`` (part of every request: another tag makes recorded steps diverge);
-    and trouble to order: ``failures`` ({item key: [cause of the first performance, of the second, …]}; the cause ``die`` ends the process),
+    and trouble to order: ``failures`` ({item key: [cause of the first failure, of the second, …]}; the cause ``die`` ends the process),
     ``blocks`` ({item key: seconds for which its first effect blocks the process}), ``unusable`` (a message with which no process can
     begin, or ``die``).
     """

@@ -1,13 +1,38 @@
-"""Items executed in this process's event loop."""
+"""What an executor is, and the one that executes items in this process's event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, run_attempt
 from manyhands.engine.contract import Workload
+
+
+class Executor(Protocol):
+    """Executes items somewhere. Only the scheduler's own process writes the journal: an executor records steps through it."""
+
+    @property
+    def capacity(self) -> int:
+        """Items it can have in flight."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready. Raises UserError if the workload can't be used as configured."""
+        ...
+
+    async def execute(self, claim: Claim) -> AttemptResult:
+        """Execute an item once. Raises StorageError or UserError for what no item is to blame for."""
+        ...
+
+    def stop(self) -> None:
+        """Begin no further steps; those in flight end and are recorded."""
+        ...
+
+    async def close(self) -> None:
+        """End at once whatever still runs, and leave nothing behind. Idempotent."""
+        ...
 
 
 class LocalExecutor:

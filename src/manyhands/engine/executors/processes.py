@@ -19,9 +19,14 @@ from manyhands.engine.contract import CallReport, Limits
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.io.files import mask_secrets
+from manyhands.processes.fork_server import ForkedProcess, ForkServer
 from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
 from manyhands.processes.strays import MARK, kill_strays, process_mark
 
+WORKER = "manyhands.engine.executors.worker"
+"""The module that a worker process runs."""
+WORKER_NAME = "manyhands-work"
+"""What lists of processes call a worker process that was forked."""
 START_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 GRACE_SECONDS = 30.0
@@ -31,7 +36,7 @@ FAILED_STARTS = 3
 
 @dataclass(slots=True)
 class _Worker:
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     channel: wire.Channel
     tickets: dict[int, asyncio.Future[AttemptResult]] = field(default_factory=dict)
     permits: set[int] = field(default_factory=set)
@@ -56,15 +61,18 @@ class ProcessExecutor:
         *,
         workers: int,
         concurrency: int,
+        forks: ForkServer | None = None,
         grace: float = GRACE_SECONDS,
     ) -> None:
-        """``grace``: seconds that a worker may take to end an item that is past its time limit, before the worker is killed."""
+        """``forks``: what makes the workers; without it they are interpreters of their own, which import everything. ``grace``: seconds
+        that a worker may take to end an item that is past its time limit, before the worker is killed."""
         self._begin = begin
         self._run_id = run_id
         self._journal = journal
         self._limits = limits
         self._count = workers
         self._concurrency = concurrency
+        self._forks = forks
         self._grace = grace
         self._workers: list[_Worker] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,23 +164,38 @@ class ProcessExecutor:
     async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *python_command("manyhands.engine.executors.worker", str(theirs.fileno())),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    MARK: process_mark(self._run_id),
-                    PYTHONPATH: module_path(),
-                },
-            )
+            process = await self._forked(theirs.fileno()) or await self._interpreter(theirs.fileno())
         worker = _Worker(process, await wire.Channel.over(ours))
         worker.channel.send(self._begin)
         self._workers.append(worker)
         self._background(self._listen(worker))
+
+    async def _forked(self, descriptor: int) -> ForkedProcess | None:
+        if self._forks is None or self._log is None:
+            return None
+        try:
+            return await self._forks.start(
+                f"{WORKER}:main", WORKER_NAME, descriptor, self._log.fileno(), self._variables()
+            )
+        except (
+            OSError
+        ):  # the server was killed, or there is no room for another process: starting one says what is wrong
+            self._forks = None
+            return None
+
+    async def _interpreter(self, descriptor: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *python_command(WORKER, str(descriptor)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[descriptor],
+            start_new_session=True,
+            env={**os.environ, **self._variables()},
+        )
+
+    def _variables(self) -> dict[str, str]:
+        return {MARK: process_mark(self._run_id), PYTHONPATH: module_path()}
 
     async def _listen(self, worker: _Worker) -> None:
         try:
@@ -294,7 +317,7 @@ class ProcessExecutor:
                 future.set_result(None)
 
     async def _lost(self, worker: _Worker) -> None:
-        """A worker's socket closed: it died, or was told to end."""
+        """A worker's socket closed: it died, or had to end."""
         self._workers.remove(worker)
         worker.channel.close()
         code = await _exit_code(worker.process)
@@ -340,7 +363,7 @@ class ProcessExecutor:
         return task
 
 
-async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
+async def _exit_code(process: asyncio.subprocess.Process | ForkedProcess) -> int | None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             return await process.wait()
@@ -349,7 +372,7 @@ async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
         return await process.wait()
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
+def _kill(process: asyncio.subprocess.Process | ForkedProcess) -> None:
     with suppress(ProcessLookupError):
         process.kill()
 

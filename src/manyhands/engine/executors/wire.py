@@ -1,8 +1,8 @@
 """What the owner and its worker processes say to each other, over a socket pair.
 
-Messages are pickled, which is safe here: the two ends are one program, and the socket has no name that anyone else could open. Those
-that every item needs say themselves of which plain values they consist, because pickling objects within objects costs several times as
-much (measured).
+Messages are pickled, which is safe here: the two ends are one program, and the socket has no name that anyone else could open. Each goes
+as a number and the plain values that it is made of again at the other end: pickling objects, within objects or not, costs several times
+as much (measured).
 """
 
 from __future__ import annotations
@@ -12,23 +12,45 @@ import pickle
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, cast
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.usage import ZERO, Reserve
+from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.attempt import AttemptResult, Claim, Ended
 from manyhands.engine.contract import CallReport, Item
 from manyhands.engine.journal.records import StepRow
 
 _LENGTH = struct.Struct("!I")
-_Reduced = tuple[Any, tuple[Any, ...]]
+READ_BYTES = 256 * 1024
+"""Bytes that are read at once, into memory that is there already: more for messages that are larger."""
+MESSAGES_A_TURN = 64
+"""Messages that are received in one turn of the loop. What follows from the first of a thousand is on its way before the last is looked
+at, so that neither end waits while the other one is at work."""
+_Maker = Callable[..., Any]
+_Plain = tuple[_Maker, tuple[Any, ...]]
+"""What makes a message, and of what."""
+_values_of_report = attrgetter(*(each.name for each in fields(CallReport) if each.name != "usage"))
+_values_of_reserve = attrgetter(*(each.name for each in fields(Reserve)))
+_values_of_usage = attrgetter(*(each.name for each in fields(Usage)))
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Message:
+    """What one end says to the other."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def plain(self) -> _Plain:
+        """What makes this message again, and of which values."""
+        return type(self), tuple([getattr(self, name) for name in self.__slots__])
+
+
+@dataclass(slots=True)
+class Begin(Message):
     """Owner to worker, first: what is executed and how."""
 
     workload: str
@@ -40,26 +62,26 @@ class Begin:
     item_timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+@dataclass(slots=True)
+class Ready(Message):
     """Worker to owner: items may come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unusable:
+@dataclass(slots=True)
+class Unusable(Message):
     """Worker to owner: it can't begin, for a reason that a person must mend."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+@dataclass(slots=True)  # not frozen: see Outcome
+class Execute(Message):
     """Owner to worker: execute an item; answered by Done."""
 
     ticket: int
     claim: Claim
 
-    def __reduce__(self) -> _Reduced:
+    def plain(self) -> _Plain:
         claim, item = self.claim, self.claim.item
         values = (item.number, item.key, item.payload, claim.attempt, claim.recorded, claim.alone)
         return _execute, (self.ticket, *values)
@@ -71,15 +93,16 @@ def _execute(
     return Execute(ticket, Claim(Item(number, key, payload), attempt, recorded, alone))
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Worker to owner: how it came out; or, in ``error``, why no item is to blame."""
+@dataclass(slots=True)
+class Done(Message):
+    """Worker to owner: how an item's execution ended."""
 
     ticket: int
     result: AttemptResult | None
     error: UserError | StorageError | None = None
+    """Why there is no result, if no item is to blame for that."""
 
-    def __reduce__(self) -> _Reduced:
+    def plain(self) -> _Plain:
         if not isinstance(self.result, Ended):
             return Done, (self.ticket, self.result, self.error)
         outcome = self.result.outcome
@@ -101,63 +124,118 @@ def _ended(
     return Done(ticket, Ended(Outcome(ItemState(state), record, line, reason, found, message)))
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+@dataclass(slots=True)
+class Record(Message):
     """Worker to owner: a step to be made durable; answered by Granted."""
 
     request: int
     row: StepRow
 
-    def __reduce__(self) -> _Reduced:
+    def plain(self) -> _Plain:
         row = self.row
         address = (row.item, row.attempt, row.scope, row.seq, row.kind)
-        usage = None if row.usage is ZERO else row.usage
+        usage = _usage_values(row.usage)
         values = (row.digest, row.request, row.output, usage, row.started_at, row.finished_at)
         return _record, (self.request, address, *values)
 
 
 def _record(request: int, address: tuple[int, int, str, int, str], *values: Any) -> Record:
     identity, sent, output, usage, started_at, finished_at = values
-    return Record(request, StepRow(*address, identity, sent, output, usage or ZERO, started_at, finished_at))
+    return Record(request, StepRow(*address, identity, sent, output, _usage(usage), started_at, finished_at))
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
+def _usage_values(usage: Usage) -> tuple[Any, ...] | None:
+    return None if usage is ZERO else _values_of_usage(usage)
+
+
+def _usage(values: tuple[Any, ...] | None) -> Usage:
+    return ZERO if values is None else Usage(*values)
+
+
+@dataclass(slots=True)
+class Acquire(Message):
     """Worker to owner: a call wants to be made; answered by Granted."""
 
     request: int
     key: str
     reserve: Reserve
 
+    def plain(self) -> _Plain:
+        return _acquire, (self.request, self.key, _values_of_reserve(self.reserve))
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+
+def _acquire(request: int, key: str, reserve: tuple[Any, ...]) -> Acquire:
+    return Acquire(request, key, Reserve(*reserve))
+
+
+@dataclass(slots=True)
+class Forget(Message):
     """Worker to owner: the answer to an Acquire is not waited for any more."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """Owner to worker: the answer to a Record or an Acquire. ``error`` is raised where the request was made."""
+@dataclass(slots=True)
+class Granted(Message):
+    """Owner to worker: the answer to a Record or an Acquire."""
 
     request: int
     permit: int = 0
+    """Of an Acquire; 0 for a Record."""
     error: Exception | None = None
+    """Raised where the request was made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+@dataclass(slots=True)
+class Release(Message):
+    """Worker to owner: a call has ended."""
+
     permit: int
     report: CallReport
 
+    def plain(self) -> _Plain:
+        return _release, (self.permit, _usage_values(self.report.usage), _values_of_report(self.report))
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+
+def _release(permit: int, usage: tuple[Any, ...] | None, others: tuple[Any, ...]) -> Release:
+    return Release(permit, CallReport(_usage(usage), *others))
+
+
+@dataclass(slots=True)
+class Stop(Message):
     """Owner to worker: begin no further step."""
 
 
-class Channel(asyncio.Protocol):
+_MAKERS: tuple[_Maker, ...] = (
+    Begin,
+    Ready,
+    Unusable,
+    _execute,
+    Done,
+    _ended,
+    _record,
+    _acquire,
+    Forget,
+    Granted,
+    _release,
+    Stop,
+)
+_NUMBERS = {maker: number for number, maker in enumerate(_MAKERS)}
+
+
+def packed(message: Message) -> bytes:
+    """A message as it goes out, with its length before it. Raises what pickling its values raises."""
+    maker, values = message.plain()
+    data = pickle.dumps((_NUMBERS[maker], values), protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _unpacked(data: bytes) -> Any:
+    number, values = pickle.loads(data)
+    return _MAKERS[number](*values)
+
+
+class Channel(asyncio.BufferedProtocol):
     """One end of the socket pair. What is sent within one turn of the loop goes out together: each time that the other end is woken costs
     more than the message."""
 
@@ -165,8 +243,10 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._outgoing: list[bytes] = []
-        self._incoming = bytearray()
+        self._incoming = bytearray(READ_BYTES)
+        self._filled = 0
         self._frames: deque[bytes] = deque()
+        self._received = 0
         self._gone = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -176,14 +256,14 @@ class Channel(asyncio.Protocol):
         _, channel = await asyncio.get_running_loop().create_connection(cls, sock=end)
         return channel
 
-    def send(self, message: object) -> None:
+    def send(self, message: Message) -> None:
         """Queue a message. To a peer that is gone, it is dropped."""
         if self._transport is None or self._transport.is_closing():
             return
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        data = packed(message)
         if not self._outgoing:
             self._loop.call_soon(self._flush)
-        self._outgoing += (_LENGTH.pack(len(data)), data)
+        self._outgoing.append(data)
 
     async def receive(self) -> Any:
         """The next message; None when the peer is gone."""
@@ -192,7 +272,10 @@ class Channel(asyncio.Protocol):
                 return None
             self._waiter = self._loop.create_future()
             await self._waiter
-        return pickle.loads(self._frames.popleft())
+        self._received += 1
+        if self._received % MESSAGES_A_TURN == 0:
+            await asyncio.sleep(0)
+        return _unpacked(self._frames.popleft())
 
     def close(self) -> None:
         """Close this end, once what was sent has gone out."""
@@ -203,16 +286,25 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        incoming, start = self._incoming, 0
-        incoming += data
-        while len(incoming) - start >= _LENGTH.size:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where what is read next belongs: behind what is there of the message that has begun."""
+        if self._filled == len(self._incoming):
+            self._incoming = self._incoming + bytes(self._filled)
+        elif not self._filled and len(self._incoming) > READ_BYTES:
+            self._incoming = bytearray(READ_BYTES)
+        return memoryview(self._incoming)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        incoming, filled, start = memoryview(self._incoming), self._filled + nbytes, 0
+        while filled - start >= _LENGTH.size:
             end = start + _LENGTH.size + _LENGTH.unpack_from(incoming, start)[0]
-            if len(incoming) < end:
+            if filled < end:
                 break
             self._frames.append(bytes(incoming[start + _LENGTH.size : end]))
             start = end
-        del incoming[:start]
+        if start:
+            incoming[: filled - start] = incoming[start:filled]
+        self._filled = filled - start
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:

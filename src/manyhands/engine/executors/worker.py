@@ -1,4 +1,4 @@
-"""The worker process of the ``processes`` executor: ``python -m manyhands.engine.executors.worker DESCRIPTOR``."""
+"""The worker process of the ``processes`` executor: forked, or ``python -m manyhands.engine.executors.worker DESCRIPTOR``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from typing import Any
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.imports import import_attribute
 from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, run_attempt
-from manyhands.engine.contract import CallReport, Workload, WorkloadFactory
+from manyhands.engine.contract import CallReport, Workload, WorkloadFactory, import_attribute
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.old_contract import current
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.output import safe_streams
-from manyhands.processes.strays import die_with_parent
+from manyhands.processes.system import die_with_parent
 
 CLEAN_UP_SECONDS = 8.0
 """How long items may take to clean up when the owner is gone."""
@@ -150,15 +149,16 @@ async def serve(descriptor: int) -> None:
         channel.close()
 
 
-def main() -> None:
+def main(descriptor: int) -> None:
+    """Work for the owner at the other end of the socket with this descriptor."""
     parent = os.getppid()
     die_with_parent()  # nobody is to go on spending for a run without an owner
     if parent != os.getppid():
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with safe_streams():
-        run_on_loop(serve(int(sys.argv[1])))
+        run_on_loop(serve(descriptor))
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from manyhands.core.errors import RunError, StorageError
-from manyhands.processes.strays import mounts
+from manyhands.processes.system import mounts
 
 BUSY_SECONDS = 30.0
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -156,7 +156,7 @@ def storage_error(path: Path, error: Exception) -> Exception:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that holds a folder (``ext4``, ``nfs`` …); empty where that can't be told."""
+    """The type of the file system that holds a folder (``ext4``, ``nfs`` …); empty where that is not known."""
     return file_system_of(str(folder.resolve()), mounts())
 
 

@@ -142,6 +142,10 @@ SELECT scope, seq, kind, digest, output FROM steps WHERE item = ? AND attempt = 
 SELECT attempt, scope, seq, kind, request, output, started_at, finished_at, usage FROM steps
 WHERE item = ? AND attempt = ? ORDER BY id;
 
+-- name: usage_of_items
+-- item numbers (JSON); CROSS JOIN has the items looked up by the index, where IN would go through all steps
+SELECT item, usage FROM json_each(?) CROSS JOIN steps ON item = json_each.value WHERE usage IS NOT NULL;
+
 -- name: item_by_number
 SELECT number, key, payload, state, attempt, performances, failures, reason, cause, message, record, started_at, finished_at, position
 FROM items WHERE number = ?;

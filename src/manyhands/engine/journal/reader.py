@@ -15,9 +15,9 @@ from typing import Any
 
 from manyhands.core.errors import RunError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json, loads, without_surrogates
+from manyhands.core.jsonio import Json, line, loads, without_surrogates
 from manyhands.core.outcomes import ItemState
-from manyhands.core.usage import Usage
+from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import FinishedItem, Item, ItemResult, ItemRow, RecordedStep
 from manyhands.engine.journal.database import connect, is_current, queries, storage_errors
 from manyhands.engine.journal.records import Claimed, DamagedBlob, RecordedOutput, unpack
@@ -225,6 +225,13 @@ class JournalReader:
         usage = Usage(*row) if row else Usage()
         return usage if isfinite(usage.cost) else replace(usage, cost=0.0, unpriced_calls=usage.calls)
 
+    def usage_of_items(self, item_numbers: Sequence[int]) -> dict[int, Usage]:
+        """What the recorded steps of items used, those of abandoned attempts included, by their numbers: found by one query."""
+        found = dict.fromkeys(item_numbers, ZERO)
+        for number, usage in self._all("usage_of_items", line(list(item_numbers))):
+            found[number] += Usage.from_json(unpack(usage))
+        return found
+
     def working_seconds(self) -> float:
         """How long anyone worked on the run, all sessions together."""
         row = self._one("working_seconds")
@@ -330,39 +337,11 @@ def _claimed(row: tuple[int, str, bytes, int, int, int, int]) -> Claimed:
 
 def _item_row(row: tuple[Any, ...]) -> ItemRow:
     """A row of the ``items`` queries, decoded."""
-    (
-        number,
-        key,
-        payload,
-        state,
-        attempt,
-        performances,
-        failures,
-        reason,
-        cause,
-        message,
-        record,
-        started,
-        ended,
-        position,
-    ) = row
+    number, key, payload, state, *between, record, started, ended, position = row
     try:
-        return ItemRow(
-            number,
-            key,
-            unpack(payload),
-            _STATES[state],
-            attempt,
-            performances,
-            failures,
-            reason,
-            cause,
-            message,
-            unpack(record) if record else None,
-            started,
-            ended,
-            position,
-        )
+        found = unpack(record) if record else None
+        values: list[Any] = [number, key, unpack(payload), _STATES[state], *between, found, started, ended, position]
+        return ItemRow(*values)
     except DamagedBlob as error:
         raise DamagedBlob(f"item {number}: {error}") from error
     except (KeyError, TypeError) as error:

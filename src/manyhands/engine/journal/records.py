@@ -12,7 +12,7 @@ from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Item
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class StepRow:
     """A step on its way to the journal; requests and outputs packed."""
 

@@ -20,9 +20,8 @@ from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.core.redaction import KNOWN
 from manyhands.engine.contract import PlannedItem
-from manyhands.engine.journal.commits import META, Commits, check_pages
 from manyhands.engine.journal.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
-from manyhands.engine.journal.lock import LOCK, RunLock
+from manyhands.engine.journal.lock import LOCK, META, Commits, RunLock, check_pages
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, OutputFile
 from manyhands.engine.journal.records import StepRow, pack
 from manyhands.engine.journal.writer import GroupWriter, OnCommit
@@ -106,8 +105,8 @@ class Store:
             if files:
                 self._execute("add_outputs", [(file,) for file in files])
             now = self._clock.now()
-            told = [(key, replace(outcome, record=KNOWN.json(outcome.record))) for key, outcome in ended]
-            self._execute("enter_outcome", [(key, *outcome_row(outcome, now)) for key, outcome in told])
+            clean = [(key, replace(outcome, record=KNOWN.json(outcome.record))) for key, outcome in ended]
+            self._execute("enter_outcome", [(key, *outcome_row(outcome, now)) for key, outcome in clean])
 
     def _refuse_duplicates(self, keys: list[str], generation: int) -> None:
         seen = self._execute("planned_twice", [(key, generation) for key in keys]).fetchone()
@@ -207,13 +206,13 @@ class Store:
         """An item is being executed (durable with the next commit)."""
         self.writer.submit("start_items", (number, self._clock.now()))
 
-    def settle(self, number: int, outcome: Outcome, tell: OnCommit) -> None:
-        """An item has ended; ``tell`` is called once that is on disk. Raises TypeError or ValueError, with nothing written, if its record
-        is no JSON."""
+    def settle(self, number: int, outcome: Outcome, on_commit: OnCommit) -> None:
+        """An item has ended; ``on_commit`` is called once that is on disk. Raises TypeError or ValueError, with nothing written, if its
+        record is no JSON."""
         row = (number, *outcome_row(outcome, self._clock.now()), None)
         if outcome.line is not None:
             self._name_output(outcome.line[0])
-        self.writer.submit("settle_items", row, tell=tell)
+        self.writer.submit("settle_items", row, on_commit=on_commit)
 
     def put_back(self, number: int, *, attempt: int, failures: int, not_before: float = 0.0) -> Awaitable[None]:
         """An item is to be executed (again), not before a time of day."""

@@ -19,8 +19,8 @@ from typing import Any
 
 from manyhands.core.errors import StorageError
 from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.journal.commits import META, Commits
 from manyhands.engine.journal.database import expanded, queries, storage_error, transaction
+from manyhands.engine.journal.lock import META, Commits
 from manyhands.io.files import Patience
 
 ORDER = (
@@ -47,7 +47,7 @@ CHUNKS = (256, 64, 16)
 but each has to wait for the interpreter's lock when it is done, which is dear while the event loop is busy."""
 Row = Sequence[Any]
 OnCommit = Callable[[StorageError | None], None]
-"""Told how a commit went. Must not raise."""
+"""Called with why a commit failed, or None. Must not raise."""
 
 
 @dataclass(slots=True)
@@ -83,18 +83,19 @@ class GroupWriter:
         """Why nothing can be written any more, if so."""
         return self._failure
 
-    def submit(self, kind: str, row: Row, usage: Usage = ZERO, tell: OnCommit | None = None) -> None:
-        """Queue a row. It is durable when a ``committed`` taken afterwards is done, or when ``tell`` is called (see ``when_committed``)."""
-        if tell is not None and self._failure is not None:
-            self.when_committed(tell)
+    def submit(self, kind: str, row: Row, usage: Usage = ZERO, on_commit: OnCommit | None = None) -> None:
+        """Queue a row. It is durable when a ``committed`` taken afterwards is done, or when ``on_commit`` is called (see
+        ``when_committed``)."""
+        if on_commit is not None and self._failure is not None:
+            self.when_committed(on_commit)
             return
         with self._lock:
             self._rows(kind).append(row)
             if usage is not ZERO:
                 self._batch.usage += usage
-            if tell is not None:
-                self._batch.waiters.append(tell)
-            if self._asleep or (tell is not None and self._dozing):
+            if on_commit is not None:
+                self._batch.waiters.append(on_commit)
+            if self._asleep or (on_commit is not None and self._dozing):
                 self._condition.notify()
 
     def submit_all(self, kind: str, rows: Iterable[Row]) -> None:
@@ -128,14 +129,14 @@ class GroupWriter:
         self.when_committed(done)
         return future
 
-    def when_committed(self, tell: OnCommit) -> None:
-        """``tell`` is called on the event loop when everything submitted so far is on disk, or can't be written. Spares thousands of
+    def when_committed(self, on_commit: OnCommit) -> None:
+        """``on_commit`` is called on the event loop when everything submitted so far is on disk, or can't be written. Spares thousands of
         waiters a future each."""
         if self._failure is not None:
-            self._loop.call_soon(tell, StorageError(str(self._failure)))
+            self._loop.call_soon(on_commit, StorageError(str(self._failure)))
             return
         with self._lock:
-            self._batch.waiters.append(tell)
+            self._batch.waiters.append(on_commit)
             if self._asleep or self._dozing:
                 self._condition.notify()
 
@@ -235,5 +236,5 @@ def usage_row(usage: Usage) -> tuple[Any, ...]:
 
 
 def _resolve(waiters: list[OnCommit], failure: Exception | None) -> None:
-    for tell in waiters:
-        tell(None if failure is None else StorageError(str(failure)))
+    for on_commit in waiters:
+        on_commit(None if failure is None else StorageError(str(failure)))

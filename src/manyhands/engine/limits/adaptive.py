@@ -2,7 +2,8 @@
 
 The limiter follows TCP's congestion control (RFC 5681) with calls in flight as its window: it doubles each round trip
 until the first rate limit, then shrinks by a factor once per rate-limit episode and grows by a constant each round
-trip, and it grows only while the window is really used.
+trip, and it grows only while the window is really used. Where a person has asked for more calls at once than the window begins
+with, it begins with those; a rate limit before so many were answered takes it back to where it begins otherwise, still doubling.
 """
 
 from __future__ import annotations
@@ -39,15 +40,20 @@ class AdaptiveLimiter:
         clock: Clock,
         *,
         initial: int = FIRST_LIMIT,
+        asked: int = 0,
         ceiling: int | None = None,
         first_pause: float = 1.0,
     ) -> None:
+        """``initial``: calls in flight to begin with; ``asked``: as many as a person wants in flight, if that is more."""
         if initial < 1 or (ceiling is not None and ceiling < 1):
             raise ValueError("at least one call must be allowed in flight")
         self._key = key
         self._clock = clock
         self._ceiling = float(ceiling) if ceiling is not None else float("inf")
-        self._limit = min(float(initial), self._ceiling)
+        self._initial = min(float(initial), self._ceiling)
+        self._limit = max(self._initial, min(float(asked), self._ceiling))
+        self._unproven = int(self._limit) if self._limit > self._initial else 0
+        """Answers until it is known that the endpoint bears what was asked for."""
         self._first_pause = first_pause
         self._slow_start = True
         self._waiters: deque[asyncio.Future[int]] = deque()
@@ -105,6 +111,8 @@ class AdaptiveLimiter:
             self._limited(episode, report.retry_after)
         elif not report.failed and episode == self.episodes:
             self._pauses = 0
+            if self._unproven:
+                self._unproven -= 1
             if saturated:
                 self._grow()
         if report.remaining is not None and report.remaining <= 0 and report.reset_after:
@@ -118,13 +126,20 @@ class AdaptiveLimiter:
     def _limited(self, episode: int, retry_after: float | None) -> None:
         if episode == self.episodes:
             self.episodes += 1
-            self._slow_start = False
-            self._limit = max(1.0, self._limit * CUT)
+            self._cut()
             self._pauses += 1
             pause = self._own_pause() if retry_after is None else max(retry_after, self._min_pause())
             self._hold_until(pause)
         elif retry_after is not None:
             self._hold_until(retry_after)
+
+    def _cut(self) -> None:
+        if self._unproven:
+            self._unproven = 0
+            self._limit = min(self._limit * CUT, self._initial)
+        else:
+            self._slow_start = False
+            self._limit = max(1.0, self._limit * CUT)
 
     def _own_pause(self) -> float:
         pause = min(MAX_OWN_PAUSE, self._first_pause * 2.0 ** min(self._pauses - 1, 16))

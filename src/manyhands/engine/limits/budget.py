@@ -21,18 +21,20 @@ _ROUNDING, _MIN_COST = 0.01, 1e-6
 
 @dataclass(slots=True)
 class _Charges:
-    """What calls of one model were seen to cost. ``dearer``: more than their reserves, or they had no price, so that the rest counts.
-
-    ``input`` and ``output``: US dollars per token at most, each as if the other were free. ``share``: US dollars per token reserved.
-    ``cost`` and ``tokens``: of the dearest call, and of the one that used most.
-    """
+    """What calls of one model were seen to cost."""
 
     dearer: bool = False
+    """Whether they cost more than their reserves, or had no price, so that the rest counts."""
     input: float = 0.0
+    """US dollars per input token at most, as if the output were free."""
     output: float = 0.0
+    """US dollars per output token at most, as if the input were free."""
     share: float = 0.0
+    """US dollars per token reserved at most."""
     cost: float = 0.0
+    """Of the dearest call."""
     tokens: int = 0
+    """Of the call that used most."""
 
     def learn(self, reserve: Reserve, usage: Usage) -> None:
         self.cost = max(self.cost, usage.cost)
@@ -59,8 +61,8 @@ class _Charges:
 class Budget:
     """What a run may use in all: US dollars, tokens, and seconds of wall time. None means no bound.
 
-    A call's worst case is reserved before it is made, and settled with what it really used; with the whole reserve if that can't be
-    told. ``spent``, ``assumed`` (what is counted for calls whose use is not known) and ``elapsed`` carry over from earlier sessions.
+    A call's worst case is reserved before it is made, and settled with what it really used; with the whole reserve if that is not
+    known. ``spent``, ``assumed`` (what is counted for calls whose use is not known) and ``elapsed`` carry over from earlier sessions.
 
     What the endpoint charges, and whether it keeps to what it is allowed, is seen in the first call of each model, during which
     no other model call is made. If it has no known price, or costs more than that, what was seen so far bounds the calls that
@@ -68,7 +70,7 @@ class Budget:
     alone, as long as the dearest share of a reserve so far fits. A call that uses more tokens than it was allowed, or whose cost
     nobody says, exhausts the budget: nothing can bound it.
 
-    Calls with an ``open`` reserve (launches of commands) can't be told what to keep to. The first of a session is made alone; each
+    Calls with an ``open`` reserve (launches of commands) can't be limited. The first of a session is made alone; each
     later one reserves as much as the dearest so far. So they pass a limit by no more than what the first one costs, or what those
     in flight cost beyond the dearest before them.
     """
@@ -119,13 +121,8 @@ class Budget:
         return self.spent.cost + self._reserved_cost, self.spent.total_tokens + self._reserved_tokens
 
     @property
-    def exhausted(self) -> bool:
-        """Whether no further work should be started."""
-        return self.reason is not None
-
-    @property
     def reason(self) -> str | None:
-        """Why the budget is exhausted, in one line; None if it is not. A call that was refused exhausts it, although
+        """Why no further work should be started, in one line; None if there is room. A call that was refused exhausts the budget, although
         smaller calls of items that are under way may still fit."""
         return self._unbounded or self._refused or self._used_up()
 
@@ -279,13 +276,13 @@ class Budget:
 
     def _state(self) -> str:
         """What is spent and reserved, of what."""
-        told: list[str] = []
+        parts: list[str] = []
         if self.max_cost is not None:
-            told.append(f"${self.spent.cost:.4f} spent, ${self._reserved_cost:.4f} reserved, of ${self.max_cost:g}")
+            parts.append(f"${self.spent.cost:.4f} spent, ${self._reserved_cost:.4f} reserved, of ${self.max_cost:g}")
         if self.max_total_tokens is not None:
             spent, reserved = self.spent.total_tokens, self._reserved_tokens
-            told.append(f"{spent:,} tokens used, {reserved:,} reserved, of {self.max_total_tokens:,}")
-        return "; ".join(told)
+            parts.append(f"{spent:,} tokens used, {reserved:,} reserved, of {self.max_total_tokens:,}")
+        return "; ".join(parts)
 
     def _as_charged(self, reserve: Reserve) -> tuple[Reserve, bool]:
         """The reserve with the cost that calls of its model were seen to have; and whether no other may be made meanwhile."""

@@ -5,15 +5,17 @@ Requests that an endpoint refuses one after the other, as with a model that does
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
-from manyhands.core.errors import Interrupted
+from manyhands.core.errors import Interrupted, StorageError
 from manyhands.core.text import one_line, shape
-from manyhands.core.usage import ZERO, Reserve
+from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.contract import CallReport
+from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
 from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.waits import Trouble, Wait
@@ -23,7 +25,14 @@ MAX_REFUSALS = 20
 MAX_FAILURE_CHARS = 4000
 """Characters of a failure that are looked through."""
 MAX_SENTENCES = 100
-"""Different refusals of one model that are counted and told."""
+"""Different refusals of one model that are counted and reported."""
+META = "spending"
+"""The fact in the journal that holds the mark."""
+STEPS = 64
+"""Into how many steps a budget is divided. The mark is raised by one at a time, and lowered when it is ``LOOSE`` too high."""
+LOOSE = 8
+"""Steps."""
+_TINY = 1e-9
 
 
 class Refusals:
@@ -36,7 +45,7 @@ class Refusals:
         self._news: list[str] = []
         self._streaks: dict[str, Counter[str]] = {}
         self._answered: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.reason: str | None = None
         """Why nothing comes of going on; None if something may."""
 
@@ -49,8 +58,8 @@ class Refusals:
         if same not in streak and len(streak) >= MAX_SENTENCES:
             return
         streak[same] += 1
-        if asked not in self._answered and same not in self._told and len(self._told) < MAX_SENTENCES:
-            self._told.add(same)
+        if asked not in self._answered and same not in self._reported and len(self._reported) < MAX_SENTENCES:
+            self._reported.add(same)
             self._news.append(said)
         if streak[same] >= MAX_REFUSALS and self.reason is None:
             self.reason = (
@@ -76,24 +85,12 @@ class Refusals:
         return any(sentence in same for streak in self._streaks.values() for sentence in streak)
 
 
-class Mark(Protocol):
-    """Where it is on disk how much the run may have spent at most, so that a budget holds over a kill (see ``spending``)."""
-
-    async def cover(self, budget: Budget) -> None:
-        """Done when what is spent and reserved is covered."""
-        ...
-
-    def settled(self, budget: Budget) -> None:
-        """A reservation ended."""
-        ...
-
-
 class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that executes its items.
 
-    ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most. ``first_pause``: seconds of
-    the first pause after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: is told
-    what calls remark, each once.
+    ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most; ``asked``: those that a person wants, with
+    which it starts if they are more. ``first_pause``: seconds of the first pause after a rate limit without ``Retry-After``. ``mark``:
+    where it is kept what may have been spent. ``notice``: gets what calls remark, each once.
     """
 
     def __init__(
@@ -102,9 +99,10 @@ class SharedLimits:
         *,
         budget: Budget | None = None,
         initial: int = FIRST_LIMIT,
+        asked: int = 0,
         ceiling: int | None = None,
         first_pause: float = 1.0,
-        mark: Mark | None = None,
+        mark: SpendingMark | None = None,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -114,6 +112,7 @@ class SharedLimits:
         self.budget = budget or Budget(clock=self._clock)
         self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
         self._initial = initial if ceiling is None else min(initial, ceiling)
+        self._asked = asked
         self._ceiling = ceiling
         self._first_pause = first_pause
         self._limiters: dict[str, AdaptiveLimiter] = {}
@@ -222,7 +221,91 @@ class SharedLimits:
 
     def _new_limiter(self, key: str) -> AdaptiveLimiter:
         limiter = AdaptiveLimiter(
-            key, self._clock, initial=self._initial, ceiling=self._ceiling, first_pause=self._first_pause
+            key,
+            self._clock,
+            initial=self._initial,
+            asked=self._asked,
+            ceiling=self._ceiling,
+            first_pause=self._first_pause,
         )
         self._limiters[key] = limiter
         return limiter
+
+
+class SpendingMark:
+    """What a run may have spent at most, on disk before it is spent. Made by the run's owner.
+
+    The journal knows what recorded steps cost. Beyond that a run may have paid for calls that were in flight when it was killed, for
+    answers that could not be read, and for steps that were given up. So that a budget holds over all sessions, a mark is kept that is never
+    less than what is spent and reserved. It is raised a step ahead, so that few calls wait for it. ``assumed``: what counts besides the
+    recorded steps of earlier sessions.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        kept = store.reader.meta(META) or {"assumed": (0.0, 0), "mark": None}
+        cost, tokens = kept["assumed"]
+        if kept["mark"] is not None:  # the last session did not come to its end
+            cost, tokens = _beyond(kept["mark"], store.reader.usage(), (cost, tokens))
+            store.set_meta(**{META: {"assumed": (cost, tokens), "mark": None}})
+        self.assumed = Usage(input_tokens=tokens, cost=cost)
+        self._mark = (0.0, 0)
+        self._raising: asyncio.Task[None] | None = None
+
+    async def cover(self, budget: Budget) -> None:
+        """Done when it is on disk that as much may be spent as is spent and reserved. Raises StorageError."""
+        while not self._covers(budget):
+            if self._raising is None or self._raising.done():
+                self._raising = asyncio.create_task(self._raise(budget))
+            await asyncio.shield(self._raising)
+
+    def settled(self, budget: Budget) -> None:
+        """Lower the mark if it is far above what is spent and reserved, so that a kill costs little of the budget."""
+        if self._raising is not None and not self._raising.done():
+            return
+        cost, tokens = budget.exposed
+        step_cost, step_tokens = _step(budget)
+        loose_cost = budget.max_cost is not None and self._mark[0] - cost > LOOSE * step_cost
+        if loose_cost or (budget.max_total_tokens is not None and self._mark[1] - tokens > LOOSE * step_tokens):
+            self._mark = self._write(budget)
+
+    def close(self, budget: Budget) -> None:
+        """Keep exactly what was spent beyond the recorded steps; once the session's writing has ended."""
+        beyond = _beyond(budget.exposed, self._store.reader.usage())
+        if beyond == (0.0, 0) and self._store.reader.meta(META) is None:
+            return
+        try:
+            self._store.set_meta(**{META: {"assumed": beyond, "mark": None}})
+        except StorageError:
+            return  # the mark stays where it is, which is no less
+
+    def _covers(self, budget: Budget) -> bool:
+        cost, tokens = budget.exposed
+        return (budget.max_cost is None or cost <= self._mark[0] + _TINY) and (
+            budget.max_total_tokens is None or tokens <= self._mark[1]
+        )
+
+    async def _raise(self, budget: Budget) -> None:
+        mark = self._write(budget)
+        await self._store.writer.committed()
+        self._mark = mark
+
+    def _write(self, budget: Budget) -> tuple[float, int]:
+        """Have a mark written that is a step above what is spent and reserved, but no higher than the budget."""
+        (cost, tokens), (step_cost, step_tokens) = budget.exposed, _step(budget)
+        most_cost = cost if budget.max_cost is None else max(cost, budget.max_cost)
+        most_tokens = tokens if budget.max_total_tokens is None else max(tokens, budget.max_total_tokens)
+        mark = min(most_cost, cost + step_cost), min(most_tokens, tokens + step_tokens)
+        assumed = self.assumed.cost, self.assumed.total_tokens
+        self._store.note_meta(META, {"assumed": assumed, "mark": mark})
+        return mark
+
+
+def _step(budget: Budget) -> tuple[float, int]:
+    return (budget.max_cost or 0.0) / STEPS, -(-(budget.max_total_tokens or 0) // STEPS)
+
+
+def _beyond(exposed: tuple[float, int], recorded: Usage, least: tuple[float, int] = (0.0, 0)) -> tuple[float, int]:
+    """How much of what may have been spent is in no recorded step."""
+    cost = exposed[0] - recorded.cost
+    return max(least[0], cost if cost > _TINY else 0.0), max(least[1], exposed[1] - recorded.total_tokens)

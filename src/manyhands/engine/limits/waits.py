@@ -1,4 +1,4 @@
-"""What a run waits for, told while it waits: why, and until when."""
+"""What a run waits for, reported while it waits: why, and until when."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from datetime import datetime
 from manyhands.core.text import counted, shape
 
 MIN_SECONDS = 5.0
-"""Seconds from which on a wait is told."""
+"""Seconds from which on a wait is reported."""
 LINE_SECONDS = 15.0
 """Seconds between two lines about waits of one cause at least."""
 MAX_CAUSES = 100
-"""Causes that are remembered as told."""
+"""Causes that are remembered as reported."""
 _DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Something that keeps calls or items from going on.
-
-    ``why``: one line; ``since`` and ``until``: seconds since 1970 UTC, ``until`` None where nobody can tell; ``waiting`` so many of
-    ``what`` (``call``, ``item``). With ``since`` begins a spell without success, which may hold several pauses.
-    """
+    """Something that keeps calls or items from going on. Times are seconds since 1970 UTC."""
 
     why: str
+    """One line."""
     since: float
+    """The beginning of a spell without success, which may hold several pauses."""
     until: float | None
+    """None where nobody knows."""
     waiting: int
+    """How many wait."""
     what: str = "call"
+    """What waits: ``call`` or ``item``."""
 
     def is_long(self, now: float) -> bool:
-        """Whether it takes long enough to be told."""
+        """Whether it takes long enough to be reported."""
         return max(now, self.until or 0.0) - self.since > MIN_SECONDS
 
     def text(self, now: float | None = None) -> str:
@@ -47,17 +48,17 @@ class Wait:
 
 
 def long_waits(waits: Iterable[Wait], now: float) -> tuple[Wait, ...]:
-    """Those that are to be told, the longest first."""
+    """Those that are to be reported, the longest first."""
     found = [wait for wait in waits if wait.is_long(now)]
     return tuple(sorted(found, key=lambda wait: wait.until or now, reverse=True))
 
 
 class WaitLines:
-    """Chooses when a wait is told in a line of its own: when its cause is new, or its end has moved; never more than one line of a cause
-    in ``LINE_SECONDS``."""
+    """Chooses when a wait is reported in a line of its own: when its cause is new, or its end has moved; never more than one line of a
+    cause in ``LINE_SECONDS``."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[float, float | None]] = {}
+        self._reported: dict[str, tuple[float, float | None]] = {}
 
     def news(self, waits: Iterable[Wait], now: float) -> list[str]:
         """The lines to be said now."""
@@ -65,27 +66,30 @@ class WaitLines:
 
     def _is_news(self, wait: Wait, now: float) -> bool:
         cause = shape(wait.why)
-        told = self._told.get(cause)
-        if told is not None:
-            said_at, until = told
+        before = self._reported.get(cause)
+        if before is not None:
+            said_at, until = before
             if now - said_at < LINE_SECONDS or (wait.until or 0.0) <= (until or 0.0) + 1.0:
                 return False
-        elif len(self._told) >= MAX_CAUSES:
+        elif len(self._reported) >= MAX_CAUSES:
             return False
-        self._told[cause] = now, wait.until
+        self._reported[cause] = now, wait.until
         return True
 
 
 @dataclass(slots=True)
 class Trouble:
-    """What is wrong with one endpoint: nothing as long as ``since`` is None. ``held_since`` and ``held_for``: of the latest hold of all its
-    calls, and why it was made; ``again``: when calls that failed are made again (times of day)."""
+    """What is wrong with one endpoint. Times are seconds since 1970 UTC."""
 
     since: float | None = None
+    """None as long as nothing is wrong."""
     why: str = ""
     held_since: float = 0.0
+    """When the latest hold of all its calls began."""
     held_for: str = ""
+    """Why it was made."""
     again: list[float] = field(default_factory=list)
+    """When calls that failed are made again."""
 
     def failed(self, now: float, why: str, again_in: float | None) -> None:
         """A call failed; who made it makes it again in so many seconds."""
