@@ -184,7 +184,7 @@ def test_only_what_changed_is_copied(tmp_path: Path) -> None:
 
 def test_too_large_and_small_again(tmp_path: Path) -> None:
     _, world = _box(tmp_path)
-    checkpoint = Checkpoint(tmp_path, ("world",), most_entries=50, most_bytes=1000)
+    checkpoint = Checkpoint(tmp_path, ("world",), max_entries=50, max_bytes=1000)
     (world / "many").mkdir()
     for number in range(50):
         (world / "many" / f"{number}").touch()
@@ -320,7 +320,7 @@ def test_any_damage_is_undone(tmp_path_factory: pytest.TempPathFactory, steps: l
 
 def test_names_of_one_file_are_one_copy_that_is_counted_once(tmp_path: Path) -> None:
     (tmp_path / "world").mkdir()
-    checkpoint = Checkpoint(tmp_path, ("world",), most_bytes=1500)
+    checkpoint = Checkpoint(tmp_path, ("world",), max_bytes=1500)
     (tmp_path / "world" / "a").write_bytes(bytes(1000))
     os.link(tmp_path / "world" / "a", tmp_path / "world" / "b")
     assert checkpoint.begin("1")

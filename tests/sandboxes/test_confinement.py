@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from manyhands.processes.strays import process_table
 from manyhands.sandboxes import confinement
-from manyhands.sandboxes.bubblewrap import users
+from manyhands.sandboxes.bubblewrap import as_root
+from manyhands.sandboxes.bubblewrap.as_root import User, hand_over, stand_in_for_root
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
-from manyhands.sandboxes.bubblewrap.users import User, hand_over, stand_in_for_root
 from manyhands.sandboxes.confinement import compiled, missing_for, number_of, spawn_confined, spawn_with_own_keys
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 
@@ -222,11 +222,11 @@ def test_only_root_needs_a_stand_in() -> None:
 
 def test_root_of_a_container_takes_an_id_that_there_is() -> None:
     everybody, few, alone = [(0, 0, 1 << 32)], [(0, 1000, 1), (1, 100_000, 65_536)], [(0, 1000, 1)]
-    assert users._chosen(everybody) > 1 << 30
-    assert users._chosen(few) == 65_536
-    assert [users._is_somebody_outside(each) for each in (everybody, few, alone)] == [False, False, True]
+    assert as_root._chosen(everybody) > 1 << 30
+    assert as_root._chosen(few) == 65_536
+    assert [as_root._is_somebody_outside(each) for each in (everybody, few, alone)] == [False, False, True]
     with pytest.raises(OSError, match="no other id"):
-        users._chosen([(0, 0, 1)])
+        as_root._chosen([(0, 0, 1)])
 
 
 # Interfaces of the kernel

@@ -16,17 +16,17 @@ from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.failures import Cause
 from manyhands.io.files import is_full
 from manyhands.processes.children import ExecResult, Process, run_process, to_the_end
-from manyhands.processes.strays import process_line
+from manyhands.processes.system import process_line
 from manyhands.sandboxes.commands.freezing import Frozen
 from manyhands.sandboxes.commands.launch import Launcher, marks
 from manyhands.sandboxes.commands.shell import Background, Shell, ShellNotStarted, StateFile
 from manyhands.sandboxes.files.access import RunInside
 from manyhands.sandboxes.files.checkpoint import Checkpoint
-from manyhands.sandboxes.files.disk_watch import DiskWatch, with_room
+from manyhands.sandboxes.files.disk_watch import DiskWatch, with_space
 from manyhands.sandboxes.files.removing import clear_folder, drop_set_ids
 from manyhands.sandboxes.protocol import BackgroundProcess, SandboxLimits
 
-_LONGEST_ARGUMENT = 100_000
+_MAX_ARGUMENT = 100_000
 _SECOND_TRIES = (0.1, 0.3, 1.0, None)
 """Seconds to wait before a shell, or the sandbox, is started once more."""
 _START_PAUSES = (0.1, 0.5)
@@ -56,6 +56,17 @@ async def prepared(launcher: Launcher) -> bool:
             return await launcher.prepare()
         await asyncio.sleep(pause)
     return await launcher.prepare()
+
+
+async def made_ready(sandbox: CommandSandbox, *, ahead: bool) -> CommandSandbox:
+    """A sandbox just made, with its shell running where it is made ``ahead``. Raises ItemError(SANDBOX_LOST)."""
+    if ahead:
+        try:
+            await sandbox.get_ready()
+        except BaseException:
+            await sandbox.close()
+            raise
+    return sandbox
 
 
 class CommandSandbox:
@@ -123,6 +134,12 @@ class CommandSandbox:
     def open_step(self) -> str | None:
         return self._checkpoint.open_step
 
+    async def get_ready(self) -> None:
+        """Start the persistent shell, in a sandbox that has nothing to be brought back. Raises ItemError(SANDBOX_LOST)."""
+        if self.open_step is None:
+            await self._prepare()
+            self._shell = self._shell or self._new_shell()
+
     async def run(
         self,
         command: Sequence[str],
@@ -141,7 +158,7 @@ class CommandSandbox:
             result = await self._shell_for(command, timeout, max_output)
         result = await self._disk.judged(result)
         if self._state.unsaved:
-            await self._disk.room()
+            await self._disk.wait_for_space()
             self._state.save(again=True)
         return result
 
@@ -152,7 +169,7 @@ class CommandSandbox:
         _check_words(command)
         await self._prepare()
         with self._disk.command():
-            return await self._with_restart_told(
+            return await self._with_restart_note(
                 lambda: run_process(
                     lambda stdin, output: self._start(command, directory, stdin, output, alone=True),
                     timeout=timeout,
@@ -194,16 +211,16 @@ class CommandSandbox:
         self._check_open()
         await self._files.write(self._inside(path), data, self._run_inside)
 
-    async def begin_step(self, place: str) -> None:
+    async def begin_step(self, address: str) -> None:
         self._check_open()
-        await self._disk.room()
+        await self._disk.wait_for_space()
         self._note_liveness()
-        begin = partial(asyncio.to_thread, self._checkpoint.begin, place, whole=self._whole)
-        await with_room(lambda: to_the_end(begin()))
+        begin = partial(asyncio.to_thread, self._checkpoint.begin, address, whole=self._whole)
+        await with_space(lambda: to_the_end(begin()))
 
-    async def reattach(self, recorded: bool, place: str) -> bool:
+    async def reattach(self, recorded: bool, address: str) -> bool:
         self._check_open()
-        return await to_the_end(asyncio.to_thread(self._checkpoint.reattach, recorded, place))
+        return await to_the_end(asyncio.to_thread(self._checkpoint.reattach, recorded, address))
 
     async def freeze(self) -> None:
         self._check_open()
@@ -249,11 +266,11 @@ class CommandSandbox:
             self._restarts += 1
         self._check_open()
 
-    async def _with_restart_told(self, perform: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
+    async def _with_restart_note(self, run: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
         """What a command came to. One that ended because the whole sandbox was killed meanwhile says so, and the next finds it started
         anew, with its files."""
         restarts = self._restarts
-        result = await perform()
+        result = await run()
         if result.exit_code in (0, None) or self._closing is not None:
             return result
         if result.exit_code == _KILLED:
@@ -329,7 +346,7 @@ class CommandSandbox:
         self._shell_lost = False
         shell = self._shell = self._shell or self._new_shell()
         try:
-            return await self._with_restart_told(lambda: shell.run(command, timeout=timeout, max_output=max_output))
+            return await self._with_restart_note(lambda: shell.run(command, timeout=timeout, max_output=max_output))
         finally:
             self._after_command(shell)
 
@@ -337,7 +354,7 @@ class CommandSandbox:
         await self._prepare()
         shell = self._new_shell()
         try:
-            return await self._with_restart_told(lambda: shell.run(command, timeout=timeout, max_output=max_output))
+            return await self._with_restart_note(lambda: shell.run(command, timeout=timeout, max_output=max_output))
         finally:
             if shell.alive:
                 await to_the_end(shell.dismiss())
@@ -379,7 +396,7 @@ class CommandSandbox:
     def _background_words(self, command: str, cwd: str | None) -> list[str]:
         state = self._state.last
         directory = self._inside(cwd) if cwd is not None else state.directory
-        script = state.script if len(os.fsencode(state.script)) <= _LONGEST_ARGUMENT else ""
+        script = state.script if len(os.fsencode(state.script)) <= _MAX_ARGUMENT else ""
         marked = marks(self._launcher.environment)
         return ["bash", "--noprofile", "--norc", "-c", _IN_STATE, "bash", script, directory, command, *marked]
 

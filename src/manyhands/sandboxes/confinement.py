@@ -18,6 +18,7 @@ import os
 import platform
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +29,7 @@ from typing import Any
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.children import Spawn
+from manyhands.processes.fork_server import may_be_lost
 
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3, "loongarch64": 0xC0000102}
 """AUDIT_ARCH_* of linux/audit.h. All are little-endian; but for x86_64, all use the generic numbers of asm-generic/unistd.h."""
@@ -287,6 +289,7 @@ def _spawner(process: int, *, filtered: bool) -> Spawn:
     thread = ThreadPoolExecutor(1, thread_name_prefix="manyhands-spawner")
     try:
         thread.submit(_confine, filtered).result()
+        may_be_lost(thread.submit(threading.current_thread).result())
     except OSError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"can't confine commands: {error.strerror or error}") from error
 

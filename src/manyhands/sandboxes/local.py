@@ -11,20 +11,19 @@ import posixpath
 import secrets
 import subprocess
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
-from manyhands.processes.children import Guard, Spawn
-from manyhands.processes.strays import SANDBOX_VARIABLE, Tags, kill_marked, marked_processes, tagged
-from manyhands.sandboxes.base import CommandSandbox
+from manyhands.processes.children import Guard, Spawn, to_the_end
+from manyhands.processes.strays import SANDBOX_VARIABLE, Tags, kill_marked, tagged_or_marked
+from manyhands.sandboxes.base import CommandSandbox, made_ready
 from manyhands.sandboxes.commands import launch
 from manyhands.sandboxes.commands.cgroups import Group, make_group
 from manyhands.sandboxes.files.access import RunInside, read_on_host, write_on_host
 from manyhands.sandboxes.files.checkpoint import Checkpoint
-from manyhands.sandboxes.files.disk_watch import with_room
+from manyhands.sandboxes.files.disk_watch import with_space
 from manyhands.sandboxes.project import project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 
@@ -49,13 +48,13 @@ class LocalBackend:
 
     async def create(self, request: SandboxRequest) -> Sandbox:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
-        folder = await with_room(partial(asyncio.to_thread, _make_folders, request))
+        folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request)))
         workspace = folder / "workspace"
         project = await asyncio.to_thread(project_of, request, isolated=False)
         directory = await asyncio.to_thread(_start_directory, workspace, request.cwd, project)
         inside = project is None and (directory == workspace or workspace in directory.parents)
         seen = None if project is None else str(project)
-        return CommandSandbox(
+        sandbox = CommandSandbox(
             folder,
             _LocalLauncher(request, str(workspace), str(directory), seen, control_groups=self._control_groups),
             _HostFiles(),
@@ -65,6 +64,7 @@ class LocalBackend:
             fronted=False,
             whole=inside,
         )
+        return await made_ready(sandbox, ahead=request.ahead)
 
 
 class _LocalLauncher:
@@ -115,7 +115,7 @@ class _LocalLauncher:
     def processes(self) -> set[int]:
         if self._group is not None:
             return self._group.members()
-        return tagged(self.tag) | marked_processes(SANDBOX_VARIABLE, self._id)
+        return tagged_or_marked(self.tag, SANDBOX_VARIABLE, self._id)
 
     async def kill(self) -> None:
         if self._used:

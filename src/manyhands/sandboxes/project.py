@@ -25,8 +25,8 @@ PROJECT_VARIABLE = "PROJECT"
 WORKSPACE_VARIABLE = "WORKSPACE"
 """The same for the workspace."""
 _SQLITE = b"SQLite format 3\0"
-_DEEPEST = 8
-_MOST_ENTRIES = 100_000
+_MAX_DEPTH = 8
+_MAX_ENTRIES = 100_000
 _SEARCH_SECONDS = 5.0
 _KNOWN_SECONDS = 5.0
 _known_data: dict[Path, tuple[float, list[Path]]] = {}
@@ -102,7 +102,7 @@ def is_run_folder(folder: str) -> bool:
 
 def _searched(project: Path) -> list[Path]:
     found: list[Path] = []
-    folders, left = deque([(os.fspath(project), 0)]), _MOST_ENTRIES
+    folders, left = deque([(os.fspath(project), 0)]), _MAX_ENTRIES
     deadline = time.monotonic() + _SEARCH_SECONDS
     while folders and left > 0 and time.monotonic() < deadline:
         folder, depth = folders.popleft()
@@ -112,7 +112,7 @@ def _searched(project: Path) -> list[Path]:
         found += map(Path, runs)
         if runs and len(runs) == entries and depth > 0:
             found.append(Path(folder))  # so that runs that are made in it later are hidden too
-        elif depth < _DEEPEST:
+        elif depth < _MAX_DEPTH:
             folders.extend((each, depth + 1) for each in inner if each not in runs)
     return found
 
@@ -121,7 +121,7 @@ def _folders_in(folder: str) -> tuple[list[str], int]:
     """The folders in a folder, and how many entries there are in all."""
     try:
         with os.scandir(folder) as entries:
-            listed = list(islice(entries, _MOST_ENTRIES))
+            listed = list(islice(entries, _MAX_ENTRIES))
     except OSError:
         return [], 0
     return [each.path for each in listed if each.is_dir(follow_symlinks=False) and each.name != ".git"], len(listed)

@@ -12,37 +12,45 @@ from manyhands.processes.children import ExecResult
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Bounds on what runs inside. Bytes, seconds, counts; ``network`` is off unless asked for. ``disk`` and ``files``: of the sandbox's own
-    folders (``sandboxes.files.disk_watch`` counts them); ``min_free``: bytes that are to stay free on their file system, without which
-    it is 1 GiB, or 2 % of a small one."""
+    """Bounds on what runs inside."""
 
     memory: int = 4 << 30
+    """Bytes."""
     processes: int = 512
     file_size: int = 2 << 30
+    """Bytes of one file."""
     cpu_seconds: int = 3600
     disk: int = 8 << 30
+    """Bytes of the sandbox's own folders (``sandboxes.files.disk_watch`` counts them)."""
     files: int = 1_000_000
+    """Files and folders in them."""
     min_free: int | None = None
+    """Bytes that are to stay free on their file system; None: 1 GiB, or 2 % of a small one."""
     network: bool = False
+    """Off unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """What to make. ``folder`` is a host folder of this sandbox alone (it may hold what an earlier process of the same attempt
-    left, see ``Sandbox.reattach``). ``cwd``: where commands start, as seen inside; None is the project, or the workspace where
-    there is none. ``image``: a container image, for backends that take one. ``run_id`` marks processes so that strays of a crashed
-    run can be found and killed: what ``processes.strays.process_mark`` gives for the run's id.
-    ``project``: a folder of the host's that commands may read, see ``sandboxes.project``;
-    ``hidden``: folders that an isolated sandbox leaves out of it, such as the run's own."""
+    """What to make."""
 
     folder: Path
+    """A host folder of this sandbox alone. It may hold what an earlier process of the same attempt left, see ``Sandbox.reattach``."""
     run_id: str
+    """What ``processes.strays.process_mark`` gives for the run's id: by this mark strays of a crashed run are found and killed."""
     image: str | None = None
+    """A container image, for backends that take one."""
     cwd: str | None = None
+    """Where commands start, as seen inside; None is the project, or the workspace where there is none."""
     environment: Mapping[str, str] | None = None
+    """Variables for commands, beside those that every sandbox has."""
     limits: SandboxLimits = SandboxLimits()
     project: Path | None = None
+    """A folder of the host's that commands may read, see ``sandboxes.project``."""
     hidden: tuple[Path, ...] = ()
+    """Folders that an isolated sandbox leaves out of it, such as the run's own."""
+    ahead: bool = False
+    """Whether there is time to start already what a first command would start, as nobody waits for the sandbox yet."""
 
 
 class BackgroundProcess(Protocol):
@@ -77,7 +85,7 @@ class BackgroundProcess(Protocol):
 
 
 class Sandbox(Protocol):
-    """A place for one attempt's commands. Paths are as seen inside; relative ones start where commands start: at the request's
+    """Where the commands of one attempt run. Paths are as seen inside; relative ones start where commands start: at the request's
     ``cwd``, else at the project, else at the workspace.
 
     Methods raise ItemError(SANDBOX_LOST) when the sandbox itself fails, and ToolError for what the model can mend (no such file …).
@@ -131,20 +139,20 @@ class Sandbox(Protocol):
         """Write aside, then rename; parent folders are made. Keeps an existing file's mode. Raises ToolError."""
         ...
 
-    async def begin_step(self, place: str) -> None:
+    async def begin_step(self, address: str) -> None:
         """Called before a step that may change the world: remembers the world as it is now, so that a crash in the middle of the
         step can be undone. Cheap when little changed since the last call; a world too large to copy is only marked."""
         ...
 
-    async def reattach(self, recorded: bool, place: str) -> bool:
-        """Called once, on a sandbox made over a folder from an interrupted performance, before its first use. ``place`` is what
+    async def reattach(self, recorded: bool, address: str) -> bool:
+        """Called once, on a sandbox made over a folder from an interrupted attempt, before its first use. ``address`` is what
         ``open_step`` said; ``recorded`` whether the journal holds that step's output. Brings the world to the state after the last recorded
         step and returns True; returns False if it can't (background processes died, the world was too large to copy)."""
         ...
 
     @property
     def open_step(self) -> str | None:
-        """The place that the last ``begin_step`` in this folder named, also by an earlier process; None if there was none."""
+        """The address that the last ``begin_step`` in this folder named, also by an earlier process; None if there was none."""
         ...
 
     async def freeze(self) -> None:

@@ -7,13 +7,11 @@ a function without arguments, that gives a ``SandboxBackend``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 
 from manyhands.core.errors import UserError
 from manyhands.core.redaction import describe
+from manyhands.io.plugins import plugins
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 
 PLUGINS = "manyhands.sandboxes"
@@ -52,20 +50,15 @@ def _ours(name: str) -> SandboxBackend:
 
 
 def _plugged(name: str) -> SandboxBackend:
-    entry = _plugins().get(name)
+    entry = plugins(PLUGINS).get(name)
     if entry is None:
         said = "not available yet in this version" if name in _NOT_YET else "unknown"
-        raise UserError(f"--sandbox {name}: {said} (choose one of: {', '.join((*NAMES, *sorted(_plugins())))})")
+        raise UserError(f"--sandbox {name}: {said} (choose one of: {', '.join((*NAMES, *sorted(plugins(PLUGINS))))})")
     try:
         backend: SandboxBackend = entry.load()()
     except Exception as error:  # the boundary to a plug-in's own code, which may raise anything
         raise UserError(f"--sandbox {name}: the plug-in {entry.value} can't be used: {describe(error)}") from error
     return backend
-
-
-@cache
-def _plugins() -> Mapping[str, EntryPoint]:
-    return {found.name: found for found in entry_points(group=PLUGINS)}
 
 
 class PacedBackend:

@@ -20,17 +20,18 @@ class SandboxSettings(Settings):
 
     sandbox: Text = setting(
         "auto",
-        "Where tools run: auto (the row's image in a container, else bubblewrap), bubblewrap, or local: this machine, unprotected.",
+        "Where tools run: auto (bubblewrap where it is installed), bubblewrap, or local (this machine, unprotected).",
         group=TOOLS,
         identity=True,
         value="KIND",
     )
-    network: Flag = setting(False, "Let sandboxed commands use the network.", group=TOOLS, identity=True)
+    network: Flag = setting(False, "Allow network access in the sandbox.", group=TOOLS, identity=True)
     sandbox_disk: Annotated[float, number(above=0)] = setting(
-        8.0, "GiB that the files of one sandbox may take; see also --min_free.", group=TOOLS
+        8.0, "Maximum disk usage of one sandbox in GiB; see also --min_free.", group=TOOLS
     )
     min_free: Annotated[float | None, optional_number(0)] = setting(
         None,
-        "GiB of its disk that a run leaves free: the sandbox that holds most is ended below that. Without it 1, or 2 % of a small disk.",
+        "Minimum free disk space in GiB: below it the largest sandbox is ended (default: 1, or 2 % of a small disk).",
         group=TOOLS,
     )
+    keep_workspaces: Flag = setting(False, "Keep the workspaces of all items.", group=TOOLS)

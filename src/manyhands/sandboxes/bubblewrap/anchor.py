@@ -22,7 +22,7 @@ from functools import cache
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.children import PipeReader, Process, close_all, fresh_pipes
-from manyhands.sandboxes.bubblewrap.users import User
+from manyhands.sandboxes.bubblewrap.as_root import User
 from manyhands.sandboxes.commands.freezing import namespace_members, namespace_of, parent_namespace, session_of
 from manyhands.sandboxes.commands.launch import DOOR
 from manyhands.sandboxes.confinement import spawn_with_own_keys

@@ -21,16 +21,16 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from manyhands.core.errors import ItemError, ManyhandsError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
 from manyhands.processes.children import to_the_end
-from manyhands.sandboxes.base import CommandSandbox, prepared
+from manyhands.sandboxes.base import CommandSandbox, made_ready, prepared
 from manyhands.sandboxes.bubblewrap.anchor import Anchor, start_anchor
-from manyhands.sandboxes.bubblewrap.attach import Folder, attach
+from manyhands.sandboxes.bubblewrap.as_root import Folder, User, attach, hand_over, stand_in_for_root
 from manyhands.sandboxes.bubblewrap.root import (
     EMPTY,
     OWN_FILES,
@@ -41,13 +41,12 @@ from manyhands.sandboxes.bubblewrap.root import (
     search_path,
     start_directory,
 )
-from manyhands.sandboxes.bubblewrap.users import User, hand_over, stand_in_for_root
 from manyhands.sandboxes.commands import launch
 from manyhands.sandboxes.commands.cgroups import Group, make_group
 from manyhands.sandboxes.confinement import missing_for, spawn_confined
 from manyhands.sandboxes.files.access import RunInside, read_inside, read_plain, write_inside, write_plain
 from manyhands.sandboxes.files.checkpoint import Checkpoint
-from manyhands.sandboxes.files.disk_watch import with_room
+from manyhands.sandboxes.files.disk_watch import with_space
 from manyhands.sandboxes.files.trees import open_folder
 from manyhands.sandboxes.project import PROJECT, data_folders, project_of
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
@@ -76,7 +75,7 @@ class BubblewrapBackend:
             found = await asyncio.to_thread(data_folders, project)
             request = replace(request, hidden=(*request.hidden, *found))
         directory, alias = start_directory(request.cwd, project)
-        folder = await with_room(partial(asyncio.to_thread, _make_folders, request, directory))
+        folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request, directory)))
         launcher = _BubblewrapLauncher(request, folder, directory, alias, project)
         try:
             await prepared(launcher)
@@ -85,7 +84,8 @@ class BubblewrapBackend:
             raise
         checkpoint = Checkpoint(folder, _TREES)
         files = _InsideFiles(folder, alias, launcher.project)
-        return CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=_WRITABLE, fronted=True)
+        sandbox = CommandSandbox(folder, launcher, files, checkpoint, request.limits, trees=_WRITABLE, fronted=True)
+        return await made_ready(sandbox, ahead=request.ahead)
 
 
 class _BubblewrapLauncher:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
-from manyhands.sandboxes.bubblewrap.attach import Folder
+from manyhands.sandboxes.bubblewrap.as_root import Folder
 from manyhands.sandboxes.project import PROJECT, hidden_below
 from manyhands.sandboxes.protocol import SandboxLimits
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from manyhands.processes.linux import read_all
+from manyhands.processes.system.linux import read_all
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "manyhands-"

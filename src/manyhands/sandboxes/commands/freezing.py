@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from manyhands.processes.children import Guard, to_the_end
-from manyhands.processes.strays import process_line, send
+from manyhands.processes.strays import send
+from manyhands.processes.system import process_line
 
 _SECONDS = 2.0
 _PAUSE = 0.002
@@ -27,7 +28,8 @@ _NS_GET_PARENT = 0xB702  # ioctl_ns(2)
 
 def stop_all(running: Callable[[], set[int]]) -> set[int] | None:
     """Stop every process that ``running`` finds; those that had not been stopped before, or None if they could not all be stopped in two
-    seconds: then some of them may be stopped.
+    seconds: then some of them may be stopped. ``running`` also gives the ids of processes that ended while it looked: one look differs
+    from the next by them, so that no chain of processes stays unseen by ending in time.
 
     Not for the event loop's thread.
     """
@@ -78,21 +80,25 @@ def namespace_of(pid: int) -> int:
 
 
 def namespace_members(namespace: int) -> set[int]:
-    """The ids of the processes in a process-id namespace, and in those within it, as the host counts. Reads the whole process table."""
+    """The ids of the processes in a process-id namespace, and in those within it, as the host counts; also of any that ended before it was
+    seen where they were: each of them may have left another one. Reads the whole process table."""
     known: dict[int, bool] = {
         namespace: True,
         namespace_of(os.getpid()): False,
     }  # never our own, whatever was asked for
-    return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_within(pid, known)}
+    newest_first = sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True)
+    return {pid for pid in newest_first if _is_within(pid, known)}
 
 
 def _is_within(pid: int, known: dict[int, bool]) -> bool:
-    """``known``: of namespaces, whether they are in the one that is looked for."""
+    """Whether a process is within, or is gone. ``known``: of namespaces, whether they are in the one that is looked for."""
     try:
         own = namespace_of(pid)
         if own not in known:
             known[own] = any(known.get(each, False) for each in _above(pid))
-    except OSError:  # it is gone, or none of ours
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:  # none of ours
         return False
     return known[own]
 

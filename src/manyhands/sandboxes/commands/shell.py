@@ -37,9 +37,9 @@ from manyhands.processes.children import (
     to_the_end,
 )
 from manyhands.processes.output import Capture
-from manyhands.processes.strays import children, ticks_now
+from manyhands.processes.system import children, ticks_now
 
-_LONGEST_REPORT = 8 << 20
+_MAX_REPORT = 8 << 20
 _FIELDS = 6
 _LAST_MOMENTS = 2.0
 _COMMAND = ["bash", "--noprofile", "--norc", "-s"]
@@ -67,10 +67,12 @@ class ShellNotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShellState:
-    """What a shell leaves to its successor. ``directory`` is absolute, as seen inside; ``script`` is text for bash."""
+    """What a shell leaves to its successor."""
 
     directory: str
+    """Absolute, as seen inside."""
     script: str = ""
+    """Text for bash."""
     jobs: bool = False
     """Whether jobs were running in its background."""
 
@@ -110,14 +112,14 @@ class _Report:
             self.begun, data = True, data[1:]
         self._size += len(data)
         self._ends += data.count(b"\0")
-        if self._size <= _LONGEST_REPORT:
+        if self._size <= _MAX_REPORT:
             self._parts.append(data)
         if self._ends >= _FIELDS:
             self.arrived.set()
 
     def take(self) -> list[str] | None:
         """The fields, or None if what came is not a report."""
-        whole, fields = self._size <= _LONGEST_REPORT, b"".join(self._parts).split(b"\0")
+        whole, fields = self._size <= _MAX_REPORT, b"".join(self._parts).split(b"\0")
         self._parts, self._size, self._ends = [], 0, 0
         self.arrived.clear()
         if len(fields) != _FIELDS + 1 or not fields[2].isdigit() or len(fields[2]) > 9:

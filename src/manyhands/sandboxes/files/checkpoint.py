@@ -8,7 +8,7 @@ In the sandbox's folder::
 
 ``begin`` brings the mirror up to date, changed entries only, then renames the new ``open_step`` into place. Before the
 first change to the mirror, the old ``open_step`` is replaced by one that calls the mirror incomplete. So at every instant
-a mirror that is called complete is the world before the place named. While a mirror is half updated, the place named is
+a mirror that is called complete is the world before the step named. While a mirror is half updated, the step named is
 that of the earlier step, which is recorded by then, so that its mirror is not needed.
 
 Named pipes are kept as such, files that are linked with each other stay so, also across trees. Sockets and devices are left out, and so
@@ -25,10 +25,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from manyhands.sandboxes.files.mirror import Budget, Identity, Links, Mirror, Place, TooLarge
+from manyhands.sandboxes.files.mirror import Budget, Entry, Identity, Links, Mirror, TooLarge
 
-MOST_ENTRIES = 5_000
-MOST_BYTES = 64 << 20
+MAX_ENTRIES = 5_000
+MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class _Marker:
     """What ``open_step`` says."""
 
     place: str
+    """The address of the step."""
     complete: bool
     modes: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -51,10 +52,10 @@ class Checkpoint:
         folder: Path,
         trees: Sequence[str],
         *,
-        most_entries: int = MOST_ENTRIES,
-        most_bytes: int = MOST_BYTES,
+        max_entries: int = MAX_ENTRIES,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        self._bounds = (most_entries, most_bytes)
+        self._bounds = (max_entries, max_bytes)
         self._folder = folder
         self._mirrors = [Mirror(folder / name, folder / "checkpoint" / name) for name in trees]
         self._marker = folder / "open_step"
@@ -65,12 +66,12 @@ class Checkpoint:
         marker = self._read()
         return None if marker is None else marker.place
 
-    def begin(self, place: str, *, whole: bool = True) -> bool:
-        """Remember the world for the step at ``place``. Returns whether it could be copied. ``whole``: False if the world
+    def begin(self, address: str, *, whole: bool = True) -> bool:
+        """Remember the world for the step at ``address``. Returns whether it could be copied. ``whole``: False if the world
         reaches beyond the trees."""
         before = self._read()
         if not whole:
-            self._write(_Marker(place, complete=False))
+            self._write(_Marker(address, complete=False))
             return False
         touched = False
 
@@ -85,27 +86,27 @@ class Checkpoint:
             links = Links()
             modes = {mirror.copy.name: mirror.update(budget, before_change, links) for mirror in self._mirrors}
         except TooLarge:
-            self._write(_Marker(place, complete=False))
+            self._write(_Marker(address, complete=False))
             for mirror in self._mirrors:
                 mirror.forget()
             return False
-        self._write(_Marker(place, complete=True, modes=modes))
+        self._write(_Marker(address, complete=True, modes=modes))
         return True
 
-    def reattach(self, recorded: bool, place: str) -> bool:
+    def reattach(self, recorded: bool, address: str) -> bool:
         """See ``Sandbox.reattach``."""
         if self._live.exists():
             return False
         marker = self._read()
         if marker is None:
             return not self._marker.exists()
-        if marker.place != place:
+        if marker.place != address:
             return False
         if recorded:
             return True
         if not marker.complete:
             return False
-        linked: dict[Identity, Place] = {}
+        linked: dict[Identity, Entry] = {}
         try:
             for mirror in self._mirrors:
                 mirror.restore(marker.modes.get(mirror.copy.name, {}), linked)

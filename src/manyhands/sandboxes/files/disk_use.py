@@ -23,13 +23,16 @@ _LOOK_AT_CLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """``size``: bytes allocated; ``entries``: files and folders. ``whole``: False if they could not be counted to the end, so that there
-    may be more. ``sent``: whether descriptors are on their way in sockets, so that there may be files which nothing else holds."""
+    """What folders take up."""
 
     size: int = 0
+    """Bytes allocated."""
     entries: int = 0
+    """Files and folders."""
     whole: bool = True
+    """False if they could not be counted to the end, so that there may be more."""
     sent: bool = False
+    """Whether descriptors are on their way in sockets, so that there may be files which nothing else holds."""
 
 
 class _Enough(Exception):
@@ -38,7 +41,7 @@ class _Enough(Exception):
 
 @dataclass(slots=True)
 class _Count:
-    most: DiskUse
+    limit: DiskUse
     deadline: float
     size: int = 0
     entries: int = 0
@@ -60,20 +63,20 @@ class _Count:
     def take(self, status: os.stat_result) -> None:
         self.size += status.st_blocks * _BLOCK
         self.entries += 1
-        over = self.size > self.most.size or self.entries > self.most.entries
+        over = self.size > self.limit.size or self.entries > self.limit.entries
         if over or (self.entries % _LOOK_AT_CLOCK == 0 and time.monotonic() > self.deadline):
             raise _Enough
 
 
-def disk_use(trees: Iterable[Path], pids: Iterable[int] = (), *, most: DiskUse, seconds: float) -> DiskUse:
+def disk_use(trees: Iterable[Path], pids: Iterable[int] = (), *, limit: DiskUse, seconds: float) -> DiskUse:
     """What these folders hold, and what these processes hold open of files without a name on the same file systems.
 
-    Counting ends beyond ``most``, or after ``seconds``. A folder that is gone counts for nothing. Reads folders: not for the event loop's
+    Counting ends beyond ``limit``, or after ``seconds``. A folder that is gone counts for nothing. Reads folders: not for the event loop's
     thread. Raises OSError for what is no doing of whoever writes there, such as a lack of descriptors."""
     deadline = time.monotonic() + seconds
-    count, whole = _Count(most, deadline), False
+    count, whole = _Count(limit, deadline), False
     for _ in range(_TRIES):
-        count = _Count(most, deadline)
+        count = _Count(limit, deadline)
         try:
             present = [(tree, status.st_dev) for tree in trees if (status := _folder(tree)) is not None]
             closed = [tree for tree, _ in present if not walk(tree, count.visit)]

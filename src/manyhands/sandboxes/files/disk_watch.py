@@ -32,7 +32,7 @@ _EVERY = 2.0
 """Seconds between two counts."""
 _TICK = 0.25
 """Seconds between two looks at the free space of the file system while a command runs."""
-_LONGEST_COUNT = 10.0
+_MAX_COUNT_SECONDS = 10.0
 """Seconds that a count may take. What can't be counted in that time is over the quota."""
 _QUICK = 0.001
 """Seconds of a count that is done in the event loop's thread."""
@@ -84,7 +84,7 @@ class _Space:
         return self.free.size <= self.floor.size // 8 or self.free.entries <= self.floor.entries // 8
 
 
-async def with_room(work: Callable[[], Awaitable[Result]]) -> Result:
+async def with_space(work: Callable[[], Awaitable[Result]]) -> Result:
     """The outcome of work that can be done again if it fails because a disk is full: for some seconds, as somebody may be about to be ended
     who has filled it. Raises what ``work`` raises."""
     began = time.monotonic()
@@ -174,7 +174,7 @@ class DiskWatch:
         line = f"disk quota exceeded: {self._excess}; remove files".encode()
         return replace(result, output=(result.output.rstrip(b"\n") + b"\n" + line).lstrip(b"\n"))
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait until the run's own files can be written, if the file system has just been filled: whoever did it is being ended."""
         began = time.monotonic()
         while time.monotonic() - began < _WAIT_FOR_ROOM and self._failure is None:
@@ -260,9 +260,9 @@ class DiskWatch:
                 return use, space
         return await asyncio.to_thread(self._counted_now, nameless)
 
-    def _counted_now(self, nameless: bool, seconds: float = _LONGEST_COUNT) -> tuple[DiskUse, _Space]:
-        most = DiskUse(FACTOR * self._quota.size, FACTOR * self._quota.entries)
-        use = disk_use(self._trees, self._processes() if nameless else (), most=most, seconds=seconds)
+    def _counted_now(self, nameless: bool, seconds: float = _MAX_COUNT_SECONDS) -> tuple[DiskUse, _Space]:
+        limit = DiskUse(FACTOR * self._quota.size, FACTOR * self._quota.entries)
+        use = disk_use(self._trees, self._processes() if nameless else (), limit=limit, seconds=seconds)
         self._publish(use)
         return use, _Space.of(self._folder, self._min_free)
 

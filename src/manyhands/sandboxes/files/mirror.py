@@ -29,7 +29,7 @@ from manyhands.sandboxes.files.trees import (
     set_mode,
 )
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _RACY = 100_000_000
 """Nanoseconds. A file changed so shortly before it was looked at may change again without its times telling (kernel time stamps are
 coarse), so its times are not believed at the next look."""
@@ -60,17 +60,18 @@ class Budget:
 
 Identity = tuple[int, int]
 """What files that are linked with each other have in common."""
-Place = tuple[Path, str]
+Entry = tuple[Path, str]
 """A tree, and a path in it."""
 
 
 @dataclass(slots=True)
 class Links:
-    """What one look over all trees knows of files with several names. ``copies``: by the file, its first copy; ``taken``: by the copy, the
-    file that it is of, as a copy may still be linked with others that its file is no longer linked with."""
+    """What one look over all trees knows of files with several names."""
 
     copies: dict[Identity, Path] = field(default_factory=dict)
+    """By the file, its first copy."""
     taken: dict[Identity, Identity] = field(default_factory=dict)
+    """By the copy, the file that it is of, as a copy may still be linked with others that its file is no longer linked with."""
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ class Mirror:
         remove_tree(self.copy)
         self._known = None
 
-    def restore(self, modes: Mapping[str, int], linked: dict[Identity, Place]) -> None:
+    def restore(self, modes: Mapping[str, int], linked: dict[Identity, Entry]) -> None:
         """Make the tree what the copy is. ``linked``: where copies with several names were restored to, of all trees."""
         clear_folder(self.source)
         for path in sorted(_paths_below(self.copy)):
@@ -137,7 +138,7 @@ class Mirror:
                 set_mode(folder, modes[path])
 
     def _folder(self, folder: int, path: str, look: _Look, depth: int) -> None:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise TooLarge
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -316,7 +317,7 @@ def _copy_file(source: int, status: os.stat_result, copy: Path, aside: Path) -> 
     os.replace(aside, copy)
 
 
-def _restore_entry(copy: Path, folder: int, name: str, place: Place, linked: dict[Identity, Place]) -> None:
+def _restore_entry(copy: Path, folder: int, name: str, place: Entry, linked: dict[Identity, Entry]) -> None:
     """Make ``name`` in an open folder, which is ``place``, what a copy is."""
     status = copy.lstat()
     if stat.S_ISDIR(status.st_mode):

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Self
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_DEEPEST = 64
 _CHUNK = 1 << 20
 _PLAIN_BITS = 0o1777
 DEEPEST_READ = 200
 """Folders within folders that ``Tree.walk`` goes down."""
-MOST_STEPS = 2_000_000
+MAX_STEPS = 2_000_000
 """Entries that ``Tree.walk`` looks at, and folders that it opens on its ways, together."""
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 
 class NotPlain(OSError):
@@ -39,13 +38,15 @@ class TooMuch(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry of a tree. ``path``: relative to the tree, with slashes; ``folder``: the open folder that it is in, open until the next
-    entry or anything else is asked of the tree; ``status``: its own, also of a link."""
+    """An entry of a tree."""
 
     path: str
+    """Relative to the tree, with slashes."""
     folder: int
+    """The open folder that it is in, open until the next entry or anything else is asked of the tree."""
     name: str
     status: os.stat_result
+    """Its own, also of a link."""
 
     @property
     def is_folder(self) -> bool:
@@ -81,7 +82,7 @@ class Tree:
     def walk(self, enter: Callable[[Found], bool] = lambda found: True) -> Iterator[Found]:
         """All entries: of each folder by name, before those of the folders in it. ``enter``: whether to look into a folder.
         What vanishes meanwhile is left out. Raises TooMuch, and OSError for a folder that can't be read."""
-        left = MOST_STEPS
+        left = MAX_STEPS
         waiting: list[tuple[str, ...]] = [()]
         while waiting:
             parts = waiting.pop()
@@ -99,11 +100,11 @@ class Tree:
         *above, name = path.split("/")
         return open_regular(self.folder(above), name)
 
-    def read(self, path: str, most: int) -> bytes:
-        """Up to ``most`` bytes from the beginning of a regular file."""
+    def read(self, path: str, limit: int) -> bytes:
+        """Up to ``limit`` bytes from the beginning of a regular file."""
         descriptor = self.open(path)
         try:
-            return read_at_most(descriptor, most)
+            return read_at_most(descriptor, limit)
         finally:
             os.close(descriptor)
 
@@ -145,7 +146,7 @@ class Tree:
                     found.append(part)
                     continue
                 links += 1
-                if links > _MOST_LINKS:
+                if links > _MAX_LINKS:
                     raise NotPlain("too many links")
                 if said.startswith("/"):
                     if not f"{said}/".startswith(f"{shown}/"):
@@ -160,11 +161,11 @@ class Tree:
         return os.readlink(parts[-1], dir_fd=folder) if _is_link(parts[-1], folder) else None
 
 
-def _entries(folder: int, above: str, most: int) -> list[Found]:
+def _entries(folder: int, above: str, limit: int) -> list[Found]:
     found: list[Found] = []
     with os.scandir(folder) as entries:
         for each in entries:
-            if len(found) >= most:
+            if len(found) >= limit:
                 raise TooMuch("there are too many files and folders")
             with suppress(FileNotFoundError):
                 found.append(Found(f"{above}{each.name}", folder, each.name, each.stat(follow_symlinks=False)))
@@ -269,12 +270,12 @@ def open_regular(folder: int, name: str) -> int:
     return descriptor
 
 
-def replace_file(folder: int, name: str, data: bytes, *, default_mode: int = 0o666) -> None:
+def replace_file(folder: int, name: str, data: bytes) -> None:
     """Write a file of an open folder aside, then rename. An existing regular file's mode is kept; NotPlain if something else is there."""
     mode = _existing_mode(folder, name)
     aside = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(aside, flags, default_mode, dir_fd=folder)
+    descriptor = os.open(aside, flags, 0o666, dir_fd=folder)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             _write_all(file.fileno(), data)

@@ -29,13 +29,15 @@ class Moved(Exception):
 
 @dataclass(slots=True)
 class _Level:
-    """A folder that the walk is in. ``descriptor``: -1 while it is not held; ``left``: folders in it that are still to come; ``mode``: the
-    one that it gets back when the walk leaves it, if its own gives us no rights."""
+    """A folder that the walk is in."""
 
     descriptor: int
+    """-1 while it is not held."""
     mode: int | None = None
+    """The one that it gets back when the walk leaves it, if its own gives us no rights."""
     identity: tuple[int, int] = (0, 0)
     left: list[str] = field(default_factory=list)
+    """Folders in it that are still to come."""
 
 
 def walk(tree: Path, visit: Visit) -> bool:

@@ -1,7 +1,9 @@
-"""Folders of the host's put into a running sandbox by descriptor, so that whoever runs there needs no way to them.
+"""What differs where root starts a run: whose rights sandboxed commands have on the host, and how they get at folders.
 
-For root's sandboxes: bubblewrap has no rights on root's folders then. Uses the calls of Linux 5.12 and later that take mounts as
-descriptors: open_tree(2), mount_setattr(2), move_mount(2).
+An ordinary person's commands have that person's user id, never that of root. Where root starts a run, they get an id that belongs to
+nobody, and the folders that they may write to are given to it. bubblewrap itself has no rights on root's folders then: these are put
+into the running sandbox by descriptor, so that whoever runs there needs no way to them. That uses the calls of Linux 5.12 and later
+that take mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2).
 """
 
 from __future__ import annotations
@@ -19,8 +21,88 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from manyhands.sandboxes.bubblewrap.users import User
 from manyhands.sandboxes.confinement import number_of
+
+_NOBODYS = 1_879_000_000
+"""In no range from which systems take ids for people, daemons or containers (systemd's UIDS-GIDS)."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user and a group id of the host."""
+
+    uid: int
+    gid: int
+
+    def command(self) -> list[str]:
+        """What to put in front of a command so that it has these ids alone. For root to run."""
+        # setpriv(1) would look the numbers up in the user database, which takes as long as the rest of it.
+        return ["chroot", f"--userspec=+{self.uid}:+{self.gid}", "--groups=", "/"]
+
+
+@cache
+def stand_in_for_root() -> User | None:
+    """The user that commands get where we are root; None where we are somebody else already, also one who is only called root in a user
+    namespace without other ids. In a container whose ids are few it is the highest one there. Raises OSError if there is none."""
+    uids = _ranges(Path("/proc/self/uid_map"))
+    if os.geteuid() != 0 or _is_somebody_outside(uids):
+        return None
+    return User(_chosen(uids), _chosen(_ranges(Path("/proc/self/gid_map"))))
+
+
+def hand_over(folder: Path, user: User) -> None:
+    """Give a folder, and what is in it, to a user. Links are not followed; folders below the 64th level are left alone.
+    Nobody else may be changing the tree. Raises OSError."""
+    descriptor = os.open(folder, _DIRECTORY)
+    try:
+        if not _owns(user, os.fstat(descriptor)):
+            os.fchown(descriptor, user.uid, user.gid)
+        _hand_over_below(descriptor, user, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _hand_over_below(folder: int, user: User, depth: int) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not _owns(user, entry.stat(follow_symlinks=False)):
+                os.chown(entry.name, user.uid, user.gid, dir_fd=folder, follow_symlinks=False)
+            if depth < _MAX_DEPTH and entry.is_dir(follow_symlinks=False):
+                inner = os.open(entry.name, _DIRECTORY, dir_fd=folder)
+                try:
+                    _hand_over_below(inner, user, depth + 1)
+                finally:
+                    os.close(inner)
+
+
+def _owns(user: User, status: os.stat_result) -> bool:
+    return (status.st_uid, status.st_gid) == (user.uid, user.gid)
+
+
+def _ranges(map_file: Path) -> list[tuple[int, int, int]]:
+    """The ids of this process's user namespace: first id, first id outside, count."""
+    with suppress(OSError):
+        lines = [tuple(map(int, line.split())) for line in map_file.read_text().splitlines()]
+        return [(first, outside, count) for first, outside, count in lines]
+    return [(0, 0, 1 << 32)]
+
+
+def _is_somebody_outside(ranges: list[tuple[int, int, int]]) -> bool:
+    """Whether the one id that there is stands for an ordinary one."""
+    return len(ranges) == 1 and ranges[0][2] == 1 and ranges[0][1] != 0
+
+
+def _chosen(ranges: list[tuple[int, int, int]]) -> int:
+    """An id that this process may take."""
+    if any(first <= _NOBODYS < first + count for first, _, count in ranges):
+        return _NOBODYS
+    highest = max((first + count - 1 for first, _, count in ranges), default=0)
+    if highest <= 0:
+        raise OSError("root has no other id to give to commands (no other is mapped in this user namespace)")
+    return highest
+
 
 _AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
@@ -33,11 +115,14 @@ _SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder or file of the host's, ``source``, that is seen inside at ``target``. Without ``writable`` it can only be read."""
+    """A folder or file of the host's that is seen inside."""
 
     source: Path
+    """Its path on the host."""
     target: str
+    """Its path inside."""
     writable: bool = False
+    """Without it, it can only be read."""
     public: bool = False
     """Whether everybody may read it anyway."""
 
@@ -100,7 +185,7 @@ def _detached(folder: Folder, user: User) -> int:
         _restrict(tree, _NOSUID | _NODEV | (0 if folder.writable else _READ_ONLY))
         if not (folder.writable or folder.public):
             try:
-                _restrict(tree, _IDMAP, _roots_files_as(user))
+                _restrict(tree, _IDMAP, _roots_files_as(os.getpid(), user))
             except OSError as error:
                 _check_open_to_all(tree, folder, error)
     except BaseException:
@@ -132,9 +217,9 @@ def _move(tree: int, target: str) -> None:
 
 
 @cache
-def _roots_files_as(user: User) -> int:
+def _roots_files_as(process: int, user: User) -> int:
     """A descriptor of a user namespace in which root's id stands for ``user`` and every other id for itself: what an idmapped mount
-    takes (mount_setattr(2)). Kept open for good. Raises OSError."""
+    takes (mount_setattr(2)). Kept open for good, one for each process of ours. Raises OSError."""
     ours = os.readlink("/proc/self/ns/user")
     command = ["unshare", "--user", "sh", "-c", "read -r _"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/") as holder:
