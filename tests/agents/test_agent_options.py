@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from manyhands.agents.options import AgentOptions
-from manyhands.agents.run_settings import check_prices, warn_of_unpriced
-from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.run_settings import check_prices, warn_of_budget
+from manyhands.agents.toolbox import RunTools
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import OptionalPath, optional_whole, setting
 from manyhands.runs.making import keep_files, kept_file
@@ -20,8 +20,8 @@ from manyhands.tools.toolsets import Toolset
 class Guided(AgentOptions):
     """Agents with a guide."""
 
-    contents: ClassVar = {**AgentOptions.contents, "guide": ("guide_text", read_text)}
-    files = (*AgentOptions.files, "map")
+    contents: ClassVar = {"guide": ("guide_text", read_text)}
+    files = ("map",)
 
     guide: OptionalPath = setting(None, "A text.", recorded=False)
     guide_text: str | None = setting(None, "What guide holds.", typed=False, identity=True)
@@ -64,7 +64,7 @@ def test_changed_contents_are_refused_and_accepted_by_the_name_of_the_file_setti
 def test_a_price_table_is_checked_kept_and_then_no_longer_needed(tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("own/model: {input: 1, output: oops}\n")
-    options = AgentOptions.make({"model": "own/model", "prices": str(prices), "max_cost": 1})
+    options = AgentOptions.make({"model": "own/model", "prices": str(prices), "max_cost": 1, "max_tokens": 9})
     with pytest.raises(UserError, match=r"prices\.yaml"):
         check_prices(options)
     prices.write_text("own/model: {input: 1, output: 2}\n")
@@ -72,13 +72,13 @@ def test_a_price_table_is_checked_kept_and_then_no_longer_needed(tmp_path: Path)
     keep_files(options, tmp_path / "run")
     assert kept_file(tmp_path / "run", str(prices)).read_text() == prices.read_text()
     said: list[str] = []
-    warn_of_unpriced(options, said.append)
+    warn_of_budget(options, [options], said.append)
     assert said == []
     prices.unlink()
     check_prices(options)
     keep_files(options, tmp_path / "run")
     assert kept_file(tmp_path / "run", str(prices)).is_file()
-    warn_of_unpriced(options, said.append)
+    warn_of_budget(options, [options], said.append)
     assert "no price is known for own/model" in said[0]
 
 
@@ -88,9 +88,9 @@ def test_tools_are_offered_by_names_of_toolsets_also_recorded_and_own_ones() -> 
         "tools": [{"name": "maps__find", "description": "Find.", "parameters": schema}],
         "groups": {"maps": ["maps__find"]},
     }
-    offer = ToolOffer.recorded(mcp, [Toolset("travel", "Travelling.", ("todo",), ("maps",))])
+    offer = RunTools.recorded(mcp, [Toolset("travel", "Travelling.", ("todo",), ("maps",))])
     assert [tool.name for tool in offer.tools(["travel"])] == ["maps__find", "todo"]
     assert offer.tools(["web"]) == []
     assert offer.toolbox(["travel"]) is offer.toolbox(("travel",))
-    with pytest.raises(UserError, match=r"no toolset is called 'travle' .*'travel'"):
+    with pytest.raises(UserError, match=r"no toolset is called 'travle'; did you mean travel\?"):
         offer.tools(["travle"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.started_runs import own_folders, parent_run, standard_toolsets
-from manyhands.agents.toolset_tools import ToolOffer, with_optional
+from manyhands.agents.run_settings import own_folders, parent_run, standard_toolsets
+from manyhands.agents.toolbox import RunTools, with_optional
 from manyhands.core.errors import UserError
 from manyhands.engine.contract import Item
 from manyhands.testing.context import MemoryContext
@@ -29,16 +29,16 @@ JOB_TOOLS = [
 ]
 NOT_LOADED = """
 import sys
-from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.toolbox import RunTools
 import manyhands.workloads.trajectories.workload
-tools = ToolOffer.recorded(None).tools(["all"])
+tools = RunTools.recorded(None).tools(["all"])
 assert not any(tool.name.endswith("agent_job") for tool in tools)
 print([name for name in sys.modules if name.startswith("manyhands.workloads.csv_jobs")])
 """
 
 
 def test_they_are_there_when_named() -> None:
-    offer = ToolOffer.recorded(None)
+    offer = RunTools.recorded(None)
     assert [tool.name for tool in offer.tools([COLLAB])] == JOB_TOOLS
     assert set(JOB_TOOLS) < {tool.name for tool in offer.tools(["terminal", COLLAB])}
 
@@ -58,13 +58,13 @@ def test_a_distribution_and_an_own_toolset_can_name_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="collab"):
         load_distributions_file(file, STANDARD)
     distributions, toolsets = load_distributions_file(file, with_optional(STANDARD))
-    offer = ToolOffer.recorded(None, [toolsets["team"]])
+    offer = RunTools.recorded(None, [toolsets["team"]])
     assert [tool.name for tool in offer.tools(["team"])] == sorted([*JOB_TOOLS, "todo"])
     assert availability_notice(distributions["mine"], offer.registry, offer.toolsets) == []
 
 
 def test_a_toolset_of_that_name_that_is_there_already_stays() -> None:
-    offer = ToolOffer.recorded({"tools": [], "groups": {COLLAB: ["todo"]}})
+    offer = RunTools.recorded({"tools": [], "groups": {COLLAB: ["todo"]}})
     assert [tool.name for tool in offer.tools([COLLAB])] == ["todo"]
     assert with_optional(offer.toolsets)[COLLAB] == offer.toolsets[COLLAB]
 
@@ -100,5 +100,5 @@ def test_folders_of_a_run_and_of_those_it_comes_from() -> None:
     ],
 )
 def test_what_is_left_of_toolsets_is_named(drawn: list[str], offered: list[str]) -> None:
-    offer = ToolOffer.recorded(None, [Toolset("both", "Mine.", ("todo", "web_search"), ("terminal", "web"))])
+    offer = RunTools.recorded(None, [Toolset("both", "Mine.", ("todo", "web_search"), ("terminal", "web"))])
     assert offer.offered(drawn) == offered

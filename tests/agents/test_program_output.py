@@ -208,7 +208,7 @@ def test_what_is_known_of_costs_beforehand() -> None:
     assert "--json" in (why("codex exec -") or "")
     assert "--model" in (why("codex exec --json -") or "")
     assert "no price is known for nobodys" in (why("codex exec --json -m nobodys -") or "")
-    assert AgentProgram.of(["claude", "-p", "--max-budget-usd", "0.5"]).most == 0.5
+    assert AgentProgram.of(["claude", "-p", "--max-budget-usd", "0.5"]).max_cost == 0.5
 
 
 def test_errors_without_a_word_are_told_as_such() -> None:

@@ -28,7 +28,7 @@ TOLD = {"usage": {"prompt_tokens": 10, "completion_tokens": 20}}
 async def spent(url: str) -> tuple[Usage, float]:
     """What one try counts, and its reserve in US dollars."""
     limits = SharedLimits(budget=Budget(max_cost=1.0))
-    model = OpenAIChatModel(url, prices=PRICES, retries=Retries(tries=1), longest_rate_limit_wait=0.0)
+    model = OpenAIChatModel(url, prices=PRICES, retries=Retries(tries=1), max_rate_limit_wait=0.0)
     try:
         await model.complete(REQUEST, limits, SystemClock())
     except ItemError:

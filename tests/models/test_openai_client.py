@@ -261,7 +261,7 @@ async def test_a_hang_is_cut_off_at_the_call_timeout() -> None:
 
 async def test_an_endless_answer_is_refused() -> None:
     async with ScriptedServer([ScriptedResponse(b"x" * 200_000)]) as server:
-        error = await failure(server, largest_response=100_000)
+        error = await failure(server, max_response=100_000)
         assert "larger than 100,000 bytes" in error.message
         assert len(server.requests) == 1
 
@@ -320,7 +320,7 @@ async def test_an_answer_after_a_status_that_is_named() -> None:
 
 
 def test_pauses_grow_by_their_factor_up_to_the_longest_one() -> None:
-    pauses = [Retries(delay=1, factor=3, longest_delay=20).pause(failures, "x") for failures in range(1, 9)]
+    pauses = [Retries(delay=1, factor=3, max_delay=20).pause(failures, "x") for failures in range(1, 9)]
     for pause, middle in zip(pauses, (1, 3, 9, 20, 20, 20, 20, 20), strict=True):
         assert 0.75 * middle <= pause <= min(20, 1.25 * middle)
     assert len({pause / middle for pause, middle in zip(pauses, (1, 3, 9), strict=False)}) == 3
@@ -329,7 +329,7 @@ def test_pauses_grow_by_their_factor_up_to_the_longest_one() -> None:
 
 async def test_waiting_for_rate_limits_has_an_end() -> None:
     async with ScriptedServer([ScriptedResponse({}, 429, {"Retry-After": "0.05"})]) as server:
-        error = await failure(server, longest_rate_limit_wait=0.2)
+        error = await failure(server, max_rate_limit_wait=0.2)
         assert error.cause is Cause.RATE_LIMIT
         assert 2 <= len(server.requests) <= 8
     async with ScriptedServer([ScriptedResponse({}, 429, {"Retry-After": "7200"})]) as server:
@@ -490,5 +490,5 @@ async def test_a_host_that_drops_what_it_gets_is_told_as_unreachable() -> None:
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
         base_url = f"http://127.0.0.1:{full.getsockname()[1]}/v1"
-        error = await failure(base_url, longest_connect=0.2, retries=Retries(tries=1))
+        error = await failure(base_url, max_connect=0.2, retries=Retries(tries=1))
     assert "can't connect: no connection within 0.2 s" in error.message

@@ -23,7 +23,7 @@ from manyhands.testing.context import MemoryContext, MemoryJournal
 from manyhands.testing.grader_doubles import NamedJudges, graders_of, make_grading
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
 from manyhands.workloads.csv_jobs.spec import JobSpec
-from manyhands.workloads.evals.targets.keys import AgentTargetOptions
+from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.settings import MemorySpec
 from manyhands.workloads.trajectories.spec import BatchSpec
@@ -101,7 +101,7 @@ async def test_an_agent_of_the_memory_benchmark(sent: dict[str, Any], content: s
     journal: MemoryJournal = {}
     async with answered(**sent) as model:
         caller = ModelCaller(model, ChatSettings("m"))
-        message, _, _ = await caller.ask(MemoryContext(journal), [{"role": "user", "content": "?"}], added=[])
+        message, _ = await caller.ask(MemoryContext(journal), [{"role": "user", "content": "?"}], added=[])
     assert message["content"] == content
     (step,) = journal.values()
     assert step.output.get("extra") == (None if raw is None else {"raw": raw})
@@ -124,8 +124,8 @@ async def test_a_judge() -> None:
 
 @pytest.mark.parametrize("options", [BatchSpec, JobSpec, MemorySpec, AgentTargetOptions])
 def test_every_workload_has_the_option(options: Any) -> None:
-    assert not chat_settings(options.model_construct()).implied_think
-    assert chat_settings(options.model_construct(implied_think=True)).implied_think
+    assert not chat_settings(options.model_construct().for_model("own/model")).implied_think
+    assert chat_settings(options.model_construct(implied_think=True).for_model("own/model")).implied_think
     assert options.about("implied_think").identity
 
 

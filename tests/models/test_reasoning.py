@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.models.reasoning import Gathered, gather, has_reasoning, join_distinct, split_inline
+from manyhands.models.reasoning import Gathered, gather, join_distinct, split_inline
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 json_values = st.recursive(
@@ -149,13 +149,6 @@ def test_what_is_cut_off_within_reasoning_that_the_template_opened(
     assert gather(message, implied_think=True, cut_off=True) == Gathered(reasoning, content)
     assert gather({"content": "Let me se"}, implied_think=True) == Gathered("", "Let me se")
     assert gather({"content": "Let me se"}, cut_off=True) == Gathered("", "Let me se")
-
-
-def test_has_reasoning() -> None:
-    assert has_reasoning({"content": "y", "reasoning": "r"})
-    assert has_reasoning({"content": "<REASONING_SCRATCHPAD>r</REASONING_SCRATCHPAD>"})
-    assert not has_reasoning({"content": "y", "reasoning": " \n"})
-    assert not has_reasoning({"content": None})
 
 
 @relaxed

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from manyhands.agents.toolbox import Toolbox
 from manyhands.core.clock import SystemClock
 from manyhands.core.messages import Message
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.protocol import ChatRequest, ChatSettings
-from manyhands.models.simulated.calls import fits_roughly
+from manyhands.models.simulated.calls import NEVER, fits_roughly
 from manyhands.models.simulated.model import REPORT_TOOL, SimulatedModel, simulate
+from manyhands.tools.standard import standard_registry
 
 
 def tool(name: str, properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
@@ -250,3 +252,26 @@ def test_a_plain_answer_is_quick() -> None:
             simulate(messages)
         best = min(best, (time.process_time() - began) / 500)
     assert best < 0.0001
+
+
+OFFERED = ("terminal", "process", "read_file", "write_file", "patch", "search_files", "execute_code", "todo")
+
+
+def test_its_arguments_fit_the_built_in_tools_and_make_sense() -> None:
+    registry = standard_registry(plugins=False)
+    tools = Toolbox([registry.get(name) for name in OFFERED]).definitions
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    sensible = {"terminal": "command", "write_file": "content", "execute_code": "code", "patch": "new_string"}
+    seen: set[str] = set()
+    for number in range(60):
+        messages: list[dict[str, Any]] = [{"role": "user", "content": f"Sort library {number} [simulate: tools=5]"}]
+        for _ in range(5):
+            message = simulate(messages, tools)["choices"][0]["message"]
+            messages.append(message)
+            for call in message["tool_calls"]:
+                name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                jsonschema.validate(arguments, schemas[name])
+                assert sensible.get(name, next(iter(arguments))) in arguments
+                seen.add(name)
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "{}"})
+    assert seen == set(OFFERED) - set(NEVER)

@@ -60,11 +60,11 @@ def test_older_names_of_toolsets(old: str, new: str) -> None:
 
 
 def test_unknown_and_circular_toolsets_are_refused() -> None:
-    with pytest.raises(UserError, match=r"no toolset is called 'terminals' \(did you mean 'terminal'\?\)"):
+    with pytest.raises(UserError, match=r"no toolset is called 'terminals'; did you mean terminal\?"):
         STANDARD.tools(["terminals"])
     with pytest.raises(UserError, match="'a' includes itself: a → b → a"):
         Toolsets([Toolset("a", "", includes=("b",)), Toolset("b", "", includes=("a",))])
-    with pytest.raises(UserError, match=r"'a' includes 'flie', which is no toolset \(did you mean 'file'\?\)"):
+    with pytest.raises(UserError, match=r"'a' includes 'flie', which is no toolset; did you mean file\?"):
         STANDARD.extended([Toolset("a", "", includes=("flie",))])
     with pytest.raises(UserError, match="'file' exists already"):
         STANDARD.extended([Toolset("file", "", ("x",))])
@@ -111,9 +111,7 @@ def test_tables_are_those_of_the_specification(name: str) -> None:
 
 
 def test_an_unknown_distribution_lists_the_names() -> None:
-    with pytest.raises(
-        UserError, match=r"'scince' \(did you mean 'science'\?\); distributions: balanced, browser_only"
-    ):
+    with pytest.raises(UserError, match=r"'scince'; did you mean science\?; distributions: balanced, browser_only"):
         STANDARD_DISTRIBUTIONS.named("scince")
     with pytest.raises(UserError):
         STANDARD_DISTRIBUTIONS.named("fork:scince")
@@ -180,7 +178,7 @@ def test_a_persons_own_distributions(tmp_path: Path) -> None:
         ("a: [\n", r"own\.yaml, line 2: not valid YAML"),
         ("a:\n  toolsets: {web: 1}\na:\n  toolsets: {web: 1}\n", r"own\.yaml, line 3: the key 'a' comes twice"),
         ("a: 5\n", r"own\.yaml, line 1: a: a mapping is expected, not 5"),
-        ("a:\n  toolset:\n    web: 5\n", r"own\.yaml, line 2: a\.toolset: unknown field \(did you mean 'toolsets'\?\)"),
+        ("a:\n  toolset:\n    web: 5\n", r"own\.yaml, line 2: a\.toolset: unknown field; did you mean toolsets\?"),
         ("a:\n  description: x\n", r"own\.yaml, line 1: a\.toolsets: a mapping is expected, not nothing"),
         ("a:\n  toolsets: {}\n", r"own\.yaml, line 2: a\.toolsets: at least one"),
         (

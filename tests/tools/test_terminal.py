@@ -45,12 +45,12 @@ async def test_workdir_is_for_one_command(bench: Bench) -> None:
 
 async def test_a_command_that_takes_too_long(bench: Bench) -> None:
     start = time.monotonic()
-    result = await bench.result("terminal", command="echo begun; sleep 60", timeout=0.5)
+    result = await bench.result("terminal", command="echo begun; sleep 60", timeout=1.5)
     assert time.monotonic() - start < 30
     assert result.failed
     assert result.content["output"].startswith("begun")
     assert result.content["exit_code"] == 124
-    assert "time limit of 0.5 s" in result.content["error"]
+    assert "time limit of 1.5 s" in result.content["error"]
     assert (await bench.call("terminal", command="echo alive"))["output"] == "alive\n"
 
 
@@ -109,7 +109,7 @@ async def test_a_background_process_is_killed(bench: Bench) -> None:
 async def test_unknown_processes_are_explained(bench: Bench) -> None:
     assert "no background process was started" in await bench.error("process", action="poll", session_id="p9")
     await bench.call("terminal", command="sleep 5", background=True)
-    assert "did you mean 'p1'" in await bench.error("process", action="poll", session_id="p11")
+    assert "did you mean p1?" in await bench.error("process", action="poll", session_id="p11")
     assert "'session_id' is missing" in await bench.error("process", action="poll")
     assert "'data' is missing" in await bench.error("process", action="write", session_id="p1")
 
@@ -150,7 +150,7 @@ async def test_python_code_is_a_main_module_of_its_own(bench: Bench) -> None:
 
 
 async def test_python_code_has_a_time_limit(bench: Bench) -> None:
-    result = await bench.result("execute_code", code="print('on', flush=True)\nwhile True: pass", timeout=1)
+    result = await bench.result("execute_code", code="print('on', flush=True)\nimport time; time.sleep(60)", timeout=2)
     assert result.failed
     assert result.content["output"] == "on\n"
     assert "time limit" in result.content["error"]

@@ -5,15 +5,12 @@ which then goes on from its last recorded step. Against the original:
 
 - An answer on the last allowed turn is an answer. A tool's result can stand for it (``ToolResult.ends``): then the turn's
   results are the conversation's last messages.
-- Calls of unknown tools and unreadable arguments are answered to the model; other calls of the same turn are run as
-  usual. The
-  third turn in a row without a call that could be run ends the conversation and is left out of it.
-- An empty answer, endless reasoning, or a tool call cut off at the token limit is asked for again, with nothing added
-  to the
+- Calls of unknown tools and unreadable arguments are answered to the model; other calls of the same turn are run as usual. The third
+  turn in a row without a call that could be run ends the conversation and is left out of it.
+- An empty answer, endless reasoning, or a tool call cut off at the token limit is asked for again, with nothing added to the
   conversation; a text cut off there is continued after a user turn that is marked as this program's own.
 - Tool results are never edited, so nothing about turns running out gets into them.
-- The history is never shortened: what is kept is what happened. If it outgrows the model's context window, the
-  conversation ends
+- The history is never shortened: what is kept is what happened. If it outgrows the model's context window, the conversation ends
   there (before any answer, the item fails).
 """
 
@@ -58,7 +55,7 @@ async def run_agent(
     world: World | None = None,
     follow_up: FollowUp | None = None,
 ) -> AgentResult:
-    """Perform a task.
+    """The built-in agent: ask the model, run the tools that it calls, until it answers.
 
     ``follow_up``: may send an agent that ends with an answer on, as long as turns are left; its words become a user turn
     that is marked as this program's own.
@@ -83,7 +80,7 @@ _SENT = tuple(field.name for field in fields(ChatSettings) if field.name not in 
 
 
 class _Conversation:
-    """One conversation being held."""
+    """One conversation while it runs."""
 
     __slots__ = (
         "_context",
@@ -191,6 +188,8 @@ class _Conversation:
             request["head"] = digest("head", self._head).hex()
 
         async def effect() -> Effect:
+            if not summary:
+                self._runner.expect()
             messages = [*self._head, *transcript.messages]
             try:
                 completion = await self._model.complete(

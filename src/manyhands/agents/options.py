@@ -1,4 +1,4 @@
-"""The settings of agents: how they converse, besides those of their model, tools and sandbox."""
+"""The settings of agents: of their conversations, and all of them together with those of their model, tools, sandbox and run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.models.settings import ModelSettings
-from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, RunOptions, read_text
+from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, FileSettings, RunOptions, read_text
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.settings import ToolSettings
 
@@ -42,10 +42,10 @@ def check_messages(value: Any) -> tuple[dict[str, Any], ...]:
     """A list of chat messages, each an object with a role and content. Raises ValueError naming the first wrong one."""
     if not isinstance(value, (list, tuple)):
         raise ValueError("must be an array of messages")
-    for place, message in enumerate(value, 1):
+    for number, message in enumerate(value, 1):
         problem = _message_problem(message)
         if problem:
-            raise ValueError(f"message {place} {problem}")
+            raise ValueError(f"message {number} {problem}")
     return tuple(value)
 
 
@@ -59,35 +59,35 @@ def _message_problem(message: Any) -> str | None:
     return None
 
 
-class AgentOptions(ModelSettings, SandboxSettings, ToolSettings, RunOptions):
-    """What can be set for agents, their model and the run that performs them."""
+class ConversationSettings(FileSettings):
+    """What a conversation begins with, and how long it may be."""
 
     contents: ClassVar[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
         "prefill_messages_file": ("prefill_messages", load_prefill)
     }
-    files: ClassVar[tuple[str, ...]] = ("mcp_config", *RunOptions.files)
 
+    agent: OptionalText = setting(
+        None,
+        "Agent of an installed package (default: the built-in one).",
+        group=CONVERSATION,
+        identity=True,
+        value="NAME",
+    )
     max_turns: Annotated[int, whole(1)] = setting(
-        10, "Model calls per conversation at most.", group=CONVERSATION, identity=True
+        10, "Maximum model calls per conversation.", group=CONVERSATION, identity=True
     )
     ephemeral_system_prompt: OptionalText = setting(
         None,
-        "Added to the system prompt of every call, and saved in no conversation.",
+        "Text added to the system prompt of every call, and not saved with conversations.",
         group=CONVERSATION,
         identity=True,
     )
-    log_prefix_chars: Annotated[int, whole(0)] = setting(
-        100, "Length of previews of tool arguments and results in logs, in characters.", group=OUTPUT
-    )
     prefill_messages_file: OptionalPath = setting(
         None,
-        "JSON file with an array of messages (role, content) that go before every conversation; they are not saved.",
+        "JSON file with an array of messages (role, content) that precede every conversation; they are not saved with it.",
         group=CONVERSATION,
         recorded=False,
         value="FILE",
-    )
-    executor: Literal["processes", "local"] = setting(
-        "processes", "processes: worker processes; local: everything in this one.", group=SPEED
     )
     prefill_messages: tuple[dict[str, Any], ...] | None = setting(
         None, "What prefill_messages_file holds.", typed=False, identity=True
@@ -97,3 +97,14 @@ class AgentOptions(ModelSettings, SandboxSettings, ToolSettings, RunOptions):
     @classmethod
     def _check_prefill(cls, value: Any) -> Any:
         return None if value is None else check_messages(value)
+
+
+class AgentOptions(ConversationSettings, ModelSettings, SandboxSettings, ToolSettings, RunOptions):
+    """What can be set for agents, their model and the run that executes them."""
+
+    log_prefix_chars: Annotated[int, whole(0)] = setting(
+        100, "Length of previews of tool arguments and results in logs, in characters.", group=OUTPUT
+    )
+    executor: Literal["processes", "local"] = setting(
+        "processes", "Where items run: processes (worker processes) or local (this process).", group=SPEED
+    )

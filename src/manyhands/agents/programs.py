@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from manyhands.core.jsonio import Json, object_or_list
-from manyhands.core.usage import LARGEST_COUNT, ZERO, Usage, as_cost
+from manyhands.core.usage import MAX_COUNT, ZERO, Usage, as_cost
 from manyhands.models.pricing import PriceTable
 
 _BEFORE = frozenset(("env", "npx", "-y", "--yes", "nice", "nohup"))
@@ -26,10 +26,12 @@ CLAUDE, CODEX = "claude", "codex"
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """A command line as far as it is known. ``name``: ``claude``, ``codex``, or None for any other program; ``words``: what follows it."""
+    """A command line as far as it is known."""
 
     name: str | None
+    """``claude``, ``codex``, or None for any other program."""
     words: tuple[str, ...]
+    """What follows the program's name."""
 
     @classmethod
     def of(cls, words: Sequence[str]) -> AgentProgram:
@@ -52,7 +54,7 @@ class AgentProgram:
         return next((text[6:].strip("\"'") for text in reversed(settings) if text.startswith("model=")), None)
 
     @property
-    def most(self) -> float | None:
+    def max_cost(self) -> float | None:
         """US dollars that Claude Code itself keeps a launch to."""
         text = self._value("--max-budget-usd") if self.name == CLAUDE else None
         try:
@@ -101,16 +103,18 @@ class AgentProgram:
 Priced = Callable[[Usage], float | None]
 """What a usage costs in US dollars, where the program does not say; None if nobody knows."""
 _MARKS = ('"result"', '"turn.', '"thread.', '"error"', '"token_count"', '"task_complete"')
-_OF_RESULT = frozenset(("total_cost_usd", "cost_usd", "is_error", "num_turns", "usage", "modelUsage", "session_id"))
-_DEEPEST_ERROR = 6
+_RESULT_FIELDS = frozenset(("total_cost_usd", "cost_usd", "is_error", "num_turns", "usage", "modelUsage", "session_id"))
+_MAX_ERROR_DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """``usage``: what was said that the launch used, None if nothing was said; ``error``: what the program says of its failure."""
+    """What a program says of one launch."""
 
     usage: Usage | None = None
+    """What the launch used; None if nothing is said."""
     error: str | None = None
+    """Why it failed."""
 
 
 def read_account(text: str, priced: Priced) -> Account:
@@ -133,15 +137,17 @@ def _with_price(usage: Usage, priced: Priced) -> Usage:
 
 @dataclass(slots=True)
 class _Reading:
-    """``results``: usage by session; ``threads``: by thread of Codex, each with what its last turn said of it as a whole."""
+    """What was read of an account so far."""
 
     results: dict[str, Usage] = field(default_factory=dict)
+    """Usage by session."""
     threads: list[Usage | None] = field(default_factory=list)
+    """Usage by thread of Codex, each with what its last turn said of it as a whole."""
     error: str | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
-        if kind == "result" and not _OF_RESULT.isdisjoint(event):
+        if kind == "result" and not _RESULT_FIELDS.isdisjoint(event):
             self._result(event)
         elif kind == "thread.started":
             self.threads.append(None)
@@ -168,7 +174,7 @@ class _Reading:
     def _used(self, usage: Json) -> None:
         if not isinstance(usage, Mapping):
             return
-        told = Usage(
+        so_far = Usage(
             calls=1,
             input_tokens=_count(usage, "input_tokens"),
             output_tokens=_count(usage, "output_tokens"),
@@ -179,8 +185,8 @@ class _Reading:
         if not self.threads:
             self.threads.append(None)
         last = self.threads[-1]
-        if told.total_tokens and (last is None or told.total_tokens >= last.total_tokens):
-            self.threads[-1] = told
+        if so_far.total_tokens and (last is None or so_far.total_tokens >= last.total_tokens):
+            self.threads[-1] = so_far
 
     def _old_event(self, message: Mapping[str, Any]) -> None:
         """An event as Codex printed them until 2025."""
@@ -228,10 +234,10 @@ def _message(error: Json, depth: int = 0) -> str:
     """The sentence in an error: text, an object with a message, or such an object as text."""
     if isinstance(error, Mapping):
         parts = (error.get(name) for name in ("message", "error"))
-        return next((said for part in parts if depth < _DEEPEST_ERROR and (said := _message(part, depth + 1))), "")
+        return next((said for part in parts if depth < _MAX_ERROR_DEPTH and (said := _message(part, depth + 1))), "")
     if not isinstance(error, str):
         return ""
-    inner = object_or_list(error.strip()) if depth < _DEEPEST_ERROR else None
+    inner = object_or_list(error.strip()) if depth < _MAX_ERROR_DEPTH else None
     return (_message(inner, depth + 1) if isinstance(inner, Mapping) else "") or error.strip()
 
 
@@ -252,4 +258,4 @@ def _objects(value: Json) -> Iterable[Mapping[str, Any]]:
 
 def _count(values: Mapping[str, Any], name: str) -> int:
     value = values.get(name)
-    return value if type(value) is int and 0 <= value <= LARGEST_COUNT else 0
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else 0

@@ -8,8 +8,7 @@ The recorded output of a model step is a JSON object:
 - ``message``: the answer as it enters the history (reasoning gathered, content as text, tool calls mended);
 - ``finish_reason``, ``extra``: as the model client gave them (what the server sent is in ``extra.raw``, where it was changed);
   ``usage``: what is not zero of it;
-- ``next`` (absent: run the tool calls, or, without any, the answer is final): ``resend`` the same request, ``continue``
-  the cut-off
+- ``next`` (absent: run the tool calls, or, without any, the answer is final): ``resend`` the same request, ``continue`` the cut-off
   answer, or ``stop`` for the reason in ``stop``;
 - ``flaw``: what was wrong with the answer: ``empty``, ``cut_off``, ``unclosed`` or ``fruitless``;
 - ``dropped`` (absent: false): the message does not enter the history;
@@ -30,7 +29,7 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from manyhands.agents.toolbox import Toolbox
-from manyhands.core.jsonio import Json, dumps, loads_outside, spaced
+from manyhands.core.jsonio import Json, as_text, dumps, loads_outside, spaced
 from manyhands.core.messages import FunctionCall, Message, ToolCall
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
@@ -38,9 +37,9 @@ from manyhands.models.openai.response import RAW
 from manyhands.models.protocol import Completion
 from manyhands.models.reasoning import blocks
 
-MOST_CALLS = 1000
-"""Calls of one answer that are run."""
-MOST_REPAIRED = 20
+MAX_CALLS = 1000
+"""Maximum calls of one answer that are run."""
+MAX_REPAIRED = 20
 """Different unknown names in one answer that are compared with those of the tools, which takes a while."""
 EXCERPT = 60
 """Characters of malformed arguments shown on each side of the error."""
@@ -48,15 +47,17 @@ EXCERPT = 60
 
 @dataclass(frozen=True, slots=True)
 class ReadCalls:
-    """The tool calls of one answer, mended. ``refused`` tells by index why a call can't be run, in words for the model;
-    ``unknown`` and ``malformed`` say which of those have no such tool and which have unreadable arguments.
-    ``as_written`` holds what mending changed."""
+    """The tool calls of one answer, mended."""
 
     calls: list[ToolCall]
     refused: dict[int, str]
+    """By index, why a call can't be run, in words for the model."""
     unknown: list[int]
+    """The indices of those that call no tool on offer."""
     malformed: list[int]
+    """The indices of those with unreadable arguments."""
     as_written: list[dict[str, Any]]
+    """What mending changed."""
 
     @property
     def runnable(self) -> bool:
@@ -79,7 +80,7 @@ def read_calls(written: Json, toolbox: Toolbox, turn: int, used: set[str]) -> Re
         arguments = _read_arguments(function.get("arguments"), index, read)
         call = _call(raw, call_id, name, arguments)
         read.calls.append(call)
-        if index >= MOST_CALLS:
+        if index >= MAX_CALLS:
             read.refused.setdefault(index, _TOO_MANY)
         if raw.get("id") != call_id or function.get("name") != name or function.get("arguments") != arguments:
             read.as_written.append({"index": index, **{key: raw[key] for key in ("id", "function") if key in raw}})
@@ -104,14 +105,14 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def no_such_tool(name: str, toolbox: Toolbox) -> str:
-    """What a model is told that called a tool which is not on offer."""
+    """The answer to a model that called a tool which is not on offer."""
     if not toolbox.names:
         return f"There is no tool called {name!r}; no tools are on offer. Answer in plain text."
     return f"There is no tool called {name!r}. The tools on offer are: {', '.join(toolbox.names)}."
 
 
 _TOO_MANY = (
-    f"At most {MOST_CALLS:,} calls are run of one answer, and this one is behind them. Nothing was run. "
+    f"At most {MAX_CALLS:,} calls are run of one answer, and this one is behind them. Nothing was run. "
     "Send it again in a later answer."
 )
 _KINDS = {str: "string", int: "number", float: "number", bool: "boolean", list: "array"}
@@ -135,7 +136,7 @@ def _read_name(given: Json, index: int, toolbox: Toolbox, read: ReadCalls, repai
     if name in toolbox.tools:
         return name
     if name not in repaired:
-        repaired[name] = toolbox.find(name) if len(repaired) < MOST_REPAIRED else None
+        repaired[name] = toolbox.find(name) if len(repaired) < MAX_REPAIRED else None
     found = repaired[name]
     if found is not None:
         return found
@@ -149,7 +150,7 @@ def _read_arguments(given: Json, index: int, read: ReadCalls) -> str:
         return dumps(given).decode()
     if given is None:
         return "{}"
-    text = given if isinstance(given, str) else dumps(given).decode()
+    text = as_text(given)
     try:
         value = parse_arguments(text)
     except ValueError as error:
@@ -189,13 +190,13 @@ def _call(raw: dict[str, Any], call_id: str, name: str, arguments: str) -> ToolC
     return cast(ToolCall, call)
 
 
-MOST_EMPTY = 3
+MAX_EMPTY = 3
 """Empty answers in a row that end the conversation (the original's number)."""
-MOST_CUT_OFF = 3
+MAX_CUT_OFF = 3
 """Answers in a row cut off at the token limit that end it: two are continued or asked for again."""
-MOST_UNCLOSED = 3
+MAX_UNCLOSED = 3
 """Answers in a row with reasoning that never ends."""
-MOST_FRUITLESS = 3
+MAX_FRUITLESS = 3
 """Turns in a row without a single tool call that could be run."""
 
 _USAGE = tuple(field.name for field in fields(Usage))
@@ -219,9 +220,9 @@ class Progress:
     fruitless: int = 0
     resends: int = 0
 
-    def may_go_on(self, count: int, most: int) -> bool:
+    def may_go_on(self, count: int, limit: int) -> bool:
         """Whether another try is allowed after ``count`` earlier bad answers of a kind and the one just read."""
-        return count + 1 < most and self.api_calls + 1 < self.max_turns
+        return count + 1 < limit and self.api_calls + 1 < self.max_turns
 
     def take(self, output: dict[str, Any]) -> None:
         """Count an answer that was read."""
@@ -338,8 +339,8 @@ def _read_unclosed(output: dict[str, Any], progress: Progress) -> dict[str, Any]
     # Kept out of the history either way: half a thought teaches nothing, and servers choke on it.
     output["dropped"] = True
     if output["finish_reason"] == "length":
-        return _again(output, progress, "cut_off", MOST_CUT_OFF, StopReason.TRUNCATED)
-    return _again(output, progress, "unclosed", MOST_UNCLOSED, StopReason.UNCLOSED_REASONING)
+        return _again(output, progress, "cut_off", MAX_CUT_OFF, StopReason.TRUNCATED)
+    return _again(output, progress, "unclosed", MAX_UNCLOSED, StopReason.UNCLOSED_REASONING)
 
 
 def _read_tool_turn(output: dict[str, Any], calls: ReadCalls, progress: Progress) -> dict[str, Any]:
@@ -348,14 +349,14 @@ def _read_tool_turn(output: dict[str, Any], calls: ReadCalls, progress: Progress
         output["as_written"] = calls.as_written
     if calls.malformed and output["finish_reason"] == "length":
         output["dropped"] = True
-        return _again(output, progress, "cut_off", MOST_CUT_OFF, StopReason.TRUNCATED)
+        return _again(output, progress, "cut_off", MAX_CUT_OFF, StopReason.TRUNCATED)
     if calls.unknown:
         output["unknown"] = [calls.calls[index]["function"]["name"] for index in calls.unknown]
     if calls.refused:
         output["refused"] = {str(index): reason for index, reason in calls.refused.items()}
     if not calls.runnable:
         output["flaw"] = "fruitless"
-        if progress.fruitless + 1 >= MOST_FRUITLESS:
+        if progress.fruitless + 1 >= MAX_FRUITLESS:
             output["dropped"] = True
             return _stop(output, StopReason.INVALID_ARGUMENTS if calls.malformed else StopReason.UNKNOWN_TOOLS)
     return output
@@ -365,22 +366,22 @@ def _read_text(output: dict[str, Any], progress: Progress) -> dict[str, Any]:
     cut_off = output["finish_reason"] == "length"
     if not visible_text(output["message"]["content"], _tags(output["message"])):
         reason = StopReason.TRUNCATED if cut_off else StopReason.EMPTY_ANSWER
-        flaw, most = ("cut_off", MOST_CUT_OFF) if cut_off else ("empty", MOST_EMPTY)
-        _again(output, progress, flaw, most, reason)
+        flaw, limit = ("cut_off", MAX_CUT_OFF) if cut_off else ("empty", MAX_EMPTY)
+        _again(output, progress, flaw, limit, reason)
         if output["next"] == "resend":
             output["dropped"] = True
         return output
     if cut_off:
         output["flaw"] = "cut_off"
-        if not progress.may_go_on(progress.cut_off, MOST_CUT_OFF):
+        if not progress.may_go_on(progress.cut_off, MAX_CUT_OFF):
             return _stop(output, StopReason.TRUNCATED)
         output["next"] = "continue"
     return output
 
 
-def _again(output: dict[str, Any], progress: Progress, flaw: str, most: int, reason: StopReason) -> dict[str, Any]:
+def _again(output: dict[str, Any], progress: Progress, flaw: str, limit: int, reason: StopReason) -> dict[str, Any]:
     output["flaw"] = flaw
-    if not progress.may_go_on(getattr(progress, flaw), most):
+    if not progress.may_go_on(getattr(progress, flaw), limit):
         return _stop(output, reason)
     output["next"] = "resend"
     return output

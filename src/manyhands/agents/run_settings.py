@@ -1,35 +1,38 @@
-"""What a run of agents takes from its settings.
+"""From the settings of a run of agents to what its conversations need: model, sandbox, limits, and what their tools know of the run.
 
-Before a run is made or continued, its key, prices and sandbox are checked, and what it needs later is kept. ``NeverCalled``
-stands in the model's place where everything comes from the journal.
+Before a run is made or continued, its key, prices and sandbox are checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from manyhands.agents.options import AgentOptions
 from manyhands.agents.task import AgentSettings
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed
-from manyhands.engine.contract import Context, Execution, Limits
+from manyhands.engine.contract import Context, Limits
 from manyhands.models.factory import is_simulated, make_model, reasoning_settings, require_key, resolve_api_key
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, bounded_answer, load_price_table
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
+from manyhands.models.settings import CallSettings, ModelSettings
 from manyhands.runs.making import kept_file
-from manyhands.runs.options import RunOptions
+from manyhands.runs.options import BudgetSettings, PriceSettings
 from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
+from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.tools.protocol import ParentRun
+from manyhands.tools.toolsets import Toolset
 
 API_KEY = "api_key"
 """The name of the endpoint's key among a workload's secrets."""
 
 
-def usable_key(options: AgentOptions, environ: Mapping[str, str]) -> str | None:
+def usable_key(options: ModelSettings, environ: Mapping[str, str]) -> str | None:
     """The key for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none."""
     if is_simulated(options.model, options.base_url):
         return None
@@ -39,35 +42,43 @@ def usable_key(options: AgentOptions, environ: Mapping[str, str]) -> str | None:
     return key
 
 
-def check_prices(options: RunOptions) -> None:
+def check_prices(options: PriceSettings) -> None:
     """Raises UserError, naming file, line and field, for a price table that can't be used."""
     if options.prices is not None and Path(options.prices).exists():  # a copy is kept, so it may be gone on a resume
         load_price_table(options.prices)
 
 
-def warn_of_unpriced(options: AgentOptions, notice: Notice) -> None:
-    """Say so if a budget in dollars can't hold back the next call, because nobody knows what that costs."""
-    if options.max_cost is None or is_simulated(options.model):
+def warn_of_budget(
+    budget: BudgetSettings, models: Iterable[ModelSettings], notice: Notice, *, programs: str | None = None
+) -> None:
+    """Say what of a budget can't be kept, and what it changes about how models are asked. ``programs``: what to say if there is a budget in
+    dollars, where programs are asked, too, which say only afterwards what they cost."""
+    told = list({(model.model, model.base_url): model for model in models}.values())
+    for model in told:
+        _warn_of_unpriced(budget, model, notice)
+        if budget.bounded and model.max_tokens is None and not is_simulated(model.model, model.base_url):
+            notice(
+                f"so that the budget holds, an answer of {model.model} has at most {bounded_answer(model.model):,} tokens; "
+                "--max_tokens sets another bound, as a small context window needs"
+            )
+    if budget.max_cost is not None and programs is not None:
+        notice(programs)
+
+
+def _warn_of_unpriced(budget: BudgetSettings, model: ModelSettings, notice: Notice) -> None:
+    """A budget in dollars can't hold back the next call if nobody knows what that costs."""
+    if budget.max_cost is None or is_simulated(model.model):
         return
-    named = options.prices if options.prices is not None and Path(options.prices).exists() else None
+    named = budget.prices if budget.prices is not None and Path(budget.prices).exists() else None
     table = load_price_table(named) if named is not None else PriceTable()
-    if table.price(options.model) is None:
+    if table.price(model.model) is None:
         notice(
-            f"no price is known for {options.model}, so --max_cost counts only what the endpoint itself says that calls cost: "
+            f"no price is known for {model.model}, so --max_cost counts only what the endpoint itself says that calls cost: "
             "one call may pass it, and the first one without a cost ends the run; give --prices FILE, or --max_total_tokens"
         )
 
 
-def tell_bound(options: AgentOptions, notice: Notice) -> None:
-    """Say so if answers are bounded only because the run has a budget."""
-    if options.bounded and options.max_tokens is None and not is_simulated(options.model, options.base_url):
-        notice(
-            f"so that the budget holds, an answer of {options.model} has at most {bounded_answer(options.model):,} tokens; "
-            "--max_tokens sets another bound, as a small context window needs"
-        )
-
-
-def check_sandbox(options: AgentOptions, notice: Notice, *, images: int = 0) -> None:
+def check_sandbox(options: SandboxSettings, notice: Notice, *, images: int = 0) -> None:
     """Raises UserError if the sandbox can't be used on this machine, or can't give items the image that they ask for.
     ``images``: how many of them ask for one."""
     choose_backend(options.sandbox, asks_for_image=images > 0)
@@ -75,25 +86,13 @@ def check_sandbox(options: AgentOptions, notice: Notice, *, images: int = 0) -> 
         notice(f"{images} rows ask for a container image, which the {options.sandbox} sandbox ignores")
 
 
-def execution_of(options: AgentOptions, *, workers: int, concurrency: int, item_timeout: float | None) -> Execution:
-    """How the engine performs the run; the arguments are what each workload has its own settings for."""
-    return Execution(
-        executor=options.executor,
-        workers=workers,
-        concurrency=concurrency,
-        max_attempts=options.max_attempts,
-        item_timeout=item_timeout,
-        max_cost=options.max_cost,
-        max_total_tokens=options.max_total_tokens,
-        max_seconds=options.max_seconds,
-        keep_workspaces=options.keep_workspaces,
-        on_divergence=options.on_divergence,
-        seed=options.seed or 0,
-    )
-
-
 def model_of(
-    options: AgentOptions, api_key: str | None, run_folder: Path, *, retries: Retries | None = None
+    options: ModelSettings,
+    api_key: str | None,
+    run_folder: Path,
+    budget: BudgetSettings,
+    *,
+    retries: Retries | None = None,
 ) -> ChatModel:
     """The model that the settings name. ``retries``: how failed calls are tried again. Under a budget every call names a ``max_tokens``,
     which is no part of the recorded steps, so that a budget may come and go. Raises UserError if it can't be used."""
@@ -102,14 +101,14 @@ def model_of(
         base_url=options.base_url,
         api_key=api_key,
         seed=options.seed or 0,
-        prices=None if options.prices is None else kept_file(run_folder, options.prices),
+        prices=None if budget.prices is None else kept_file(run_folder, budget.prices),
         latency=options.simulated_latency,
         retries=retries,
-        max_tokens=bounded_answer(options.model) if options.bounded else None,
+        max_tokens=bounded_answer(options.model) if budget.bounded else None,
     )
 
 
-def sandbox_limits(options: AgentOptions) -> SandboxLimits:
+def sandbox_limits(options: SandboxSettings) -> SandboxLimits:
     """The bounds of an agent's sandbox, from a run's settings."""
     return SandboxLimits(
         disk=max(1, round(options.sandbox_disk * (1 << 30))),
@@ -118,7 +117,7 @@ def sandbox_limits(options: AgentOptions) -> SandboxLimits:
     )
 
 
-def chat_settings(options: AgentOptions) -> ChatSettings:
+def chat_settings(options: ModelSettings) -> ChatSettings:
     """How the model is asked, but for the seed."""
     routing = {
         "only": options.providers_allowed,
@@ -139,12 +138,51 @@ def chat_settings(options: AgentOptions) -> ChatSettings:
     )
 
 
-def seeded(settings: AgentSettings, options: AgentOptions, context: Context) -> AgentSettings:
+def seeded(settings: AgentSettings, options: CallSettings, context: Context) -> AgentSettings:
     """The settings for one item: if the person gave a seed, with one of its own for the endpoint."""
     if options.seed is None:
         return settings
     own = derive_seed(options.seed, context.item.key, "model")
     return replace(settings, chat=replace(settings.chat, seed=own))
+
+
+JOBS = "jobs"
+"""The folder in a run's folder with what its agents started: a folder for each attempt, as ``3-1``, and in it the runs."""
+
+
+def parent_run(
+    context: Context,
+    run_folder: Path,
+    run_id: str,
+    options: Mapping[str, Any],
+    secrets: Mapping[str, str],
+    *,
+    depth: int = 0,
+    max_depth: int = 1,
+) -> ParentRun:
+    """What the tools of an attempt get to know of its run. ``options``: the agents' settings as they are recorded, with
+    ``toolsets``, the names of those that this agent has; ``depth`` and ``max_depth``: see ``ParentRun``."""
+    jobs = run_folder.absolute() / f"{JOBS}/{context.item.number}-{context.attempt}"
+    return ParentRun(run_id, run_folder, jobs, options, secrets, depth, max_depth)
+
+
+def standard_toolsets(names: Sequence[str], own: Sequence[Toolset]) -> list[str]:
+    """Toolsets by name, with those that a person made up (``own``) replaced by what they include, as nobody else knows them."""
+    includes = {toolset.name: toolset.includes for toolset in own}
+    found: list[str] = []
+    for name in names:
+        found += standard_toolsets(includes[name], own) if name in includes else [name]
+    return list(dict.fromkeys(found))
+
+
+def own_folders(run_folder: Path) -> tuple[Path, ...]:
+    """The folders that a run's agents should not see in a project, as all journals of theirs and others are there: the run's,
+    the data folder it is in, and the same of the runs that it comes from."""
+    folders = [run_folder, run_folder.parent]
+    while folders[-1].parent.name == JOBS:
+        run = folders[-1].parent.parent
+        folders += [run, run.parent]
+    return tuple(folders)
 
 
 class NeverCalled:

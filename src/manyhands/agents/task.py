@@ -1,4 +1,4 @@
-"""What an agent is given, and what comes of it; and the time as a step, where what depends on it must be the same on a replay."""
+"""What an agent is given and what it returns; and the clock as a step, for what must be the same on a replay."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ TOOLS_PROMPT = "Call the tools on offer where they help. Read what they return b
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """One task.
-
-    ``prompt``: text, or a list of chat-completions content parts. ``system``: paragraphs of the system prompt; None
-    takes this program's own, which name no date, so that two runs ask the same. ``ephemeral``: a further paragraph.
-    ``prefill``: messages put right after the system message in every request. System prompt and prefill go over the
-    wire and are never part of the conversation that is kept. ``messages``: what the conversation begins with, the prompt
-    included, where that is more than the prompt; it is kept.
-    """
+    """One task. System prompt and prefill go over the wire and are never part of the conversation that is kept."""
 
     prompt: str | list[Any]
+    """Text, or a list of chat-completions content parts."""
     system: Sequence[str] | None = None
+    """Paragraphs of the system prompt; None takes this program's own, which name no date, so that two runs ask the same."""
     ephemeral: str | None = None
+    """A further paragraph of the system prompt."""
     prefill: Sequence[Message] = ()
+    """Messages put right after the system message in every request."""
     messages: Sequence[Message] = ()
+    """What the conversation begins with, the prompt included, where that is more than the prompt; it is kept."""
 
     def head(self, with_tools: bool) -> list[Message]:
         """The messages that every request starts with."""
@@ -52,21 +50,19 @@ class AgentTask:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How an agent works.
-
-    ``max_turns``: model calls at most, repeated ones included, the closing summary not. ``tool_timeout``: seconds after
-    which a tool call is cut off; None gives what the tool environment says plus ten for the tool's own clean-up.
-    ``max_result``: characters of a tool result that the model gets to see at most. ``sequential_tools``: run the calls
-    of one turn one after the other. ``summary``: when the turns are used up, ask once more, without tools, for a
-    summary.
-    """
+    """How an agent works. Raises ValueError for ``max_turns`` below 1."""
 
     chat: ChatSettings
     max_turns: int = 10
+    """Maximum model calls, repeated ones included, the closing summary not."""
     tool_timeout: float | None = None
+    """Seconds after which a tool call is cut off; None gives the tool environment's plus ten for the tool's own clean-up."""
     max_result: int = 100_000
+    """Maximum characters of a tool result that the model gets to see."""
     sequential_tools: bool = False
+    """Run the calls of one turn one after the other."""
     summary: bool = True
+    """When the turns are used up, ask once more, without tools, for a summary."""
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
@@ -82,19 +78,19 @@ class ToolUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How a conversation went.
-
-    ``messages``: from the task's first one on, without system message and prefill. ``api_calls``: model calls made, the closing
-    summary not counted. ``tool_uses``: every answered tool call in order. ``unknown_tools``: names that were called and
-    not on offer, each once. ``usage``: the sum over all model calls, dropped answers included.
-    """
+    """How a conversation went."""
 
     messages: list[Message]
+    """From the task's first one on, without system message and prefill."""
     stop_reason: StopReason
     api_calls: int
+    """Model calls made, the closing summary not counted."""
     usage: Usage
+    """The sum over all model calls, dropped answers included."""
     tool_uses: list[ToolUse] = field(default_factory=list)
+    """Every answered tool call in order."""
     unknown_tools: list[str] = field(default_factory=list)
+    """Names that were called and not on offer, each once."""
 
     @property
     def completed(self) -> bool:
@@ -113,7 +109,7 @@ CLOCK = "clock"
 
 
 async def moment(context: Context) -> float:
-    """Now, in seconds since 1970 UTC: when this was first asked at the context's place."""
+    """Now, in seconds since 1970 UTC: when this was first asked at the context's address."""
 
     async def effect() -> Effect:
         return Effect(context.clock.now())

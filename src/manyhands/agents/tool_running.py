@@ -20,9 +20,9 @@ from manyhands.core.redaction import KNOWN
 from manyhands.engine.contract import Context, Effect
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 
-MOST_AT_ONCE = 32
-"""Calls of one conversation that run at the same time: each may have processes and descriptors, of which a sandbox and a process have
-only so many. The others wait for their turn, which does not count as their time."""
+MAX_CONCURRENT = 32
+"""Maximum concurrent calls of one conversation: each may have processes and descriptors, of which a sandbox and a process have only so
+many. The others wait for their turn, which does not count as their time."""
 GRACE = 10.0
 """Seconds that a tool gets beyond its own time limit to end by itself."""
 
@@ -31,10 +31,12 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class ReadyCall:
-    """A call that can be run. ``turn``: the place of the model step that asked for it; ``index``: its position there."""
+    """A call that can be run."""
 
     turn: str
+    """The address of the model step that asked for it."""
     index: int
+    """Its position there."""
     call_id: str
     tool: Tool
     arguments: dict[str, Any]
@@ -62,12 +64,17 @@ class ToolRunner:
         self._environment = environment
         self._world = world
         self._settings = settings
-        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        self._at_once = asyncio.Semaphore(MAX_CONCURRENT)
+
+    def expect(self) -> None:
+        """The model is about to be asked, and may answer with calls."""
+        if self._world is not None and self._toolbox.changes_world:
+            self._world.expect()
 
     async def run(
         self, turn: str, calls: Sequence[ToolCall], refused: Mapping[int, ToolResult]
     ) -> dict[int, ToolResult]:
-        """The results of a turn's calls by index. ``turn``: the place of the model step that asked; ``refused``:
+        """The results of a turn's calls by index. ``turn``: the address of the model step that asked; ``refused``:
         answers to calls that are not run.
 
         Raises ItemError(TOOL_ERROR) if a tool breaks; what the engine raises passes through. Nothing is left running.
@@ -109,20 +116,20 @@ class ToolRunner:
 
     async def _shared_step(self, turn: str, calls: Sequence[ReadyCall]) -> dict[int, ToolResult]:
         ran = False
-        place = self._context.address
+        address = self._context.address
 
         async def effect() -> Effect:
             nonlocal ran
             ran = True
             if self._world is not None:
-                await self._world.begin_step(place)
+                await self._world.begin_step(address)
             return Effect({"results": await self._records(calls)})
 
         output = await self._context.step(TOOLS, {"turn": turn, "calls": [call.request() for call in calls]}, effect)
         results = {call.index: from_record(record) for call, record in zip(calls, output["results"], strict=True)}
         if not ran:
             if self._world is not None:
-                self._world.replayed(place)
+                self._world.replayed(address)
             for call in calls:
                 self._restore(call, results[call.index])
         return results

@@ -1,14 +1,29 @@
-"""A set of tools made ready for an agent, in which names that a model got slightly wrong are found, too."""
+"""The tools that agents are offered: from names of toolsets to tools made ready for a conversation.
+
+Optional toolsets (``runs.registry.TOOLSETS``) must be asked for by name: ``all`` does not mean them, and nothing of them is loaded before.
+
+A run records the MCP servers that it mounts, so that it can be replayed without them. The record is None without servers, or
+``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server: [tool]}}``.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from manyhands.core.digests import digest
-from manyhands.core.text import LONGEST, closest
-from manyhands.tools.protocol import Tool
+from manyhands.core.errors import ToolError
+from manyhands.core.jsonio import Json
+from manyhands.core.text import MAX_COMPARED_LENGTH, closest
+from manyhands.engine.contract import import_attribute
+from manyhands.runs.registry import TOOLSETS
+from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
+from manyhands.tools.registry import Registry
+from manyhands.tools.standard import standard_registry
+from manyhands.tools.toolsets import EVERYTHING, STANDARD, Toolset, Toolsets, with_groups
 
 SIMILARITY = 0.7
 """How alike two names must be (difflib's ratio, 0 to 1) for one to be taken for the other."""
@@ -22,7 +37,7 @@ def repair_name(name: str, known: Collection[str]) -> str | None:
     """
     if name in known:
         return name
-    if len(name) > LONGEST:
+    if len(name) > MAX_COMPARED_LENGTH:
         return None
     plain = _plain(name)
     for candidate in (name.strip().lower(), plain):
@@ -44,16 +59,17 @@ CACHED = 512
 
 
 class Toolbox:
-    """Tools by name, sorted, with what is worked out once for all conversations: definitions for the wire and their
-    digest."""
+    """Tools by name, sorted, made ready for all conversations that have them: with their definitions for the wire and the digest of
+    these."""
 
-    __slots__ = ("definitions", "digest", "names", "tools")
+    __slots__ = ("changes_world", "definitions", "digest", "names", "tools")
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
         if len(self.tools) != len(tools):
             raise ValueError("two tools have the same name")
         self.names = tuple(self.tools)
+        self.changes_world = any(tool.changes_world for tool in tools)
         self.definitions: tuple[dict[str, Any], ...] = tuple(_definition(tool) for tool in self.tools.values())
         self.digest = digest("tools", list(self.definitions)).hex()
 
@@ -83,3 +99,128 @@ NO_TOOLS = Toolbox(())
 def _definition(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
+
+
+def with_optional(toolsets: Toolsets) -> Toolsets:
+    """The toolsets, with those that can be asked for beside them: without their tools, as names to check against."""
+    return toolsets.extended(Toolset(name, about) for name, (about, _) in TOOLSETS.items() if name not in toolsets)
+
+
+class RecordedTool:
+    """A tool as the journal knows it: enough to replay and to render, but not to call."""
+
+    changes_world = False
+
+    def __init__(self, name: str, description: str, parameters: Mapping[str, Any]) -> None:
+        self.name = name
+        self.description = description
+        self.parameters = parameters
+
+    async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
+        raise ToolError(f"{self.name} can't be called here")
+
+    def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
+        return
+
+
+async def mcp_record(config_file: str | None) -> Json:
+    """Start the servers of a configuration file, if one is given, and record what they offer.
+
+    Raises UserError naming the file or the server that can't be used.
+    """
+    if config_file is None:
+        return None
+    from manyhands.tools.mcp.config import load_mcp_config
+    from manyhands.tools.mcp.tools import mounted  # needs an extra, and much time to import
+
+    config = load_mcp_config(Path(config_file))
+    async with mounted(config) as servers:
+        tools = [
+            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            for tool in servers.tools
+        ]
+        groups = {name: list(names) for name, names in servers.groups.items()}
+    return {"config": config.model_dump(mode="json"), "tools": tools, "groups": groups}
+
+
+def recorded_registry(mcp: Json) -> Registry:
+    """The tools of this program and its plug-ins, with those of a run's MCP servers as they were recorded."""
+    record = mcp or {}
+    tools = [RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in record.get("tools", [])]
+    return standard_registry().extended(tools, groups=record.get("groups"))
+
+
+class RunTools:
+    """The tools of a run, by toolset. ``extra``: toolsets besides the standard ones and those that plug-ins and servers bring.
+    Optional toolsets are there from when they are first named."""
+
+    def __init__(self, registry: Registry, extra: Sequence[Toolset] = ()) -> None:
+        self.registry = registry
+        self.toolsets: Toolsets = with_groups(STANDARD, registry)
+        self._boxes: dict[tuple[str, ...], Toolbox] = {}
+        self._on_offer: dict[tuple[str, ...], list[str]] = {}
+        self.admit(included for toolset in extra for included in toolset.includes)
+        self.toolsets = self.toolsets.extended(extra)
+
+    @classmethod
+    def recorded(cls, mcp: Json, extra: Sequence[Toolset] = ()) -> RunTools:
+        """Without connecting to anything: tools of MCP servers as they were when the run was made. ``mcp``: their record."""
+        return cls(recorded_registry(mcp), extra)
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, mcp: Json, extra: Sequence[Toolset] = (), *, replay: bool = False) -> AsyncIterator[RunTools]:
+        """Ready to be called; MCP servers are started, and stopped at the end. Raises UserError if one does not start."""
+        if replay or mcp is None:
+            yield cls.recorded(mcp, extra)
+            return
+        from manyhands.tools.mcp.config import McpConfig
+        from manyhands.tools.mcp.tools import mounted  # needs an extra, and much time to import
+
+        async with mounted(McpConfig(**mcp["config"])) as servers:
+            yield cls(servers.added_to(standard_registry()), extra)
+
+    def admit(self, toolsets: Iterable[str]) -> None:
+        """Add those of the named toolsets that are optional and not there yet.
+
+        Raises UserError if a tool of theirs has the name of another one.
+        """
+        for name in toolsets:
+            if name in TOOLSETS and name not in self.toolsets:
+                about, target = TOOLSETS[name]
+                make: Callable[[], Sequence[Tool]] = import_attribute(target)
+                tools = make()
+                self.registry = self.registry.extended(tools)
+                self.toolsets = self.toolsets.extended([Toolset(name, about, tuple(tool.name for tool in tools))])
+
+    def tools(self, toolsets: Sequence[str]) -> list[Tool]:
+        """The available tools of these toolsets, by name. Raises UserError for a name that is no toolset."""
+        self.admit(toolsets)
+        return [self.registry.get(name) for name in self.registry.available(self.toolsets.tools(toolsets))]
+
+    def offered(self, toolsets: Sequence[str]) -> list[str]:
+        """Those of the toolsets that have a tool on offer. One that lacks tools and includes others is replaced by those of them that
+        have some. Raises UserError for a name that is no toolset."""
+        key = tuple(toolsets)
+        found = self._on_offer.get(key)
+        if found is None:
+            self.admit(key)
+            found = self._on_offer[key] = list(dict.fromkeys(part for name in key for part in self._offered(name)))
+        return found.copy()
+
+    def _offered(self, name: str) -> list[str]:
+        tools = self.toolsets.tools([name])
+        available = self.registry.available(tools)
+        includes = () if name in EVERYTHING else self.toolsets[name].includes
+        if not available or not includes or len(available) == len(tools):
+            return [name] if available else []
+        own = self.registry.available(self.toolsets[name].tools)
+        return [*([name] if own else []), *(part for each in includes for part in self._offered(each))]
+
+    def toolbox(self, toolsets: Sequence[str]) -> Toolbox:
+        """The same, made ready for an agent."""
+        key = tuple(toolsets)
+        box = self._boxes.get(key)
+        if box is None:
+            box = self._boxes[key] = Toolbox(self.tools(key))
+        return box

@@ -1,18 +1,54 @@
-"""The sandbox of an attempt: made when it is first needed, and brought back after a crash."""
+"""The sandbox of an attempt: made when it is needed, or while a model is asked that probably needs it; brought back after a crash."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+from weakref import WeakKeyDictionary
 
 from manyhands.engine.contract import Context
+from manyhands.processes.children import to_the_end
+from manyhands.processes.strays import remove_tree
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxRequest
 
 _NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(slots=True)
+class _Demand:
+    """How many conversations needed their sandbox, and how many that might have ended without."""
+
+    needed: int = 0
+    unneeded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """A sandbox that nobody has asked for yet. ``survived``: whether its folder was there before."""
+
+    survived: bool
+    folder: Path
+    making: asyncio.Task[Sandbox]
+
+    async def give_up(self) -> None:
+        """Leave nothing of it."""
+        self.making.cancel()
+        await asyncio.wait([self.making])
+        if not self.making.cancelled() and self.making.exception() is None:
+            await self.making.result().close()
+        if not self.survived:
+            with suppress(OSError):  # what is left of it is removed by the engine, or named by it
+                await asyncio.to_thread(remove_tree, self.folder)
+
+
+_demands: WeakKeyDictionary[SandboxBackend, _Demand] = WeakKeyDictionary()
+"""Of each backend of this process."""
 
 
 class World:
@@ -23,7 +59,7 @@ class World:
     world than the recorded steps left would be wrong.
 
     Use as ``async with World(context, backend, request) as world``. ``request`` is asked what to make when it comes to that:
-    most conversations of some runs need no sandbox.
+    most conversations of some runs need no sandbox. Where most do, a sandbox starts while the model is asked (``expect``).
     """
 
     def __init__(self, context: Context, backend: SandboxBackend, request: Callable[[], SandboxRequest]) -> None:
@@ -32,6 +68,9 @@ class World:
         self._request = request
         self._sandbox: Sandbox | None = None
         self._opening = asyncio.Lock()
+        self._early: _Early | None = None
+        self._expected = False
+        self._demand = _demands.setdefault(backend, _Demand())
         self._last_replayed: str | None = None
 
     async def __aenter__(self) -> Self:
@@ -41,6 +80,16 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def expect(self) -> None:
+        """A model is about to be asked that may call for the sandbox: begin to make it meanwhile, if most conversations so far needed
+        theirs and no step was replayed. If that fails, whoever needs the sandbox learns it."""
+        if self._expected:
+            return
+        self._expected = True
+        if self._sandbox is None and self._last_replayed is None and self._demand.needed > self._demand.unneeded:
+            request = replace(self._request(), ahead=True)
+            self._early = _Early(request.folder.exists(), request.folder, asyncio.ensure_future(self._made(request)))
 
     async def sandbox(self) -> Sandbox:
         """The sandbox.
@@ -52,23 +101,19 @@ class World:
             return self._sandbox
         async with self._opening:
             if self._sandbox is None:
-                sandbox = await self._backend.create(self._request())
-                try:
-                    await self._restore(sandbox)
-                except BaseException:
-                    await asyncio.shield(sandbox.close())
-                    raise
-                self._sandbox = sandbox
+                early, self._early = self._early, None
+                self._sandbox = await (early.making if early else self._made(self._request()))
+                self._demand.needed += 1
         return self._sandbox
 
-    async def begin_step(self, place: str) -> None:
-        """To be called before a step at ``place`` changes the world (not when it is replayed)."""
+    async def begin_step(self, address: str) -> None:
+        """To be called before the step at ``address`` changes the world (not when it is replayed)."""
         sandbox = await self.sandbox()
-        await sandbox.begin_step(place)
+        await sandbox.begin_step(address)
 
-    def replayed(self, place: str) -> None:
-        """Note that a step at ``place`` that had changed the world was replayed from the journal."""
-        self._last_replayed = place
+    def replayed(self, address: str) -> None:
+        """Note that the step at ``address`` that had changed the world was replayed from the journal."""
+        self._last_replayed = address
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -86,11 +131,29 @@ class World:
     async def close(self) -> None:
         """Stop everything inside. Idempotent; finishes even when cancelled."""
         if self._sandbox is None and not self._opening.locked():
+            await self._close_unneeded()
             return
         async with self._opening:
             sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
             await asyncio.shield(sandbox.close())
+
+    async def _close_unneeded(self) -> None:
+        if self._expected:
+            self._expected = False
+            self._demand.unneeded += 1
+        early, self._early = self._early, None
+        if early is not None:
+            await to_the_end(early.give_up())
+
+    async def _made(self, request: SandboxRequest) -> Sandbox:
+        sandbox = await self._backend.create(request)
+        try:
+            await self._restore(sandbox)
+        except BaseException:
+            await asyncio.shield(sandbox.close())
+            raise
+        return sandbox
 
     async def _restore(self, sandbox: Sandbox) -> None:
         """Bring the sandbox to the state after the last recorded step."""
@@ -106,6 +169,6 @@ class World:
             raise self._context.new_attempt_needed("the sandbox could not be brought back to the last recorded step")
 
 
-def _number(place: str) -> tuple[int, ...]:
-    """Orders places: those of a later turn come behind those of an earlier one."""
-    return tuple(map(int, _NUMBERS.findall(place)))
+def _number(address: str) -> tuple[int, ...]:
+    """Orders addresses: those of a later turn come behind those of an earlier one."""
+    return tuple(map(int, _NUMBERS.findall(address)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,12 +33,18 @@ KEY_VARIABLES: dict[str, str] = {
     "api.z.ai": "ZAI_API_KEY",
 }
 """The variable that holds the key for a host or any host below it. A key goes to its own provider and nowhere else."""
+CLIENT = "manyhands.models.openai.client"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 
 def is_simulated(model: str, base_url: str | None = None) -> bool:
     """Whether the name means the simulated model in this process: ``simulated`` or ``simulated/…``, with no endpoint given."""
     return _simulated_name(model) and (not base_url or _is_default(base_url))
+
+
+def late_imports(model: str, base_url: str | None = None) -> Sequence[str]:
+    """Modules that ``make_model`` imports for such a model."""
+    return () if is_simulated(model, base_url) else (CLIENT,)
 
 
 def make_model(

@@ -17,10 +17,8 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.usage import Usage
-from manyhands.io.locations import Place
-from manyhands.io.yaml_files import read_yaml
+from manyhands.io.locations import Location
 
-PRICES_AS_OF = "2026-11"
 CACHE_WRITE = 1.25
 """How much more than other input what is written to Anthropic's cache (for five minutes) costs."""
 LONG_INPUT, DEARER_INPUT, DEARER_OUTPUT = 200_000, 2.0, 1.5
@@ -42,14 +40,16 @@ _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens. ``cached_input``: tokens read from the provider's cache; ``cache_write``: tokens written
-    to it. None means as ``input``. ``tiered``: calls with more than 200,000 tokens of input cost more (``LONG_INPUT``)."""
+    """US dollars per million tokens. None means as ``input``."""
 
     input: float
     output: float
     cached_input: float | None = None
+    """Tokens read from the provider's cache."""
     cache_write: float | None = None
+    """Tokens written to the provider's cache."""
     tiered: bool = False
+    """Whether calls with more than 200,000 tokens of input cost more (``LONG_INPUT``)."""
 
     def cost(self, usage: Usage) -> float:
         """US dollars for a usage whose ``input_tokens`` include the cached ones."""
@@ -181,23 +181,25 @@ def read_prices(path: Path) -> dict[str, Price]:
     """
     if not path.exists():
         raise UserError(f"can't read the price table {path}: No such file or directory")
-    content, place = read_yaml(path)
+    from manyhands.io.yaml_files import read_yaml  # YAML takes long to import
+
+    content, location = read_yaml(path)
     if not isinstance(content, dict):
-        raise place.error("a price table maps model names to prices")
-    return {name: _price(entry, place.at(name)) for name, entry in content.items()}
+        raise location.error("a price table maps model names to prices")
+    return {name: _price(entry, location.at(name)) for name, entry in content.items()}
 
 
-def _price(entry: Any, place: Place) -> Price:
+def _price(entry: Any, location: Location) -> Price:
     if not isinstance(entry, dict):
-        raise place.error("expected input and output prices in US dollars per million tokens")
+        raise location.error("expected input and output prices in US dollars per million tokens")
     fields = ("input", "output", "cached_input", "cache_write")
     for field, value in entry.items():
         if field not in fields:
-            raise place.at(field).error(f"unknown field; known: {', '.join(fields)}")
+            raise location.at(field).error(f"unknown field; known: {', '.join(fields)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise place.at(field).error("must be a number of US dollars per million tokens, 0 or more")
+            raise location.at(field).error("must be a number of US dollars per million tokens, 0 or more")
     for field in ("input", "output"):
         if field not in entry:
-            raise place.at(field).error("missing")
+            raise location.at(field).error("missing")
     figures = {field: float(entry[field]) for field in fields if field in entry}
     return Price(figures["input"], figures["output"], figures.get("cached_input"), figures.get("cache_write"))

@@ -14,13 +14,7 @@ from manyhands.engine.contract import Limits
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How to ask. None means that the field is not sent and the server decides.
-
-    ``reasoning``: the value of the request's ``reasoning`` object, ``{"effort": "none"}`` or
-    ``{"enabled": True, "effort": E}``; see ``reasoning_settings``. ``provider``: OpenRouter's routing object (``only``, ``ignore``,
-    ``order``, ``sort``). ``call_timeout``: seconds for one HTTP exchange. ``implied_think``: how answers are read (see
-    ``reasoning.gather``); it is not sent.
-    """
+    """How to ask. None means that the field is not sent and the server decides."""
 
     model: str
     max_tokens: int | None = None
@@ -28,11 +22,16 @@ class ChatSettings:
     top_p: float | None = None
     seed: int | None = None
     reasoning: dict[str, Any] | None = None
+    """The value of the request's ``reasoning`` object, ``{"effort": "none"}`` or ``{"enabled": True, "effort": E}``; see
+    ``reasoning_settings``."""
     provider: dict[str, Any] | None = None
+    """OpenRouter's routing object (``only``, ``ignore``, ``order``, ``sort``)."""
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     call_timeout: float = 600.0
+    """Seconds for one HTTP exchange."""
     implied_think: bool = False
+    """How answers are read (see ``reasoning.gather``); it is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,16 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer. ``message`` is an assistant message with ``reasoning`` already gathered (and taken out of the content);
-    ``finish_reason`` is ``stop``, ``tool_calls``, ``length``, ``content_filter`` or what else the server said; ``extra`` holds what the
-    journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries, and as ``raw`` what
-    the server sent where the message no longer has it as it was."""
+    """One answer."""
 
     message: Message
+    """Of the assistant, with ``reasoning`` already gathered (and taken out of the content)."""
     finish_reason: str
+    """``stop``, ``tool_calls``, ``length``, ``content_filter`` or what else the server said."""
     usage: Usage
     extra: dict[str, Any] = field(default_factory=dict)
+    """What the journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries, and as
+    ``raw`` what the server sent where the message no longer has it as it was."""
 
 
 class ChatModel(Protocol):

@@ -1,6 +1,6 @@
-"""A model's reasoning, gathered from all the places where servers put it, each part once.
+"""A model's reasoning, gathered from all the fields where servers put it, each part once.
 
-The places: ``reasoning``, ``reasoning_content`` and ``thinking`` of the message, its ``reasoning_details`` items, and
+The fields: ``reasoning``, ``reasoning_content`` and ``thinking`` of the message, its ``reasoning_details`` items, and
 content parts of type ``thinking`` or ``reasoning``. Only if a server sends nothing in any of them, ``<think>``, ``<thinking>`` or
 ``<thought>`` blocks that open the content are taken out of it; tags anywhere else are text that the model wrote.
 ``<REASONING_SCRATCHPAD>`` blocks count as reasoning and stay in the content.
@@ -16,7 +16,7 @@ from typing import Any
 from manyhands.core.jsonio import Json, dumps
 
 SCRATCHPAD = "<REASONING_SCRATCHPAD>"
-_MOST_SEARCHED = 1 << 22
+_MAX_SEARCHED = 1 << 22
 """Characters that are searched for parts of reasoning, all searches together."""
 FIELDS = ("reasoning", "reasoning_content", "thinking")
 """Where a message may have reasoning as text."""
@@ -28,12 +28,12 @@ _TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)(?:\s[^<>]{0,
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """An answer taken apart. ``reasoning`` is empty if there is none; ``content`` is None if the server sent none. ``unbegun``: the
-    content ends reasoning (by ``</think>``) that it never begins, and it was left as it is."""
+    """An answer taken apart."""
 
     reasoning: str
     content: str | None
     unbegun: bool = False
+    """The content ends reasoning (by ``</think>``) that it never begins, and it was left as it is."""
 
 
 def gather(message: Mapping[str, Any], *, implied_think: bool = False, cut_off: bool = False) -> Gathered:
@@ -62,15 +62,6 @@ def gather(message: Mapping[str, Any], *, implied_think: bool = False, cut_off: 
     return Gathered(join_distinct(parts) if parts else "", content, unbegun)
 
 
-def has_reasoning(message: Mapping[str, Any]) -> bool:
-    """Whether an assistant message shows reasoning: gathered beforehand, or as a scratchpad in its content."""
-    reasoning = message.get("reasoning")
-    if isinstance(reasoning, str) and reasoning.strip():
-        return True
-    content = message.get("content")
-    return isinstance(content, str) and SCRATCHPAD in content
-
-
 def flatten(value: Json) -> str:
     """The text of content that may be a string, a content part, or a list of these; other JSON as JSON text."""
     if isinstance(value, str):
@@ -92,7 +83,7 @@ def join_distinct(parts: Iterable[str]) -> str:
     Among very many parts, that is so of parts of the longest one that come in its order.
     """
     distinct = list(dict.fromkeys(text for part in parts if (text := part.strip())))
-    if sum(map(len, distinct)) * len(distinct) > _MOST_SEARCHED:
+    if sum(map(len, distinct)) * len(distinct) > _MAX_SEARCHED:
         longest = max(distinct, key=len)
         found = standing_in(distinct, longest)
         return "\n\n".join(text for text, inside in zip(distinct, found, strict=True) if text is longest or not inside)
@@ -100,9 +91,9 @@ def join_distinct(parts: Iterable[str]) -> str:
     for text in distinct:
         if any(text in earlier for earlier in kept):
             continue
-        place = next((index for index, earlier in enumerate(kept) if earlier in text), len(kept))
+        position = next((index for index, earlier in enumerate(kept) if earlier in text), len(kept))
         kept = [earlier for earlier in kept if earlier not in text]
-        kept.insert(min(place, len(kept)), text)
+        kept.insert(min(position, len(kept)), text)
     return "\n\n".join(kept)
 
 
@@ -112,15 +103,15 @@ def standing_in(parts: Sequence[str], text: str) -> list[bool]:
     Many parts of a long text are looked for each behind the one before, since searching all of it for each takes quadratic time; those
     that come in another order may then count as missing.
     """
-    if len(text) * len(parts) <= _MOST_SEARCHED:
+    if len(text) * len(parts) <= _MAX_SEARCHED:
         return [part in text for part in parts]
     found: list[bool] = []
-    behind, left = 0, _MOST_SEARCHED
+    behind, left = 0, _MAX_SEARCHED
     for part in parts:
-        place = text.find(part, behind) if left > 0 else -1
-        found.append(place >= 0)
-        left -= 0 if place >= 0 else len(text) - behind
-        behind = behind if place < 0 else place + len(part)
+        position = text.find(part, behind) if left > 0 else -1
+        found.append(position >= 0)
+        left -= 0 if position >= 0 else len(text) - behind
+        behind = behind if position < 0 else position + len(part)
     return found
 
 
@@ -133,14 +124,14 @@ def blocks(content: str, tags: re.Pattern[str]) -> Iterator[tuple[int, int, str]
     unclosed: set[str] = set()
     opening = tags.search(content)
     while opening is not None:
-        name, place = opening[1], opening.end()
-        end = -1 if name in unclosed else content.find(f"</{name}>", place)
+        name, position = opening[1], opening.end()
+        end = -1 if name in unclosed else content.find(f"</{name}>", position)
         if end < 0:
             unclosed.add(name)
         else:
-            inside, place = content[place:end], end + len(name) + 3
-            yield opening.start(), place, inside
-        opening = tags.search(content, place)
+            inside, position = content[position:end], end + len(name) + 3
+            yield opening.start(), position, inside
+        opening = tags.search(content, position)
 
 
 def split_inline(content: str, *, implied: bool = False) -> tuple[list[str], str]:
@@ -158,7 +149,7 @@ def split_inline(content: str, *, implied: bool = False) -> tuple[list[str], str
     if lone is not None:
         thoughts.append(content[: tags[lone].start()])
         behind, index = tags[lone].end(), lone + 1
-    last = {(tag[1], tag[2].lower()): place for place, tag in enumerate(tags)}
+    last = {(tag[1], tag[2].lower()): position for position, tag in enumerate(tags)}
     while index < len(tags) and _opens(content, behind, tags[index]):
         closing = _closing(tags, index, last)
         if closing is None:
@@ -182,23 +173,23 @@ def _closing(tags: Sequence[re.Match[str]], index: int, last: Mapping[tuple[str,
     each kind of tag, the last one, so that looking for what does not come takes no time."""
     name = tags[index][2].lower()
     same = last.get(("/", name), -1) > index
-    if not same and max((place for (slash, _), place in last.items() if slash), default=-1) <= index:
+    if not same and max((position for (slash, _), position in last.items() if slash), default=-1) <= index:
         return None
     return next(
-        place
-        for place in range(index + 1, len(tags))
-        if tags[place][1] and (not same or tags[place][2].lower() == name)
+        position
+        for position in range(index + 1, len(tags))
+        if tags[position][1] and (not same or tags[position][2].lower() == name)
     )
 
 
 def _lone_closing(tags: Sequence[re.Match[str]]) -> int | None:
     """The first closing tag that no opening one before it belongs to."""
     opened = 0
-    for place, tag in enumerate(tags):
+    for position, tag in enumerate(tags):
         if not tag[1]:
             opened += 1
         elif not opened:
-            return place
+            return position
         else:
             opened -= 1
     return None

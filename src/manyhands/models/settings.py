@@ -47,19 +47,12 @@ def _base_url(value: Any) -> str:
     return text
 
 
-class ModelSettings(Settings):
-    """A model, its endpoint, and what every call asks for."""
+class CallSettings(Settings):
+    """An endpoint, and what every call of a model there asks for, whichever model it is."""
 
-    model: Text = setting(
-        "anthropic/claude-sonnet-4.6",
-        'The model, as the endpoint names it; "simulated" is a built-in stand-in that costs nothing.',
-        group=MODEL,
-        identity=True,
-        value="NAME",
-    )
     api_key: OptionalSecret = setting(
         None,
-        "Key for the endpoint; without it the environment is asked (OPENROUTER_API_KEY, …). Never recorded.",
+        "API key of the endpoint (default: from the environment, OPENROUTER_API_KEY, …). Never recorded.",
         group=MODEL,
         recorded=False,
         secret=True,
@@ -67,7 +60,7 @@ class ModelSettings(Settings):
     )
     base_url: Annotated[str, BeforeValidator(_base_url)] = setting(
         "https://openrouter.ai/api/v1",
-        "Any endpoint that speaks OpenAI chat completions.",
+        "Base URL of an endpoint for OpenAI chat completions.",
         group=MODEL,
         value="URL",
     )
@@ -87,45 +80,66 @@ class ModelSettings(Settings):
     )
     max_tokens: Annotated[int | None, optional_whole(1)] = setting(
         None,
-        "Tokens per model response at most; without it the server decides, but under a budget 8,192.",
+        "Maximum tokens per model response (default: the server's; under a budget 8,192).",
         group=MODEL,
         identity=True,
     )
     reasoning_effort: Annotated[str | None, BeforeValidator(_effort)] = setting(
         None,
-        "How much the model reasons. Without it, medium where the endpoint takes it.",
+        "Reasoning effort (default: medium where the endpoint supports it).",
         group=MODEL,
         identity=True,
         value="|".join(EFFORTS),
     )
     reasoning_disabled: Flag = setting(
         False,
-        "No reasoning; the same as --reasoning_effort=none, and stronger than any other.",
+        "No reasoning: like --reasoning_effort=none, and takes precedence over it.",
         group=MODEL,
         identity=True,
     )
     implied_think: Flag = setting(
         False,
-        "A lone </think> in an answer ends reasoning that began with it: for servers whose chat template opens the block in the prompt.",
+        "Treat text before a lone </think> as reasoning, for servers whose chat template opens the block in the prompt.",
         group=MODEL,
         identity=True,
     )
     seed: Annotated[int | None, optional_whole(0)] = setting(
         None,
-        "Makes draws repeatable, and is sent to endpoints as a seed per conversation. Without it draws use 0 and nothing is sent.",
+        "Seed of random draws; also sent to endpoints, derived per conversation (default: draws use 0, nothing is sent).",
         group=MODEL,
         identity=True,
     )
     temperature: Annotated[float | None, optional_number(0, 2)] = setting(
-        None, "Sampling temperature; without it the server decides.", group=MODEL, identity=True
+        None, "Sampling temperature (default: the server's).", group=MODEL, identity=True
     )
     top_p: Annotated[float | None, optional_number(0, 1)] = setting(
-        None, "Nucleus sampling; without it the server decides.", group=MODEL, identity=True
+        None, "Nucleus sampling probability (default: the server's).", group=MODEL, identity=True
     )
-    call_timeout: Annotated[float, number(above=0)] = setting(600.0, "Seconds for one model call.", group=LIMITS)
+    call_timeout: Annotated[float, number(above=0)] = setting(
+        600.0, "Timeout of one model call in seconds.", group=LIMITS
+    )
     simulated_latency: Annotated[float, number(0)] = setting(
-        0.0, "Seconds that the built-in simulated model takes for an answer.", group=MODEL
+        0.0, "Latency of the simulated model's answers in seconds.", group=MODEL
     )
     reasoning_config: dict[str, Any] | None = setting(
         None, "The request's reasoning object, passed through.", typed=False, identity=True
+    )
+
+    def for_model(self, model: str, base_url: str | None = None) -> ModelSettings:
+        """The same for a model. ``base_url``: its endpoint if it is another one, for which this one's key is not used."""
+        values = {name: getattr(self, name) for name in CallSettings.model_fields}
+        if base_url not in (None, self.base_url):
+            values |= {"base_url": base_url, "api_key": None}
+        return ModelSettings.model_construct(**values, model=model)
+
+
+class ModelSettings(CallSettings):
+    """A model, its endpoint, and what every call asks for."""
+
+    model: Text = setting(
+        "anthropic/claude-sonnet-4.6",
+        'Model name at the endpoint; "simulated" is a built-in model that costs nothing.',
+        group=MODEL,
+        identity=True,
+        value="NAME",
     )

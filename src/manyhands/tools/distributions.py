@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.text import suggestion
-from manyhands.io.locations import Place
-from manyhands.io.yaml_files import read_yaml
+from manyhands.io.locations import Location
 from manyhands.tools.toolsets import DECLARED, STANDARD, Toolset, Toolsets
 
 if TYPE_CHECKING:
@@ -214,28 +213,30 @@ def load_distributions_file(
 
     Raises UserError that names file, line and field.
     """
+    from manyhands.io.yaml_files import read_yaml  # YAML takes long to import
+
     content, top = read_yaml(path)
     if not isinstance(content, dict) or not content:
         raise UserError(f"{path}: a mapping of distributions by name is expected")
     section = content.get(_SECTION)
     own = []
     if section is not None:
-        place = top.at(_SECTION)
-        named = _mapping(place, section)
-        own = [_toolset(place.at(name), name, value) for name, value in named.items()]
+        location = top.at(_SECTION)
+        named = _mapping(location, section)
+        own = [_toolset(location.at(name), name, value) for name, value in named.items()]
         try:
             toolsets = toolsets.extended(own)
         except UserError as error:
-            raise place.error(str(error)) from error
+            raise location.error(str(error)) from error
     read = [_distribution(top.at(name), name, value, toolsets) for name, value in content.items() if name != _SECTION]
     return distributions.extended(read), toolsets
 
 
-def _distribution(place: Place, name: str, value: Any, toolsets: Toolsets) -> Distribution:
+def _distribution(location: Location, name: str, value: Any, toolsets: Toolsets) -> Distribution:
     if not name or ":" in name:
-        raise place.error("a distribution's name is text without a colon")
-    fields = _fields(place, value, ("description", "toolsets"))
-    table = place.at("toolsets")
+        raise location.error("a distribution's name is text without a colon")
+    fields = _fields(location, value, ("description", "toolsets"))
+    table = location.at("toolsets")
     entries = _mapping(table, fields.get("toolsets"))
     if not entries:
         raise table.error("at least one toolset with its percentage is expected")
@@ -245,51 +246,51 @@ def _distribution(place: Place, name: str, value: Any, toolsets: Toolsets) -> Di
         try:
             drawn.append((toolsets.checked(toolset), _percent(entry, percent)))
         except UserError as error:
-            raise error if str(error).startswith(place.file) else entry.error(str(error)) from error
-    return Distribution(name, _text(place, fields, "description"), tuple(drawn))
+            raise error if str(error).startswith(location.file) else entry.error(str(error)) from error
+    return Distribution(name, _text(location, fields, "description"), tuple(drawn))
 
 
-def _toolset(place: Place, name: str, value: Any) -> Toolset:
-    fields = _fields(place, value, ("description", "tools", "includes"))
-    tools, includes = (_names(place.at(key), fields.get(key)) for key in ("tools", "includes"))
+def _toolset(location: Location, name: str, value: Any) -> Toolset:
+    fields = _fields(location, value, ("description", "tools", "includes"))
+    tools, includes = (_names(location.at(key), fields.get(key)) for key in ("tools", "includes"))
     if not tools and not includes:
-        raise place.error("tools or includes are expected")
-    return Toolset(name, _text(place, fields, "description"), tools, includes)
+        raise location.error("tools or includes are expected")
+    return Toolset(name, _text(location, fields, "description"), tools, includes)
 
 
-def _fields(place: Place, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
-    fields = _mapping(place, value)
+def _fields(location: Location, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
+    fields = _mapping(location, value)
     for key in fields:
         if key not in known:
             hint = suggestion(key, known)
-            raise place.at(key).error(f"unknown field{hint}; known: {', '.join(known)}")
+            raise location.at(key).error(f"unknown field{hint}; known: {', '.join(known)}")
     return fields
 
 
-def _mapping(place: Place, value: Any) -> Mapping[str, Any]:
+def _mapping(location: Location, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise place.error(f"a mapping is expected, not {_kind(value)}")
+        raise location.error(f"a mapping is expected, not {_kind(value)}")
     return value
 
 
-def _names(place: Place, value: Any) -> tuple[str, ...]:
+def _names(location: Location, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise place.error(f"a list of names is expected, not {_kind(value)}")
+        raise location.error(f"a list of names is expected, not {_kind(value)}")
     return tuple(value)
 
 
-def _text(place: Place, fields: Mapping[str, Any], key: str) -> str:
+def _text(location: Location, fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     if not isinstance(value, str):
-        raise place.at(key).error(f"text is expected, not {_kind(value)}")
+        raise location.at(key).error(f"text is expected, not {_kind(value)}")
     return value
 
 
-def _percent(place: Place, value: Any) -> float:
+def _percent(location: Location, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 100:
-        raise place.error(f"a percentage above 0 and up to 100 is expected, not {value!r}")
+        raise location.error(f"a percentage above 0 and up to 100 is expected, not {value!r}")
     return float(value)
 
 

@@ -14,50 +14,54 @@ from manyhands.sandboxes.protocol import Sandbox
 
 @dataclass(frozen=True, slots=True)
 class ParentRun:
-    """The run to which a tool's calls belong, for tools that start runs of their own.
-
-    ``run_id``, ``folder``: of the run; ``jobs``: the folder in it where this attempt's runs are kept; ``options``: the recorded
-    settings of its agents; ``secrets``: what is not recorded of them; ``depth``: in how many runs, one started within the
-    other, its agents work beyond the first; ``max_depth``: agents at that depth may start none.
-    """
+    """The run to which a tool's calls belong, for tools that start runs of their own."""
 
     run_id: str
+    """The run's id."""
     folder: Path
+    """The run's folder."""
     jobs: Path
+    """The folder in it where this attempt's runs are kept."""
     options: Mapping[str, Any]
+    """The recorded settings of its agents."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What is not recorded of them."""
     depth: int = 0
+    """In how many runs, one started within the other, its agents work beyond the first."""
     max_depth: int = 1
+    """Agents at that depth may start none."""
 
 
 @dataclass(slots=True)
 class ToolEnvironment:
-    """What a tool may use: the item's sandbox (made on first use), its clock, and ``state``, a dict that lives as long
-    as the attempt is performed (rebuilt by ``Tool.restore`` on replay, so a tool that keeps state there must implement
-    it)."""
+    """What a tool may use."""
 
     sandbox: Callable[[], Awaitable[Sandbox]]
+    """The item's sandbox, made on first use."""
     clock: Clock
     timeout: float = 180.0
     """Seconds that one call may take."""
     max_output: int = 50_000
-    """Characters of a result at most."""
+    """Maximum characters of a result."""
     state: dict[str, Any] = field(default_factory=dict)
+    """Lives as long as the attempt. A tool that keeps something here implements ``Tool.restore``, which rebuilds it on a replay."""
     call_key: str = ""
     """What names the call: no other call of the attempt has it (of any run, where there is a ``parent``), and a call that is
     repeated after a crash has it again."""
     parent: ParentRun | None = None
+    """The run that the call belongs to, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told. ``content``: JSON (objects go to the model as JSON text) or plain text; ``failed``:
-    whether the call failed as a call (a command that exits with 1 did not fail as a call); ``ends``: unless it failed, the
-    conversation is over after this turn, as the call was the answer."""
+    """What the model gets as the result of a call."""
 
     content: Json
+    """JSON (objects go to the model as JSON text) or plain text."""
     failed: bool = False
+    """Whether the call failed as a call (a command that exits with 1 did not)."""
     ends: bool = False
+    """Unless it failed, the conversation is over after this turn, as the call was the answer."""
 
 
 class Tool(Protocol):
@@ -79,7 +83,7 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
-        """Check the arguments and run. Raises ToolError (for the model) or ItemError (ends the performance); never
+        """Check the arguments and run. Raises ToolError (for the model) or ItemError (ends the attempt); never
         anything else for what a model can cause."""
         ...
 

@@ -117,7 +117,6 @@ class Registry:
             self._tools[each.name] = each
         self.groups: dict[str, tuple[str, ...]] = {name: tuple(names) for name, names in (groups or {}).items()}
         self.notices: tuple[str, ...] = tuple(notices)
-        self._definitions: dict[tuple[str, ...], tuple[dict[str, Any], ...]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,10 +125,6 @@ class Registry:
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools
-
-    def find(self, name: str) -> Tool | None:
-        """The tool of that name, or None."""
-        return self._tools.get(name)
 
     def get(self, name: str) -> Tool:
         """The tool of that name.
@@ -144,16 +139,6 @@ class Registry:
     def available(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of the names that this registry has, sorted, each once."""
         return tuple(sorted(name for name in set(names) if name in self._tools))
-
-    def definitions(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """The tools as chat-completions tool objects, sorted by name. Names that this registry hasn't are left out.
-
-        The objects are shared between calls: treat them as read-only.
-        """
-        key = self.available(names)
-        if key not in self._definitions:
-            self._definitions[key] = tuple(_definition(self._tools[name]) for name in key)
-        return list(self._definitions[key])
 
     def extended(
         self,
@@ -205,8 +190,3 @@ def _loaded(entry: EntryPoint) -> list[Tool]:
 def _is_tool(value: object) -> bool:
     needed = ("name", "description", "parameters", "changes_world", "call", "restore")
     return not isinstance(value, type) and all(hasattr(value, attribute) for attribute in needed)
-
-
-def _definition(each: Tool) -> dict[str, Any]:
-    function = {"name": each.name, "description": each.description, "parameters": dict(each.parameters)}
-    return {"type": "function", "function": function}

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from manyhands.core.errors import ToolError
 from manyhands.core.jsonio import Json, dumps, loads_outside
-from manyhands.core.text import clean, nearest, shorten, suggestion
+from manyhands.core.text import clean, nearest, shorten
 
 _MAPS_OF_SCHEMAS = ("properties", "$defs", "patternProperties")
 _NOT_SCHEMAS = ("default", "enum", "const", "examples", "required")
@@ -31,8 +31,8 @@ _LIMITS = {
 _SLOW_WORDS = re.compile(rb'"(pattern(Properties)?|uniqueItems|\$(ref|dynamicRef|recursiveRef)|unevaluated\w+|regex)"')
 """What can make the check of a value take longer than its size would, without end where it is meant badly."""
 _LARGE = 1 << 16
-_MOST_MISTAKES = 6
-_MOST_LOOKED_AT = 100
+_MAX_MISTAKES = 6
+_MAX_EXAMINED = 100
 
 
 def may_take_long(schema: bytes, value: Json) -> bool:
@@ -190,31 +190,32 @@ def _mistakes(error: ValidationError, schema: Mapping[str, Any], arguments: Mapp
     details = error.errors(include_url=False, include_context=False)
     missing = [str(detail["loc"][0]) for detail in details if detail["type"] == "missing" and len(detail["loc"]) == 1]
     mistakes: dict[str, None] = {}
-    for detail in islice(details, _MOST_LOOKED_AT):
+    for detail in islice(details, _MAX_EXAMINED):
         mistakes[_mistake(detail, schema, missing, arguments)] = None
-        if len(mistakes) == _MOST_MISTAKES:
+        if len(mistakes) == _MAX_MISTAKES:
             break
     return list(mistakes)
 
 
 def _mistake(detail: ErrorDetails, schema: Mapping[str, Any], missing: list[str], arguments: Mapping[str, Any]) -> str:
-    place = [part for part in detail["loc"] if isinstance(part, int) or not part.startswith(("function-", "list["))]
-    name = ".".join(str(part) for part in place)
+    path = [part for part in detail["loc"] if isinstance(part, int) or not part.startswith(("function-", "list["))]
+    name = ".".join(str(part) for part in path)
     if detail["type"] == "extra_forbidden":
-        known = (_schema_at(schema, place[:-1]) or {}).get("properties", {})
-        last = str(place[-1])
-        near = nearest(last, [each for each in missing if each not in arguments]) if len(place) == 1 else None
-        return f"there is no argument {name!r}" + (f" (did you mean {near!r}?)" if near else suggestion(last, known))
-    part = _schema_at(schema, place)
+        known = (_schema_at(schema, path[:-1]) or {}).get("properties", {})
+        last = str(path[-1])
+        near = nearest(last, [each for each in missing if each not in arguments]) if len(path) == 1 else None
+        near = near or nearest(last, known)
+        return f"there is no argument {name!r}" + (f" (did you mean {near!r}?)" if near else "")
+    part = _schema_at(schema, path)
     if detail["type"] == "missing":
         return f"argument {name!r} is missing (expected: {expected(part or {})})"
     wanted = expected(part) if part else detail["msg"]
     return f"argument {name!r} was {given(cleaned(detail['input']))}, expected: {wanted}"
 
 
-def _schema_at(schema: Mapping[str, Any], place: list[int | str]) -> Mapping[str, Any] | None:
+def _schema_at(schema: Mapping[str, Any], path: list[int | str]) -> Mapping[str, Any] | None:
     found = schema
-    for part in place:
+    for part in path:
         inner = found.get("items") if isinstance(part, int) else found.get("properties", {}).get(part)
         if not isinstance(inner, dict):
             return None

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from manyhands.core.settings import (
     Flag,
     OptionalPath,
-    Settings,
     number,
     setting,
 )
-from manyhands.runs.options import LIMITS, TOOLS
+from manyhands.runs.options import LIMITS, TOOLS, FileSettings
 
 
-class ToolSettings(Settings):
+class ToolSettings(FileSettings):
     """Tools of MCP servers, and how calls are made."""
 
+    files: ClassVar[tuple[str, ...]] = ("mcp_config",)
+
     mcp_config: OptionalPath = setting(
-        None, "File that names MCP servers to mount as toolsets.", group=TOOLS, identity=True, value="FILE"
+        None, "File with MCP servers to mount as toolsets.", group=TOOLS, identity=True, value="FILE"
     )
     sequential_tools: Flag = setting(
-        False, "Run the tool calls of one turn one after another, not side by side.", group=TOOLS, identity=True
+        False, "Run the tool calls of one turn sequentially, not concurrently.", group=TOOLS, identity=True
     )
-    tool_timeout: Annotated[float, number(above=0)] = setting(180.0, "Seconds for one tool call.", group=LIMITS)
+    tool_timeout: Annotated[float, number(above=0)] = setting(
+        180.0, "Timeout of one tool call in seconds.", group=LIMITS
+    )

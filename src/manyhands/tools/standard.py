@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from manyhands.tools.files.content import read_file, write_file
 from manyhands.tools.files.patch import patch
 from manyhands.tools.files.search import search_files
@@ -10,9 +12,10 @@ from manyhands.tools.terminal import execute_code, process, terminal
 from manyhands.tools.todo import todo
 
 
+@cache
 def standard_registry(*, plugins: bool = True) -> Registry:
     """The built-in tools and, unless ``plugins`` is false, those of installed packages (broken ones:
-    ``Registry.notices``)."""
+    ``Registry.notices``). Those are looked for once in a process, because that reads a file of each package."""
     built_in = (terminal, process, read_file, write_file, patch, search_files, execute_code, todo)
     registry = Registry(built_in)
     return with_plugins(registry) if plugins else registry

@@ -28,7 +28,7 @@ def seconds_allowed(environment: ToolEnvironment, timeout: float | None) -> floa
     return environment.timeout if timeout is None else min(timeout, environment.timeout)
 
 
-def room(environment: ToolEnvironment) -> int:
+def output_limit(environment: ToolEnvironment) -> int:
     """How much output fits into a result beside its other parts."""
     return max(200, environment.max_output - _ROOM)
 
@@ -84,9 +84,9 @@ async def terminal(
     if workdir is not None:
         command = f"(cd -- {shlex.quote(without_nul('workdir', workdir))} && eval {shlex.quote(command)})"
     limit = seconds_allowed(environment, timeout)
-    most = room(environment)
-    result = await sandbox.shell(command, timeout=limit, max_output=most)
-    return command_result(result, limit, most, "for long work use background=true")
+    max_output = output_limit(environment)
+    result = await sandbox.shell(command, timeout=limit, max_output=max_output)
+    return command_result(result, limit, max_output, "for long work use background=true")
 
 
 def _restore_offsets(arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
@@ -149,7 +149,7 @@ def _state(found: BackgroundProcess) -> dict[str, Any]:
 
 def _news(found: BackgroundProcess, environment: ToolEnvironment) -> dict[str, Any]:
     offsets = environment.state.setdefault(_OFFSETS, {})
-    output, total = found.output(offsets.get(found.id, 0), room(environment))
+    output, total = found.output(offsets.get(found.id, 0), output_limit(environment))
     offsets[found.id] = total
     return {**_state(found), "output": decode(output), "read_to": total}
 
@@ -206,8 +206,8 @@ async def execute_code(
     sandbox = await environment.sandbox()
     limit = seconds_allowed(environment, timeout)
     command = ["/usr/bin/env", "python3", "-u", "-c", _RUNNER]
-    most = room(environment)
-    result = await sandbox.run(command, timeout=limit, input=code.encode(), max_output=most)
+    max_output = output_limit(environment)
+    result = await sandbox.run(command, timeout=limit, input=code.encode(), max_output=max_output)
     if result.exit_code == _NOT_FOUND and b"python3" in result.output:
         raise ToolError("there is no python3 in this sandbox; use the terminal tool with what is installed")
-    return command_result(result, limit, most, "do less at once, or run it with terminal(background=true)")
+    return command_result(result, limit, max_output, "do less at once, or run it with terminal(background=true)")

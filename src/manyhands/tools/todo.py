@@ -12,7 +12,7 @@ from manyhands.tools.registry import tool
 from manyhands.tools.schema import Arguments
 
 _STATE = "todo"
-_MOST = 200
+_MAX_TASKS = 200
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
 
 
@@ -39,7 +39,9 @@ def _restore(arguments: dict[str, Any], result: ToolResult, environment: ToolEnv
 async def todo(
     environment: ToolEnvironment,
     todos: Annotated[
-        list[TaskChange] | None, "The tasks, in order of doing; leave out to read the list.", Field(max_length=_MOST)
+        list[TaskChange] | None,
+        "The tasks, in order of doing; leave out to read the list.",
+        Field(max_length=_MAX_TASKS),
     ] = None,
     merge: Annotated[bool, "Change or add the given tasks by id instead of replacing the whole list."] = False,
 ) -> dict[str, Any]:
@@ -68,6 +70,6 @@ def _changed(tasks: list[Task], changes: list[TaskChange]) -> list[Task]:
             raise ToolError(f"task {change.id!r} is new, so it needs a content")
         else:
             by_id[change.id] = Task.model_validate(given)
-    if len(by_id) > _MOST:
-        raise ToolError(f"the list would have {len(by_id)} tasks; {_MOST} is the most. Remove what is done.")
+    if len(by_id) > _MAX_TASKS:
+        raise ToolError(f"the list would have {len(by_id)} tasks; {_MAX_TASKS} is the most. Remove what is done.")
     return list(by_id.values())

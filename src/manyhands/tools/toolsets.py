@@ -59,7 +59,7 @@ names."""
 KNOWN_TOOLS: tuple[str, ...] = tuple(sorted({*BUILT_IN, *DECLARED}))
 """Every name that ``tool_stats`` always holds, sorted: this version's tools, the seventeen of the fork of the original,
 and those that upstream's distributions can draw. It depends on this version alone, never on what is installed, so that
-the columns of a data set stay the same from run to run (spec of trajectories, D20)."""
+the columns of a data set stay the same from run to run."""
 
 
 def known_tools(extra: Iterable[str] = ()) -> tuple[str, ...]:
@@ -76,12 +76,13 @@ LEGACY = {"web_tools": "web", "browser_tools": "browser", "file_tools": "file"}
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """A named set of tools. ``includes``: names of other toolsets whose tools belong to it too."""
+    """A named set of tools."""
 
     name: str
     description: str
     tools: tuple[str, ...] = ()
     includes: tuple[str, ...] = ()
+    """Names of other toolsets whose tools belong to it too."""
 
 
 class Toolsets(Mapping[str, Toolset]):

@@ -1,8 +1,4 @@
-"""Any OpenAI-compatible endpoint, over aiohttp.
-
-aiohttp is used directly because this is the hot path: a tenth of the CPU per call of the vendors' clients (measured). The body of an answer
-is read up to a bound.
-"""
+"""Chat completions of any OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -20,7 +15,7 @@ from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
-from manyhands.core.redaction import KNOWN, protect
+from manyhands.core.redaction import KNOWN
 from manyhands.core.text import one_line
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.contract import CallReport, Limits
@@ -33,38 +28,18 @@ from manyhands.models.openai.errors import (
     parse_rate_headers,
     read_json,
 )
-from manyhands.models.openai.request import Endpoint, input_tokens, request_body, request_headers, writes_cache
+from manyhands.models.openai.http import MAX_CONNECT, MAX_RESPONSE, NEVER_SENT, EndpointConnections, TooLarge
+from manyhands.models.openai.request import Endpoint, input_tokens, request_body, writes_cache
 from manyhands.models.openai.response import UNBEGUN, Unreadable, parse_completion, reported_usage, tells_usage
 from manyhands.models.pricing import BOUNDED_ANSWER, FREE, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
 
-
-class TooLarge(ValueError):
-    """The body passes the bound."""
-
-
-async def answer_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    """All of an answer's body, unpacked. Raises TooLarge, and what aiohttp raises."""
-    chunks: list[bytes] = []
-    size = 0
-    while chunk := await response.content.readany():
-        size += len(chunk)
-        if size > max_bytes:
-            response.close()
-            raise TooLarge(f"the answer is larger than {max_bytes:,} bytes")
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-LONGEST_RATE_LIMIT_WAIT = 1800.0
+MAX_RATE_LIMIT_WAIT = 1800.0
 """Seconds in all for which one call waits for rate limits."""
-LONGEST_RETRY_AFTER = 60.0
+MAX_RETRY_AFTER = 60.0
 """Seconds that a server error's ``Retry-After`` is honoured for at most."""
-LONGEST_SAID = 1000
-"""Characters of what a problem says that are told at once."""
-LARGEST_RESPONSE = 64 * 1024 * 1024
-LONGEST_CONNECT = 10.0
-"""Seconds for a connection at most. A host that drops what it gets is told, and tried again, long before a call's own time is over."""
+MAX_SAID = 1000
+"""Characters of what a problem says that are reported at once."""
 _TIMED_OUT = 408
 _OF_CONTENT = (400, 422)
 """HTTP statuses of what is wrong with one request, though some servers say so of a model that they don't have."""
@@ -73,6 +48,7 @@ _UNBEGUN_TOLD = (
     "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
     "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
 )
+_CANCELLED = CallReport(failed=True, unknown=True)
 _OF_BOUND = re.compile(r"max_(completion_)?tokens")
 
 
@@ -100,24 +76,21 @@ class OpenAIChatModel:
         *,
         prices: PriceTable | None = None,
         retries: Retries | None = None,
-        longest_rate_limit_wait: float = LONGEST_RATE_LIMIT_WAIT,
-        longest_connect: float = LONGEST_CONNECT,
-        largest_response: int = LARGEST_RESPONSE,
+        max_rate_limit_wait: float = MAX_RATE_LIMIT_WAIT,
+        max_connect: float = MAX_CONNECT,
+        max_response: int = MAX_RESPONSE,
         simulated: bool = False,
         max_tokens: int | None = None,
     ) -> None:
         self.endpoint = Endpoint.of(base_url)
-        protect([api_key] if api_key else [])
         self._prices = prices or PriceTable()
         self._retries = retries or Retries()
-        self._longest_rate_limit_wait = longest_rate_limit_wait
-        self._longest_connect = longest_connect
-        self._largest_response = largest_response
+        self._max_rate_limit_wait = max_rate_limit_wait
+        self._connections = EndpointConnections(
+            self.endpoint, api_key, max_connect=max_connect, max_response=max_response
+        )
         self._simulated = simulated
         self._max_tokens = max_tokens
-        self._session: aiohttp.ClientSession | None = None
-        self._headers = request_headers(self.endpoint, api_key or None)
-        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         key_hash = hashlib.blake2b((api_key or "").encode(), digest_size=4).hexdigest()
         self.limit_key = f"{self.endpoint.shown}#{key_hash}"
 
@@ -126,7 +99,7 @@ class OpenAIChatModel:
         return self._simulated
 
     def worst_case(self, request: ChatRequest) -> Reserve:
-        """What a call may use at most, as far as can be told before it."""
+        """What a call may use at most, as far as is known before it."""
         request = self._bounded(request)
         return self._reserve(request, dumps(request_body(request, self.endpoint)))
 
@@ -164,16 +137,14 @@ class OpenAIChatModel:
 
     async def close(self) -> None:
         """Close the connections. The next call would open new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._connections.close()
 
     async def _limited_try(
         self, request: ChatRequest, body: bytes, reserve: Reserve, limits: Limits, clock: Clock, failures: int
     ) -> _Try:
         """``failures``: how many tries of the call came to nothing before."""
         permit = await limits.acquire(self.limit_key, reserve)
-        report = CallReport(failed=True, unknown=True)  # if it is cancelled
+        report = _CANCELLED
         try:
             tried = await self._try(request, body, clock)
             if tried.problem is not None:
@@ -185,7 +156,7 @@ class OpenAIChatModel:
 
     def _told(self, report: CallReport, problem: Problem, failures: int, body: bytes) -> CallReport:
         """The report with what the problem says, and with when the call is made again after so many failures."""
-        said = one_line(KNOWN.text(f"{self.endpoint.shown}: {problem.message}"), LONGEST_SAID)
+        said = one_line(KNOWN.text(f"{self.endpoint.shown}: {problem.message}"), MAX_SAID)
         again_in = None
         if not self._retries.waits_out(problem):
             judged = self._retries.judged(problem)
@@ -196,10 +167,11 @@ class OpenAIChatModel:
 
     async def _try(self, request: ChatRequest, body: bytes, clock: Clock) -> _Try:
         try:
-            status, headers, content = await self._exchange(request, body)
+            seconds = request.settings.call_timeout
+            status, headers, content = await self._connections.post(self.endpoint.url, body, seconds)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             problem = Problem(Cause.MODEL_ERROR, self._connection_problem(error, request), passing=True)
-            return _failed(problem, unknown=not isinstance(error, _NEVER_SENT))
+            return _failed(problem, unknown=not isinstance(error, NEVER_SENT))
         except TooLarge as error:
             return _failed(Problem(Cause.MODEL_ERROR, str(error)), unknown=True)
         if status != 200:
@@ -234,36 +206,10 @@ class OpenAIChatModel:
     def _broken(self, problem: Problem, payload: Json, request: ChatRequest) -> _Try:
         """An answer without a completion. It costs what it says; if it says nothing, it may have been made all the same, unless the server
         refused the request."""
-        told = reported_usage(payload, model=request.settings.model, prices=self._prices)
-        if told is not None:
-            return _failed(problem, told)
+        reported = reported_usage(payload, model=request.settings.model, prices=self._prices)
+        if reported is not None:
+            return _failed(problem, reported)
         return _failed(problem, unknown=not (problem.rate_limited or _refuses(problem.status)))
-
-    async def _exchange(self, request: ChatRequest, body: bytes) -> tuple[int, Any, bytes]:
-        timeout = self._timeout(request.settings.call_timeout)
-        call = self._opened().post(self.endpoint.url, data=body, timeout=timeout, allow_redirects=False)
-        async with call as response:
-            content = await answer_body(response, self._largest_response)
-            return response.status, response.headers, _without_secrets(content)
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # The limiter bounds the connections.
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=self._headers,
-                proxy=_proxy_for(self.endpoint.base_url),
-            )
-        return self._session
-
-    def _timeout(self, seconds: float) -> aiohttp.ClientTimeout:
-        timeout = self._timeouts.get(seconds)
-        if timeout is None:
-            timeout = self._timeouts[seconds] = aiohttp.ClientTimeout(
-                total=seconds, connect=min(self._longest_connect, seconds)
-            )
-        return timeout
 
     def _bounded(self, request: ChatRequest) -> ChatRequest:
         """The request with the ``max_tokens`` of the run, if it names none of its own."""
@@ -286,11 +232,11 @@ class OpenAIChatModel:
 
     def _pause(self, problem: Problem, failures: int, body: bytes) -> float:
         delay = self._retries.pause(failures, hashlib.blake2b(body, digest_size=8).hexdigest())
-        return max(delay, min(problem.retry_after or 0.0, LONGEST_RETRY_AFTER))
+        return max(delay, min(problem.retry_after or 0.0, MAX_RETRY_AFTER))
 
     def _check_rate_limit_wait(self, problem: Problem, waited: float) -> None:
         asked = problem.retry_after or 0.0
-        if waited + asked <= self._longest_rate_limit_wait:
+        if waited + asked <= self._max_rate_limit_wait:
             return
         text = f"{self.endpoint.shown}: rate-limited for {waited:.0f} s"
         if asked:
@@ -321,9 +267,7 @@ class OpenAIChatModel:
 
     def _connection_problem(self, error: BaseException, request: ChatRequest) -> str:
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return (
-                f"can't connect: no connection within {min(self._longest_connect, request.settings.call_timeout):g} s"
-            )
+            return f"can't connect: no connection within {min(self._connections.max_connect, request.settings.call_timeout):g} s"
         if isinstance(error, TimeoutError):
             return f"no answer within {request.settings.call_timeout:g} s"
         if isinstance(error, aiohttp.ClientConnectorDNSError):
@@ -337,15 +281,6 @@ class OpenAIChatModel:
         return f"the connection broke: {text or type(error).__name__}"
 
 
-_NEVER_SENT = (
-    aiohttp.ClientConnectorError,
-    aiohttp.ClientHttpProxyError,
-    aiohttp.ConnectionTimeoutError,
-    aiohttp.InvalidURL,
-)
-"""Errors that come before the request is on its way."""
-
-
 def _failed(problem: Problem, usage: Usage = ZERO, *, unknown: bool = False) -> _Try:
     report = CallReport(
         usage, failed=True, rate_limited=problem.rate_limited, retry_after=problem.retry_after, unknown=unknown
@@ -356,20 +291,3 @@ def _failed(problem: Problem, usage: Usage = ZERO, *, unknown: bool = False) -> 
 def _refuses(status: int | None) -> bool:
     """Whether an HTTP status means that no answer was made."""
     return status is not None and 300 <= status < 500 and status != _TIMED_OUT
-
-
-def _without_secrets(content: bytes) -> bytes:
-    """An answer as it may be recorded: a model repeats what a server or a tool showed it, and a server what it was sent."""
-    if not KNOWN.is_in(content):
-        return content
-    payload = read_json(content)
-    return KNOWN.data(content) if payload is None else dumps(KNOWN.json(payload))
-
-
-def _proxy_for(base_url: str) -> str | None:
-    """The proxy that the environment names for a URL, found once rather than for each request."""
-    parts = urlsplit(base_url)
-    host = parts.hostname or ""
-    if host == "localhost" or host.startswith("127.") or host == "::1" or proxy_bypass(host):
-        return None
-    return getproxies().get(parts.scheme)

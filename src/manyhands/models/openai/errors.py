@@ -14,11 +14,12 @@ from manyhands.core.digests import derived_random
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps, loads_mended
 from manyhands.core.redaction import KNOWN
+from manyhands.core.text import cut
 
-_LONGEST_MESSAGE = 500
-_LONGEST_READ = 8 * _LONGEST_MESSAGE
+_MAX_MESSAGE = 500
+_MAX_READ = 8 * _MAX_MESSAGE
 """Characters of an explanation that are looked at."""
-_MOST_BRACKETS = 1_000_000
+_MAX_BRACKETS = 1_000_000
 """Arrays and objects of an answer at most: in memory, each takes up to fifty times the bytes that it has in JSON."""
 _CONTEXT = re.compile(
     r"context[ _-]?(length|size|window)|token limit|too many tokens|reduce the length|exceeds the limit"
@@ -28,8 +29,8 @@ _CONTEXT = re.compile(
 _NO_CREDIT = re.compile(r"insufficient[ _](quota|credit|balance|funds)", re.IGNORECASE)
 _MODERATED = re.compile(r"moderation|flagged|content[ _](filter|policy)", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?$")
-_LONGEST_PAGE = 16 * 1024
-_LONGEST_TITLE = 200
+_MAX_PAGE = 16 * 1024
+_MAX_TITLE = 200
 _PAGE = re.compile(
     rb"\s*(<!--.{0,1000}?-->\s*)?(<\?xml[^>]{0,200}>\s*)?<(!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
@@ -41,16 +42,19 @@ _RATE_LIMITS = (429, 529)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a try failed. ``passing``: a few more tries may help; ``rate_limited``: waiting will; ``status``: the HTTP status, None where
-    there was none; ``refused``: whoever asks there is refused, not only this request."""
+    """Why a try failed."""
 
     cause: Cause
     message: str
     passing: bool = False
+    """Whether a few more tries may help."""
     rate_limited: bool = False
+    """Whether waiting will help."""
     retry_after: float | None = None
     status: int | None = None
+    """The HTTP status; None where there was none."""
     refused: bool = False
+    """Whether whoever asks there is refused, not only this request."""
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Problem:
@@ -76,14 +80,14 @@ def _classified(status: int, headers: Mapping[str, str], body: bytes, now: float
     if status in _PASSING or status >= 500:
         return Problem(Cause.MODEL_ERROR, message, passing=True, retry_after=retry_after)
     if 300 <= status < 400:
-        place = headers.get("Location", "nowhere")[:_LONGEST_MESSAGE]
-        return Problem(Cause.MODEL_REFUSED, f"HTTP {status}: redirected to {place}", refused=True)
+        target = headers.get("Location", "nowhere")[:_MAX_MESSAGE]
+        return Problem(Cause.MODEL_REFUSED, f"HTTP {status}: redirected to {target}", refused=True)
     return Problem(Cause.MODEL_REFUSED, message, refused=not _MODERATED.search(words))
 
 
 def page_instead(body: bytes) -> Problem | None:
     """A web page with status 200, as wrong addresses give it; None for what is none. It is tried again, as a gateway may have sent it."""
-    if not _PAGE.match(body[:_LONGEST_READ]):
+    if not _PAGE.match(body[:_MAX_READ]):
         return None
     words = _words_of_page(body)
     page = f"a web page ({words})" if words else "a web page"
@@ -93,7 +97,7 @@ def page_instead(body: bytes) -> Problem | None:
 
 def read_json(body: bytes) -> Json:
     """A body as JSON; None for what is none, or more of it than any answer has."""
-    if body.count(b"{") + body.count(b"[") > _MOST_BRACKETS:
+    if body.count(b"{") + body.count(b"[") > _MAX_BRACKETS:
         return None
     try:
         return loads_mended(body)
@@ -131,21 +135,18 @@ def error_text(payload: Json, body: bytes) -> str:
     text = _explanation(payload)
     if not text and payload is None:
         words = _words_of_page(body)
-        text = (
-            f"a web page ({words})" if words else KNOWN.cut(body[:_LONGEST_READ], end=True).decode("utf-8", "replace")
-        )
-    line = " ".join(KNOWN.text(text).split())
-    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
+        text = f"a web page ({words})" if words else KNOWN.cut(body[:_MAX_READ], end=True).decode("utf-8", "replace")
+    return cut(" ".join(KNOWN.text(text).split()), _MAX_MESSAGE)
 
 
 def _words_of_page(body: bytes) -> str:
     """A web page's title, else its first words; nothing for what is no page, or has none."""
-    if not _PAGE.match(body[:_LONGEST_READ]):
+    if not _PAGE.match(body[:_MAX_READ]):
         return ""
-    text = KNOWN.cut(body[:_LONGEST_PAGE], end=True).decode("utf-8", "replace")
+    text = KNOWN.cut(body[:_MAX_PAGE], end=True).decode("utf-8", "replace")
     title = _TITLE.search(text)
-    found = title[1] if title and title[1].strip() else _TAGS.sub(" ", text[:_LONGEST_READ])
-    return " ".join(KNOWN.text(unescape(found)).split())[:_LONGEST_TITLE]
+    found = title[1] if title and title[1].strip() else _TAGS.sub(" ", text[:_MAX_READ])
+    return " ".join(KNOWN.text(unescape(found)).split())[:_MAX_TITLE]
 
 
 def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -226,7 +227,7 @@ def _number(value: str | None) -> float | None:
 
 def _explanation(payload: Json) -> str:
     if isinstance(payload, str):
-        return KNOWN.text(payload)[:_LONGEST_READ]
+        return KNOWN.text(payload)[:_MAX_READ]
     if isinstance(payload, list):
         return _explanation(payload[0]) if payload else ""
     if not isinstance(payload, dict):
@@ -235,7 +236,7 @@ def _explanation(payload: Json) -> str:
         text = _explanation(payload.get(name))
         if text:
             raw = _raw(payload)
-            return f"{text} ({raw})"[:_LONGEST_READ] if raw and raw not in text else text
+            return f"{text} ({raw})"[:_MAX_READ] if raw and raw not in text else text
     return _raw(payload)
 
 
@@ -243,45 +244,44 @@ def _raw(payload: dict[str, Any]) -> str:
     """What the provider behind OpenRouter said."""
     metadata = payload.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
-    return KNOWN.text(raw)[:_LONGEST_READ] if isinstance(raw, str) else ""
+    return KNOWN.text(raw)[:_MAX_READ] if isinstance(raw, str) else ""
 
 
 def _code(payload: Json) -> str:
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         return ""
-    return f"{error.get('code') or ''} {error.get('type') or ''}"[:_LONGEST_READ]
+    return f"{error.get('code') or ''} {error.get('type') or ''}"[:_MAX_READ]
 
 
 TRIES = 4
 """How often a call is tried in all when what broke may pass by itself."""
-LONGEST_DELAY = 60.0
-LEAST_STATUS, MOST_STATUS = 400, 599
+MAX_DELAY = 60.0
+MIN_STATUS, MAX_STATUS = 400, 599
 """The HTTP statuses that mean an error."""
 _TOO_MANY_REQUESTS = 429
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """``tries``: how often a call is tried in all. The pause after the nth failure is ``delay · factorⁿ⁻¹`` seconds, up to a quarter more
-    or less so that calls which failed together don't return together, and no more than ``longest_delay``.
-
-    ``statuses``: the HTTP statuses that are tried again, and no other ones are; each such answer counts as a try. None: what an error
-    means decides (``openai_errors.classify``), and rate limits are waited out beside the tries, unless there is but one.
-    """
+    """How failed calls are tried again. The pause after the nth failure is ``delay · factorⁿ⁻¹`` seconds, up to a quarter more or less so
+    that calls which failed together don't return together, and no more than ``max_delay``."""
 
     tries: int = TRIES
+    """How often a call is tried in all."""
     delay: float = 1.0
-    longest_delay: float = LONGEST_DELAY
+    max_delay: float = MAX_DELAY
     factor: float = 2.0
     statuses: frozenset[int] | None = None
+    """The HTTP statuses that are tried again, and no other ones are; each such answer counts as a try. None: what an error means decides
+    (``classify``), and rate limits are waited out beside the tries, unless there is but one."""
 
     def pause(self, failures: int, digest: str) -> float:
         """Seconds before the next try. ``digest``: the request's, so that its pauses are always the same."""
         delay = self.delay
         for _ in range(failures - 1):
-            delay = min(delay * self.factor, self.longest_delay)
-        return min(delay * (0.75 + 0.5 * derived_random("retry", digest, failures).random()), self.longest_delay)
+            delay = min(delay * self.factor, self.max_delay)
+        return min(delay * (0.75 + 0.5 * derived_random("retry", digest, failures).random()), self.max_delay)
 
     def judged(self, problem: Problem) -> Problem:
         """The problem, tried again if its status is one of ``statuses``. Those that waiting can't mend are not, whatever the status."""

@@ -37,29 +37,27 @@ class Endpoint:
     nous: bool
     openai: bool
     takes_reasoning: bool
+    shown: str
+    """The base URL without a user name or password in it, for people."""
 
     @classmethod
     def of(cls, base_url: str) -> Endpoint:
         base_url = base_url.rstrip("/").removesuffix("/chat/completions")
-        host = urlsplit(base_url).hostname or ""
+        parts = urlsplit(base_url)
+        host = parts.hostname or ""
         return cls(
             base_url=base_url,
             openrouter="openrouter" in base_url,
             nous="nousresearch" in base_url,
             openai=host == "api.openai.com",
             takes_reasoning=host not in _STRICT_HOSTS,
+            shown=parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
         )
 
     @property
     def url(self) -> str:
         """Where completions are asked for."""
         return f"{self.base_url}/chat/completions"
-
-    @property
-    def shown(self) -> str:
-        """The base URL without a user name or password in it, for people."""
-        parts = urlsplit(self.base_url)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def request_headers(endpoint: Endpoint, api_key: str | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.messages import Message, ToolCall
-from manyhands.core.usage import LARGEST_COUNT, Usage, as_cost
+from manyhands.core.usage import MAX_COUNT, Usage, as_cost
 from manyhands.models.pricing import FREE, PriceTable
 from manyhands.models.protocol import Completion
 from manyhands.models.reasoning import FIELDS, Gathered, flatten, gather
@@ -23,7 +23,7 @@ UNBEGUN = "unbegun_reasoning"
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CUT_OFF = ("length", "max_tokens")
 _CHARACTERS_PER_TOKEN = 4
-_MOST_CALLS = 10_000
+_MAX_CALLS = 10_000
 """Tool calls of an answer. What has more of them is no answer: every one is recorded, and answered."""
 _SIMULATED = Usage(simulated_calls=1)
 
@@ -114,8 +114,8 @@ def tool_calls(sent: Mapping[str, Any]) -> list[ToolCall]:
         raw = [{"function": sent["function_call"]}]
     if not isinstance(raw, list):
         return []
-    if len(raw) > _MOST_CALLS:
-        raise Unreadable(f"the answer has {len(raw):,} tool calls, and may have {_MOST_CALLS:,}")
+    if len(raw) > _MAX_CALLS:
+        raise Unreadable(f"the answer has {len(raw):,} tool calls, and may have {_MAX_CALLS:,}")
     calls: list[ToolCall] = []
     taken: set[str] = set()
     for index, call in enumerate(raw):
@@ -230,10 +230,10 @@ def tells_usage(payload: Json) -> bool:
     reported = payload.get("usage") if isinstance(payload, dict) else None
     if not isinstance(reported, dict):
         return False
-    told = [
+    reported = [
         [reported[name] for name in names if _is_count(reported.get(name))] for names in (_INPUT_NAMES, _OUTPUT_NAMES)
     ]
-    return all(told) and any(map(any, told))
+    return all(reported) and any(map(any, reported))
 
 
 def reported_usage(payload: Json, *, model: str, prices: PriceTable) -> Usage | None:
@@ -261,7 +261,7 @@ def _count(value: Mapping[str, Any], name: str) -> int:
 
 
 def _is_count(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def _estimate(request_size: int, message: Message) -> Usage:

@@ -13,7 +13,7 @@ from typing import Any
 from manyhands.core.digests import Draws
 from manyhands.core.jsonio import Json, canonical, loads_outside
 
-_DEEPEST = 8
+_MAX_DEPTH = 8
 _FORMATS = {
     "date": "2024-03-01",
     "date-time": "2024-03-01T12:00:00Z",
@@ -81,7 +81,7 @@ class _Maker:
 
     def _resolved(self, schema: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
         """The schema with its references followed, its ``allOf`` merged, and one of its alternatives chosen."""
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             if "$ref" in schema:
                 target = self._follow(schema["$ref"])
                 schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
@@ -96,7 +96,7 @@ class _Maker:
 
     def _chosen(self, options: Sequence[Json], depth: int) -> Json:
         nulls = [option for option in options if isinstance(option, Mapping) and option.get("type") == "null"]
-        if nulls and depth >= _DEEPEST // 2:
+        if nulls and depth >= _MAX_DEPTH // 2:
             return nulls[0]
         return next((option for option in options if option not in nulls), options[0])
 
@@ -123,19 +123,19 @@ class _Maker:
         self._fill(made, properties, extra, int(schema.get("minProperties") or 0), depth)
         return made
 
-    def _fill(self, made: dict[str, Any], properties: Mapping[str, Any], extra: Json, least: int, depth: int) -> None:
+    def _fill(self, made: dict[str, Any], properties: Mapping[str, Any], extra: Json, minimum: int, depth: int) -> None:
         for name, inner in properties.items():
-            if len(made) < least and name not in made:
+            if len(made) < minimum and name not in made:
                 made[name] = self.value(inner, depth + 1)
-        for number in range(least - len(made) if extra is not False else 0):
+        for number in range(minimum - len(made) if extra is not False else 0):
             made[f"field_{number + 1}"] = self.value(extra, depth + 1)
 
     def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
-        least = int(schema.get("minItems") or 0)
-        most = int(schema.get("maxItems", max(least, 3)))
-        size = max(least, min(most, 1 + self._draws.below(2))) if depth < _DEEPEST else least
+        minimum = int(schema.get("minItems") or 0)
+        maximum = int(schema.get("maxItems", max(minimum, 3)))
+        size = max(minimum, min(maximum, 1 + self._draws.below(2))) if depth < _MAX_DEPTH else minimum
         fixed = schema.get("prefixItems") or []
-        made = [self.value(inner, depth + 1) for inner in fixed[: max(size, least)]]
+        made = [self.value(inner, depth + 1) for inner in fixed[: max(size, minimum)]]
         inner = schema.get("items", True)
         if inner is False:
             return made
@@ -171,30 +171,30 @@ class _Maker:
         return high - 1.5 if high is not None else self._draws.below(100) / 4
 
     def _integer(self, schema: Mapping[str, Any], low: float | None, high: float | None) -> int:
-        least = None if low is None else math.ceil(low)
-        most = None if high is None else math.floor(high)
-        if least is not None and _excluded(least, schema):
-            least += 1
-        if most is not None and _excluded(most, schema):
-            most -= 1
-        if least is None:
-            least = 1 if most is None or most >= 1 else most - 5
-        if most is None:
-            most = least + 9
-        return least + self._draws.below(min(10, max(1, most - least + 1)))
+        minimum = None if low is None else math.ceil(low)
+        maximum = None if high is None else math.floor(high)
+        if minimum is not None and _excluded(minimum, schema):
+            minimum += 1
+        if maximum is not None and _excluded(maximum, schema):
+            maximum -= 1
+        if minimum is None:
+            minimum = 1 if maximum is None or maximum >= 1 else maximum - 5
+        if maximum is None:
+            maximum = minimum + 9
+        return minimum + self._draws.below(min(10, max(1, maximum - minimum + 1)))
 
     def _string(self, schema: Mapping[str, Any]) -> str:
-        least = int(schema.get("minLength") or 0)
-        most = schema.get("maxLength")
+        minimum = int(schema.get("minLength") or 0)
+        maximum = schema.get("maxLength")
         pattern = schema.get("pattern")
         if isinstance(pattern, str):
-            return _matching(pattern, least, most, self._words)
+            return _matching(pattern, minimum, maximum, self._words)
         text = _FORMATS.get(str(schema.get("format")))
         if text is None:
             text = self._draws.pick(self._words)
-            while len(text) < least:
+            while len(text) < minimum:
                 text += " " + self._draws.pick(self._words)
-        return text if most is None else text[: max(int(most), least)]
+        return text if maximum is None else text[: max(int(maximum), minimum)]
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
@@ -249,14 +249,18 @@ def _varied(value: Json, schema: Json, attempt: int) -> Json:
     return value
 
 
-def _matching(pattern: str, least: int, most: Json, words: Sequence[str]) -> str:
+def _matching(pattern: str, minimum: int, maximum: Json, words: Sequence[str]) -> str:
     try:
         compiled = re.compile(pattern)
     except re.error:
         return words[0]
     for text in (*words, *_SAMPLES):
         for candidate in (text, text * 4, text * 16):
-            if least <= len(candidate) and (most is None or len(candidate) <= most) and compiled.search(candidate):
+            if (
+                minimum <= len(candidate)
+                and (maximum is None or len(candidate) <= maximum)
+                and compiled.search(candidate)
+            ):
                 return candidate
     return words[0]
 

@@ -15,6 +15,7 @@ from typing import Any
 from manyhands.core.clock import Clock
 from manyhands.core.digests import Draws
 from manyhands.core.jsonio import Json, dumps, line, loads, without_surrogates
+from manyhands.core.text import cut
 from manyhands.core.usage import Reserve
 from manyhands.engine.contract import CallReport, Limits
 from manyhands.models.openai.response import SIMULATED_FINGERPRINT, parse_completion
@@ -29,17 +30,17 @@ _DIRECTIVE = re.compile(r"\[simulate:\s*+([^\[\]\n]*+)\]")
 _WORD = re.compile(r"[A-Za-z]{3,15}")
 _IDENTIFIER = re.compile(r"\b(job_id|item_id)\b[\"'`]?\s*(?:[:=]|is)\s*[\"'`]?([\w.:-]+)")
 _LABELLED = re.compile(r"^(Job|Item) ID: (.+)$", re.MULTILINE)
-"""How a job's worker is told what it works on: the first such lines count, as a table's cells may hold others."""
+"""How a job's worker learns what it works on: the first such lines count, as a table's cells may hold others."""
 _ITEM = re.compile(r"^Item ID: .*$", re.MULTILINE)
-"""What a job's worker is told before this line is the same for all."""
+"""What a job's worker is given before this line is the same for all."""
 _COMMON_WORDS = """
 the and for with that this from you your are was into out use using please write file files how what which when then
 than them they has have its can not all any each one two should must will would simulate tools
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
 _TURNS = (0, 1, 1, 1, 2, 2, 2, 3, 3, 1)
-_MOST_TURNS = 100
-_LONGEST_QUOTE = 160
+_MAX_TURNS = 100
+_MAX_QUOTE = 160
 _NO_PRICES = PriceTable()
 
 
@@ -198,7 +199,7 @@ def _words(text: str) -> list[str]:
 def _turns_with_tools(seen: _Conversation, key: str) -> int:
     asked = seen.directives.get("tools", "")
     if asked.isdecimal():
-        return min(int(asked), _MOST_TURNS)
+        return min(int(asked), _MAX_TURNS)
     return Draws(key, seen.task, "plan").pick(_TURNS)
 
 
@@ -309,11 +310,8 @@ def _shaped_answer(seen: _Conversation, draws: Draws, response_format: Mapping[s
 
 
 def _quote(result: str) -> str:
-    text = result
-    if result[:1] == "{":
-        text = _essence(result)
-    text = " ".join(without_surrogates(text).split())
-    return text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 1] + "…"
+    text = _essence(result) if result[:1] == "{" else result
+    return cut(" ".join(without_surrogates(text).split()), _MAX_QUOTE)
 
 
 def _essence(result: str) -> str:

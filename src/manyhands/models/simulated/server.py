@@ -19,7 +19,7 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, dumps, exact_line, loads
 from manyhands.models.simulated.model import simulate
 
-_LARGEST_REQUEST = 256 * 1024 * 1024
+_MAX_REQUEST = 256 * 1024 * 1024
 _PIECE = 24
 FAULTS = ("429", "500", "truncated", "hang", "malformed", "unreadable", "paid_500")
 _PAID = ("unreadable", "paid_500")
@@ -32,43 +32,49 @@ _MILLION = 1_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What the server does. ``port`` 0 takes a free one.
-
-    ``latency``: seconds before each answer, varied by up to ``latency_jitter`` seconds either way. The rates are shares
-    (0–1) of requests: ``rate_429`` answered with 429 and ``Retry-After: retry_after``; ``rate_500`` with 500;
-    ``rate_truncated`` cut off in mid-body; ``rate_hang`` held until the client leaves, or ``hang_seconds``;
-    ``rate_malformed`` with a tool call that is no JSON or names no known tool. Which requests are hit follows from the
-    seed and the request's number. ``requests_per_second``: more than that get a 429. ``log_file``: a JSON line for each
-    request (number, time, digest of its body, fault, seed that it came with), flushed before it is answered.
-
-    What answers count as having used, for budgets: ``fill``: as many output tokens as they may have (``max_tokens``; 100,000 without);
-    ``answer_tokens``: so many, whatever they may have; ``dense``: an input token for each byte, and some for messages and images;
-    ``input_price`` and ``output_price``: US dollars per million tokens; ``no_usage``: they don't say what they used. ``rate_unreadable``
-    are answers with a usage and no choices; ``rate_paid_500``: a 500 after the answer was made.
-    """
+    """What the server does. Rates are shares (0 to 1) of requests; which of them are hit follows from the seed and the request's number."""
 
     host: str = "127.0.0.1"
     port: int = 0
+    """0: any free one."""
     seed: int = 0
     latency: float = 0.0
+    """Seconds before each answer."""
     latency_jitter: float = 0.0
+    """Seconds by which ``latency`` varies at most, either way."""
     rate_429: float = 0.0
+    """Answered with 429."""
     retry_after: float = 0.2
+    """Seconds: the ``Retry-After`` of a 429."""
     rate_500: float = 0.0
+    """Answered with 500."""
     rate_truncated: float = 0.0
+    """Cut off in mid-body."""
     rate_hang: float = 0.0
+    """Held until the client leaves, or for ``hang_seconds``."""
     hang_seconds: float = 60.0
     rate_malformed: float = 0.0
+    """Answered with a tool call that is no JSON or names no known tool."""
     rate_unreadable: float = 0.0
+    """Answered with a usage and no choices."""
     rate_paid_500: float = 0.0
+    """Answered with 500 after the answer was made."""
     fill: bool = False
+    """Whether answers count as having used as many output tokens as they may have (``max_tokens``; 100,000 without)."""
     answer_tokens: int | None = None
+    """Output tokens that answers count as having used, whatever they may have."""
     dense: bool = False
+    """Whether an input token is counted for each byte, and some for messages and images."""
     input_price: float = 0.0
+    """US dollars per million tokens."""
     output_price: float = 0.0
+    """US dollars per million tokens."""
     no_usage: bool = False
+    """Whether answers don't say what they used."""
     requests_per_second: float | None = None
+    """Requests beyond that are answered with 429."""
     log_file: Path | None = None
+    """A JSON line for each request (number, time, digest of its body, fault, seed that it came with), flushed before it is answered."""
 
     def __post_init__(self) -> None:
         rates = self.rates
@@ -182,7 +188,7 @@ class SimulatedServer:
         }
 
     def _app(self) -> web.Application:
-        app = web.Application(client_max_size=_LARGEST_REQUEST)
+        app = web.Application(client_max_size=_MAX_REQUEST)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/stats", self._stats)

@@ -14,12 +14,12 @@ from manyhands.core.text import clean, decode, nearest
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
-from manyhands.tools.terminal import room, without_nul
+from manyhands.tools.terminal import output_limit, without_nul
 
-LONGEST_LINE = 2000
+MAX_LINE = 2000
 """Characters of a line that are shown."""
 _SNIFFED = 8192
-_LARGEST = 50_000_000
+_MAX_BYTES = 50_000_000
 _LOCK = "file_lock"
 
 _PROBE = r"""
@@ -51,14 +51,14 @@ async def read_file(
     without_nul("path", path)
     sandbox = await environment.sandbox()
     try:
-        data = await sandbox.read_file(path, max_bytes=_LARGEST)
+        data = await sandbox.read_file(path, max_bytes=_MAX_BYTES)
     except ToolError as error:
         return await _instead(sandbox, path, error, environment)
     if is_binary(data):
         raise ToolError(
             f"{path} is a binary file of {len(data)} bytes; look at it with the terminal tool (file, xxd …)"
         )
-    return _page(path, data, offset, limit, room(environment))
+    return _page(path, data, offset, limit, output_limit(environment))
 
 
 @tool(changes_world=True)
@@ -94,7 +94,7 @@ async def read_text(sandbox: Sandbox, path: str) -> str:
     Raises ToolError, with a suggestion where a file of that name is missing but one of a like name is there.
     """
     try:
-        data = await sandbox.read_file(without_nul("path", path), max_bytes=_LARGEST)
+        data = await sandbox.read_file(without_nul("path", path), max_bytes=_MAX_BYTES)
     except ToolError as error:
         kind, entries = await _probe(sandbox, path)
         if kind == "missing":
@@ -117,7 +117,7 @@ async def exists(sandbox: Sandbox, path: str) -> bool:
     return (await _probe(sandbox, without_nul("path", path)))[0] != "missing"
 
 
-def _page(path: str, data: bytes, offset: int, limit: int, most: int) -> dict[str, Any]:
+def _page(path: str, data: bytes, offset: int, limit: int, max_output: int) -> dict[str, Any]:
     lines = clean(data.decode("utf-8", "replace")).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -128,7 +128,7 @@ def _page(path: str, data: bytes, offset: int, limit: int, most: int) -> dict[st
     for number in range(offset, min(offset + limit, len(lines) + 1)):
         text = f"{number}|{_cut(lines[number - 1].removesuffix(chr(13)))}"
         size += len(text) + 1
-        if size > most and shown:
+        if size > max_output and shown:
             break
         shown.append(text)
     page: dict[str, Any] = {"content": "\n".join(shown), "total_lines": len(lines), "file_size": len(data)}
@@ -139,10 +139,10 @@ def _page(path: str, data: bytes, offset: int, limit: int, most: int) -> dict[st
 
 
 def _cut(line: str) -> str:
-    if len(line) <= LONGEST_LINE:
+    if len(line) <= MAX_LINE:
         return line
     line = KNOWN.text(line)
-    return f"{line[:LONGEST_LINE]}[… {len(line) - LONGEST_LINE} characters left out …]"
+    return f"{line[:MAX_LINE]}[… {len(line) - MAX_LINE} characters left out …]"
 
 
 async def _probe(sandbox: Sandbox, path: str) -> tuple[str, list[str]]:

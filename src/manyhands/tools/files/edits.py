@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from manyhands.core.errors import ToolError
-from manyhands.core.text import LONGEST, clean, closest, shorten
+from manyhands.core.text import MAX_COMPARED_LENGTH, clean, closest, shorten
 
-_MOST_WORK = 3_000_000
+_MAX_WORK = 3_000_000
 """Steps, about, that difflib may take for one diff."""
 _CONTEXT = 3
 
@@ -90,13 +90,13 @@ def _blocks(old: Sequence[str], new: Sequence[str]) -> Iterator[Block]:
 
 
 def _pieces(old: Sequence[str], new: Sequence[str]) -> Iterator[Block]:
-    most = min(len(old), len(new))
-    start = next((at for at in range(most) if old[at] != new[at]), most)
-    end = next((at for at in range(most - start) if old[-1 - at] != new[-1 - at]), most - start)
+    limit = min(len(old), len(new))
+    start = next((at for at in range(limit) if old[at] != new[at]), limit)
+    end = next((at for at in range(limit - start) if old[-1 - at] != new[-1 - at]), limit - start)
     if start:
         yield 0, 0, start
     i, j = start, start
-    left = _MOST_WORK
+    left = _MAX_WORK
     for next_i, next_j in [*_once_in_both(old, new, start, end), (len(old) - end, len(new) - end)]:
         left = yield from _between(old[i:next_i], new[j:next_j], i, j, left)
         if next_i < len(old) - end:
@@ -122,9 +122,9 @@ def _between(old: Sequence[str], new: Sequence[str], i: int, j: int, left: int) 
 
 def _once_in_both(old: Sequence[str], new: Sequence[str], start: int, end: int) -> list[tuple[int, int]]:
     """Where the lines are that each text has once, in the longest order that is the same in both."""
-    places = _once(new, start, len(new) - end)
-    pairs = [(i, places[line]) for line, i in _once(old, start, len(old) - end).items() if line in places]
-    tops: list[int] = []  # the least place that ends a chain of each length
+    positions = _once(new, start, len(new) - end)
+    pairs = [(i, positions[line]) for line, i in _once(old, start, len(old) - end).items() if line in positions]
+    tops: list[int] = []  # the least position that ends a chain of each length
     ends: list[int] = []
     before: list[int] = []
     for number, (_, j) in enumerate(pairs):
@@ -152,19 +152,19 @@ _WAYS: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 _SEARCHED = 2000
 """Lines of a file among which the nearest ones to a missing piece are looked for."""
-MOST_LINES = 1_000_000
+MAX_LINES = 1_000_000
 """Lines of a file that is changed."""
-MOST_PLACES = 11
+MAX_FOUND = 11
 """Places of a piece that are looked for. One is enough for a change, and two are too many; the others are for the message."""
 _FEW = 50
 """Places of a line at each of which the rest of a piece is looked for, rather than in the whole file."""
-_MOST_STEPS = 100_000_000
+_MAX_STEPS = 100_000_000
 """Lines that are looked at for one file's changes: what a few hundred changes of the largest file take where all of its lines are alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What ``replaced`` came to: the new text, how many places changed, and how they were found."""
+    """What ``replaced`` came to: the new text, how many positions changed, and how they were found."""
 
     text: str
     count: int
@@ -174,7 +174,7 @@ class Replacement:
 def replaced(text: str, old: str, new: str, *, every: bool = False) -> Replacement:
     """The text with ``new`` for ``old``.
 
-    Raises ToolError if ``old`` is not there, or there more than once and not ``every`` place is meant.
+    Raises ToolError if ``old`` is not there, or there more than once and not ``every`` position is meant.
     """
     if not old:
         raise ToolError("old_string is empty: give the text to replace, or use write_file for a new file")
@@ -189,51 +189,51 @@ class Lines:
     """A file's lines, in which pieces are found in about the time that it takes to read them.
 
     Each line that occurs is numbered, and a text is made of the numbers as characters, so that a piece of lines is found as a piece of
-    text is, in linear time. Rare lines are found by their places. Raises ToolError for a file of too many lines.
+    text is, in linear time. Rare lines are found by their positions. Raises ToolError for a file of too many lines.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
         _check_size(len(lines))
         self.lines = lines
         self._forms: dict[str, _Form] = {}
-        self._left = _MOST_STEPS
+        self._left = _MAX_STEPS
 
-    def find(self, piece: Sequence[str], start: int = 0, most: int = MOST_PLACES) -> tuple[list[int], str]:
-        """Where (line numbers from 0, at or after ``start``) the piece's lines are, at most so many places, and by which way they were
+    def find(self, piece: Sequence[str], start: int = 0, limit: int = MAX_FOUND) -> tuple[list[int], str]:
+        """Where (line numbers from 0, at or after ``start``) the piece's lines are, at most so many, and by which way they were
         found. Raises ToolError if that takes too long."""
         for how, normal in _WAYS:
-            places = self._places(self._form(how, normal), [normal(line) for line in piece], start, most)
-            if places:
-                return places, how
+            positions = self._positions(self._form(how, normal), [normal(line) for line in piece], start, limit)
+            if positions:
+                return positions, how
         return [], ""
 
     def find_apart(self, piece: Sequence[str]) -> tuple[list[int], str]:
-        """The same for all places that don't overlap, as a replacement of every place has them."""
+        """The same for all positions that don't overlap, as a replacement of every position has them."""
         for how, normal in _WAYS:
             form = self._form(how, normal)
             wanted = form.numbered([normal(line) for line in piece])
-            places: list[int] = []
-            place = -1 if wanted is None else form.text.find(wanted)
-            while wanted is not None and place >= 0:
-                places.append(place)
-                place = form.text.find(wanted, place + len(wanted))
-            if places:
-                return places, how
+            positions: list[int] = []
+            position = -1 if wanted is None else form.text.find(wanted)
+            while wanted is not None and position >= 0:
+                positions.append(position)
+                position = form.text.find(wanted, position + len(wanted))
+            if positions:
+                return positions, how
         return [], ""
 
-    def at(self, piece: Sequence[str], place: int, how: str) -> bool:
-        """Whether the piece is at a place, by one of the ways."""
+    def at(self, piece: Sequence[str], position: int, how: str) -> bool:
+        """Whether the piece is at a position, by one of the ways."""
         normal = dict(_WAYS)[how]
-        found = self.lines[max(place, 0) : place + len(piece)]
+        found = self.lines[max(position, 0) : position + len(piece)]
         return len(found) == len(piece) and all(map(lambda one, other: normal(one) == normal(other), found, piece))
 
     def line(self, text: str, start: int) -> int | None:
         """The first line at or after ``start`` that is this text but for white space around it, or else that holds it."""
         form = self._form(*_WAYS[-1])
-        places = form.places.get(text, ())
-        index = bisect_left(places, start)
-        if index < len(places):
-            return places[index]
+        positions = form.positions.get(text, ())
+        index = bisect_left(positions, start)
+        if index < len(positions):
+            return positions[index]
         found = next((at for at in range(start, len(self.lines)) if text in self.lines[at]), None)
         self._spend((len(self.lines) if found is None else found) - start)
         return found
@@ -243,24 +243,24 @@ class Lines:
             self._forms[how] = _Form.of([normal(line) for line in self.lines])
         return self._forms[how]
 
-    def _places(self, form: _Form, piece: list[str], start: int, most: int) -> list[int]:
+    def _positions(self, form: _Form, piece: list[str], start: int, limit: int) -> list[int]:
         wanted = form.numbered(piece)
         if wanted is None:
             return []
-        offset, rare = min(enumerate(form.places[line] for line in piece), key=lambda each: len(each[1]))
+        offset, rare = min(enumerate(form.positions[line] for line in piece), key=lambda each: len(each[1]))
         if len(rare) <= _FEW:
             self._spend(len(rare))
-            begins = (place - offset for place in rare)
-            return [at for at in begins if at >= start and form.text.startswith(wanted, at)][:most]
-        places: list[int] = []
-        while len(places) < most:
-            place = form.text.find(wanted, start)
-            self._spend((place if place >= 0 else len(form.text)) - start + len(piece))
-            if place < 0:
+            begins = (position - offset for position in rare)
+            return [at for at in begins if at >= start and form.text.startswith(wanted, at)][:limit]
+        positions: list[int] = []
+        while len(positions) < limit:
+            position = form.text.find(wanted, start)
+            self._spend((position if position >= 0 else len(form.text)) - start + len(piece))
+            if position < 0:
                 break
-            places.append(place)
-            start = place + 1
-        return places
+            positions.append(position)
+            start = position + 1
+        return positions
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
@@ -273,19 +273,22 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Lines as one of the ways sees them. ``numbers``: a character for each line that occurs; ``text``: the file, made of these."""
+    """Lines as one of the ways sees them."""
 
     numbers: dict[str, str]
-    places: dict[str, list[int]]
+    """A character for each line that occurs."""
+    positions: dict[str, list[int]]
+    """By line, where it is."""
     text: str
+    """The file, made of these characters."""
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> _Form:
-        places: dict[str, list[int]] = {}
+        positions: dict[str, list[int]] = {}
         for at, line in enumerate(lines):
-            places.setdefault(line, []).append(at)
-        numbers = {line: chr(number) for number, line in enumerate(places)}
-        return cls(numbers, places, "".join(map(numbers.__getitem__, lines)))
+            positions.setdefault(line, []).append(at)
+        numbers = {line: chr(number) for number, line in enumerate(positions)}
+        return cls(numbers, positions, "".join(map(numbers.__getitem__, lines)))
 
     def numbered(self, piece: Sequence[str]) -> str | None:
         """The piece, made of the same characters; None if it has a line that the file has not."""
@@ -314,7 +317,7 @@ def fitted(new: Sequence[str], piece: Sequence[str], found: Sequence[str]) -> li
 
 def unified_diff(path: str, before: str | None, after: str | None, new_path: str | None = None) -> str:
     """A unified diff that ``patch`` and ``git apply`` read, but for huge files, which it only names. None stands for no file."""
-    if sum(text.count("\n") for text in (before, after) if text is not None) > 4 * MOST_LINES:
+    if sum(text.count("\n") for text in (before, after) if text is not None) > 4 * MAX_LINES:
         return f"[{path}: too many lines to be shown]\n"
     old = [] if before is None else _diff_lines(before)
     new = [] if after is None else _diff_lines(after)
@@ -325,9 +328,11 @@ def unified_diff(path: str, before: str | None, after: str | None, new_path: str
 
 def nearest_lines(lines: Sequence[str], piece: Sequence[str]) -> str:
     """The lines of a file that are most like the first line with text of a piece, as advice for the model."""
-    wanted = next((line.strip() for line in piece if line.strip()), "")[:LONGEST]
+    wanted = next((line.strip() for line in piece if line.strip()), "")[:MAX_COMPARED_LENGTH]
     candidates = {
-        line.strip()[:LONGEST]: number for number, line in reversed(list(enumerate(lines[:_SEARCHED]))) if line.strip()
+        line.strip()[:MAX_COMPARED_LENGTH]: number
+        for number, line in reversed(list(enumerate(lines[:_SEARCHED])))
+        if line.strip()
     }
     close = closest(wanted, candidates, n=2)
     if not close:
@@ -351,35 +356,35 @@ def _replaced_by_lines(text: str, old: str, new: str, every: bool) -> Replacemen
     lines = text.split("\n")
     piece = old.removesuffix("\n").split("\n")
     fresh = new.removesuffix("\n").split("\n") if new else []
-    places, how = Lines(lines[: line_count(lines)]).find_apart(piece)
-    if not places:
+    positions, how = Lines(lines[: line_count(lines)]).find_apart(piece)
+    if not positions:
         raise ToolError(f"old_string was not found; {nearest_lines(lines, piece)}")
-    if len(places) > 1 and not every:
-        raise _ambiguous("old_string", len(places), places)
+    if len(positions) > 1 and not every:
+        raise _ambiguous("old_string", len(positions), positions)
     changed: list[str] = []
     behind = 0
-    for place in places:
-        end = place + len(piece)
-        changed += [*lines[behind:place], *fitted(fresh, piece, lines[place:end])]
+    for position in positions:
+        end = position + len(piece)
+        changed += [*lines[behind:position], *fitted(fresh, piece, lines[position:end])]
         behind = end
-    return Replacement("\n".join(changed + lines[behind:]), len(places), how)
+    return Replacement("\n".join(changed + lines[behind:]), len(positions), how)
 
 
 def _lines_of(text: str, piece: str) -> list[int]:
-    """On which lines, from 0, the first ten places of a piece begin."""
+    """On which lines, from 0, the first ten positions of a piece begin."""
     found: list[int] = []
     line = behind = 0
-    place = text.find(piece)
-    while place >= 0 and len(found) < MOST_PLACES - 1:
-        line += text.count("\n", behind, place)
+    position = text.find(piece)
+    while position >= 0 and len(found) < MAX_FOUND - 1:
+        line += text.count("\n", behind, position)
         found.append(line)
-        behind = place
-        place = text.find(piece, place + len(piece))
+        behind = position
+        position = text.find(piece, position + len(piece))
     return found
 
 
-def _ambiguous(what: str, count: int, places: Sequence[int]) -> ToolError:
-    shown = ", ".join(str(place + 1) for place in places[: MOST_PLACES - 1])
+def _ambiguous(what: str, count: int, positions: Sequence[int]) -> ToolError:
+    shown = ", ".join(str(position + 1) for position in positions[: MAX_FOUND - 1])
     return ToolError(
         f"{what} is there {count} times (lines {shown}): add surrounding lines to it so that it is there once, "
         "or set replace_all"
@@ -387,9 +392,9 @@ def _ambiguous(what: str, count: int, places: Sequence[int]) -> ToolError:
 
 
 def _check_size(lines: int) -> None:
-    if lines > MOST_LINES:
+    if lines > MAX_LINES:
         raise ToolError(
-            f"the file has {lines} lines, and files of at most {MOST_LINES} are changed here: "
+            f"the file has {lines} lines, and files of at most {MAX_LINES} are changed here: "
             "use a program, such as sed, with the terminal tool"
         )
 

@@ -32,7 +32,7 @@ from manyhands.core.text import decode
 from manyhands.sandboxes.project import read_only
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.tools.files.content import exists, file_lock, read_text, write_text
-from manyhands.tools.files.edits import MOST_PLACES, Lines, fitted, line_count, nearest_lines, replaced, unified_diff
+from manyhands.tools.files.edits import MAX_FOUND, Lines, fitted, line_count, nearest_lines, replaced, unified_diff
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.tools.registry import tool
 
@@ -45,20 +45,22 @@ _NO_NEWLINE = "\\ No newline"
 
 @dataclass(slots=True)
 class Hunk:
-    """One change: the lines as they are (``old``) and as they shall be (``new``).
-
-    ``kept``: pairs of places (in ``old``, in ``new``) of unchanged lines. ``anchors``: lines after which to look, in
-    turn. ``at_end``: whether ``old`` are the file's last lines. ``number``: its line in the patch, from 1. ``blank``:
-    empty lines read that count only if more of the hunk follows.
-    """
+    """One change of a file."""
 
     number: int
+    """Its line in the patch, from 1."""
     anchors: list[str] = field(default_factory=list)
+    """Lines after which to look, in turn."""
     old: list[str] = field(default_factory=list)
+    """The lines as they are."""
     new: list[str] = field(default_factory=list)
+    """The lines as they shall be."""
     kept: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs of positions (in ``old``, in ``new``) of unchanged lines."""
     at_end: bool = False
+    """Whether ``old`` are the file's last lines."""
     blank: int = 0
+    """Empty lines read that count only if more of the hunk follows."""
 
     def keep(self, line: str) -> None:
         self.kept.append((len(self.old), len(self.new)))
@@ -125,14 +127,14 @@ def apply_hunks(change: FileChange, text: str) -> str:
     for hunk in change.hunks:
         start = _after_anchors(change, hunk, real, cursor)
         if not hunk.old:
-            place = start if hunk.anchors else len(real.lines)
+            position = start if hunk.anchors else len(real.lines)
             ending = "\r" if lines[0].endswith("\r") else ""
             fresh = [line + ending for line in hunk.new]
         else:
-            place = _place(change, hunk, real, start)
-            fresh = _merged(hunk, lines[place : place + len(hunk.old)])
-        changed += [*lines[cursor:place], *fresh]
-        cursor = place + len(hunk.old)
+            position = _position(change, hunk, real, start)
+            fresh = _merged(hunk, lines[position : position + len(hunk.old)])
+        changed += [*lines[cursor:position], *fresh]
+        cursor = position + len(hunk.old)
     return "\n".join(changed + lines[cursor:])
 
 
@@ -201,34 +203,34 @@ def _check(changes: list[FileChange]) -> None:
 
 def _after_anchors(change: FileChange, hunk: Hunk, real: Lines, cursor: int) -> int:
     for anchor in hunk.anchors:
-        place = real.line(anchor, cursor)
-        if place is None:
+        position = real.line(anchor, cursor)
+        if position is None:
             raise ToolError(
                 f"{change.path}: the line after '@@' in patch line {hunk.number} was not found: {anchor!r}; "
                 + nearest_lines(real.lines, [anchor])
             )
-        cursor = place + 1
+        cursor = position + 1
     return cursor
 
 
-def _place(change: FileChange, hunk: Hunk, real: Lines, start: int) -> int:
+def _position(change: FileChange, hunk: Hunk, real: Lines, start: int) -> int:
     """Where the hunk's old lines are. An anchor may itself be the first of them."""
-    most = 1 if hunk.anchors or hunk.at_end else MOST_PLACES
-    places, how = real.find(hunk.old, max(0, start - 1) if hunk.anchors else start, most)
-    if hunk.at_end and places:
+    limit = 1 if hunk.anchors or hunk.at_end else MAX_FOUND
+    positions, how = real.find(hunk.old, max(0, start - 1) if hunk.anchors else start, limit)
+    if hunk.at_end and positions:
         last = len(real.lines) - len(hunk.old)
-        places = [last] if last >= places[0] and real.at(hunk.old, last, how) else []
+        positions = [last] if last >= positions[0] and real.at(hunk.old, last, how) else []
     what = f"{change.path}: the lines of the hunk at patch line {hunk.number}"
-    if not places:
-        earlier = real.find(hunk.old, most=1)[0]
+    if not positions:
+        earlier = real.find(hunk.old, limit=1)[0]
         hint = " (they are there before the previous hunk: put the hunks in order)" if earlier else ""
         raise ToolError(f"{what} were not found{hint}; {nearest_lines(real.lines, hunk.old)}")
-    if len(places) > 1:
-        count = f"{len(places)}" if len(places) < MOST_PLACES else f"more than {MOST_PLACES - 1}"
-        shown = ", ".join(str(place + 1) for place in places[: MOST_PLACES - 1])
+    if len(positions) > 1:
+        count = f"{len(positions)}" if len(positions) < MAX_FOUND else f"more than {MAX_FOUND - 1}"
+        shown = ", ".join(str(position + 1) for position in positions[: MAX_FOUND - 1])
         hint = "add more context lines, or '@@ ' with a line before them"
         raise ToolError(f"{what} are there {count} times (lines {shown}): {hint}")
-    return places[0]
+    return positions[0]
 
 
 def _merged(hunk: Hunk, found: list[str]) -> list[str]:

@@ -19,8 +19,8 @@ from manyhands.tools.registry import tool
 from manyhands.tools.terminal import seconds_allowed, without_nul
 
 _STATE = "search_program"
-_MOST_OUTPUT = 4_000_000
-_LONGEST_LINE = 500
+_MAX_OUTPUT = 4_000_000
+_MAX_LINE = 500
 _END = "\x00\x00exit "
 
 _DETECT = r"""
@@ -48,7 +48,7 @@ class Found:
 
     def __str__(self) -> str:
         mark = ":" if self.matches else "-"
-        return f"{self.path}{mark}{self.line}{mark}{shorten(self.text, _LONGEST_LINE)}"
+        return f"{self.path}{mark}{self.line}{mark}{shorten(self.text, _MAX_LINE)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,9 @@ async def _files(sandbox: Sandbox, program: list[str], query: Query, seconds: fl
 
 async def _run(sandbox: Sandbox, command: Sequence[str], seconds: float) -> tuple[str, int | None, bool]:
     """Output, exit code (None if unknown), and whether the output is complete."""
-    bounded = ["/bin/sh", "-c", _BOUNDED, "search", str(_MOST_OUTPUT), *command]
-    room = _MOST_OUTPUT + 1000
-    result = await sandbox.run(bounded, timeout=seconds, max_output=room)
+    bounded = ["/bin/sh", "-c", _BOUNDED, "search", str(_MAX_OUTPUT), *command]
+    max_output = _MAX_OUTPUT + 1000
+    result = await sandbox.run(bounded, timeout=seconds, max_output=max_output)
     if result.timed_out:
         raise ToolError(f"the search took more than {seconds:g} s; search a smaller folder or give a file_glob")
     text = result.output.decode("utf-8", "replace")
@@ -193,15 +193,15 @@ async def _run(sandbox: Sandbox, command: Sequence[str], seconds: float) -> tupl
 
 
 def _matches(found: list[Found], complete: bool, offset: int, limit: int) -> dict[str, Any]:
-    places = [at for at, each in enumerate(found) if each.matches]
-    shown = places[offset : offset + limit]
+    matching = [at for at, each in enumerate(found) if each.matches]
+    shown = matching[offset : offset + limit]
     text = ""
     if shown:
-        first = places[offset - 1] + 1 if offset else 0
-        last = places[offset + limit] if offset + limit < len(places) else len(found)
+        first = matching[offset - 1] + 1 if offset else 0
+        last = matching[offset + limit] if offset + limit < len(matching) else len(found)
         text = "\n".join(str(each) for each in found[first:last])
-    result: dict[str, Any] = {"total": len(places), "shown": len(shown), "matches": text}
-    return result | _more(len(places), offset + len(shown), complete)
+    result: dict[str, Any] = {"total": len(matching), "shown": len(shown), "matches": text}
+    return result | _more(len(matching), offset + len(shown), complete)
 
 
 def _page(name: str, items: list[str], offset: int, limit: int, complete: bool = True) -> dict[str, Any]:

@@ -34,10 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class McpServer(BaseModel):
-    """One server: a ``command`` spoken to over its standard streams, or a ``url`` (streamable HTTP).
-
-    ``timeout`` and ``start_timeout`` are seconds, for a call and for connecting. ``tools``: only these of its tools.
-    """
+    """One server: a ``command`` spoken to over its standard streams, or a ``url`` (streamable HTTP)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,8 +46,11 @@ class McpServer(BaseModel):
     url: str | None = Field(None, pattern=r"^(https?://|\$\{)")
     headers: dict[str, str] = Field(default_factory=dict)
     timeout: float = Field(120.0, gt=0)
+    """Seconds for a call."""
     start_timeout: float = Field(30.0, gt=0)
+    """Seconds for connecting."""
     tools: tuple[str, ...] | None = None
+    """Only these of its tools; None: all."""
     disabled: bool = False
 
     @model_validator(mode="after")
@@ -103,8 +103,8 @@ def interpolated(
         def one(match: re.Match[str]) -> str:
             found = environment.get(match["name"], match["default"])
             if found is None:
-                place = f"{config.source}: mcpServers.{name}.{field}"
-                raise UserError(f"{place}: the environment variable {match['name']} is not set")
+                field_path = f"{config.source}: mcpServers.{name}.{field}"
+                raise UserError(f"{field_path}: the environment variable {match['name']} is not set")
             used.append(found)
             if _SECRET.search(match["name"]) or _SECRET.search(field):
                 protect([found])
@@ -135,9 +135,9 @@ def _server(path: Path, name: str, value: Any) -> McpServer:
         raise UserError(f"{path}: {field}: {detail['msg'].removeprefix('Value error, ')}") from None
     for field, key, text in _settings(server):
         if _SECRET.search(key) and len(text) >= _SHORTEST_SECRET and not _VARIABLE.search(text):
-            place = f"{path}: mcpServers.{name}.{field}.{key}"
+            field_path = f"{path}: mcpServers.{name}.{field}.{key}"
             raise UserError(
-                f"{place}: secrets are not kept in files: set an environment variable and write ${{NAME}} here"
+                f"{field_path}: secrets are not kept in files: set an environment variable and write ${{NAME}} here"
             )
     return server
 

@@ -25,10 +25,10 @@ from manyhands.processes.strays import MARK
 from manyhands.tools.mcp.config import McpServer
 
 _GUARD = Path(__file__).with_name("guard.py")
-_MOST_READS = 16
+_MAX_READS = 16
 _STDERR_KEPT = 4000
-_MOST_PAGES = 50
-_LONGEST_STOP = 10.0
+_MAX_PAGES = 50
+_MAX_STOP_SECONDS = 10.0
 _SESSION_GONE = "Session terminated"
 """What the client says of a session that the server no longer knows."""
 
@@ -84,7 +84,7 @@ class Connection:
         client = await self.connected()
         found: list[types.Tool] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
             found += page.tools
             cursor = page.next_cursor
@@ -97,10 +97,10 @@ class Connection:
         self._end.set()
         if not self._ready.done():
             self._task.cancel()
-        done, _ = await asyncio.wait({self._task}, timeout=_LONGEST_STOP)
+        done, _ = await asyncio.wait({self._task}, timeout=_MAX_STOP_SECONDS)
         if not done:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=_LONGEST_STOP)
+            await asyncio.wait({self._task}, timeout=_MAX_STOP_SECONDS)
         self.stderr.close()
 
     async def _hold(self) -> None:
@@ -283,7 +283,7 @@ class StderrTail:
             self._read_end = None
 
     def _take(self) -> None:
-        for _ in range(_MOST_READS):  # a server may write without end
+        for _ in range(_MAX_READS):  # a server may write without end
             if self._read_end is None:
                 return
             try:

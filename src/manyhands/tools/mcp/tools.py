@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from manyhands.tools.mcp.connection import Server
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64
+_MAX_NAME = 64
 """What chat-completions endpoints take as a function's name: letters, digits, ``_`` and ``-``, 64 at most."""
-_MOST_MISTAKES = 5
+_MAX_MISTAKES = 5
 _CHECK_SECONDS = 5.0
 
 
@@ -171,8 +171,8 @@ def _chosen(config: McpConfig, name: str, listing: list[types.Tool]) -> list[typ
     offered = {each.name: each for each in listing}
     for each in wanted:
         if each not in offered:
-            place = f"{config.source}: mcpServers.{name}.tools"
-            raise UserError(f"{place}: the server has no tool {each!r}{suggestion(each, offered)}")
+            path = f"{config.source}: mcpServers.{name}.tools"
+            raise UserError(f"{path}: the server has no tool {each!r}{suggestion(each, offered)}")
     return [offered[each] for each in wanted]
 
 
@@ -199,10 +199,10 @@ def wire_name(name: str) -> str:
     """A name that every endpoint takes. One that had to be changed ends with a hash, so that two never become the
     same."""
     safe = _UNSAFE.sub("_", name)
-    if safe == name and len(name) <= _LONGEST_NAME:
+    if safe == name and len(name) <= _MAX_NAME:
         return name
     mark = "_" + hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return safe[: _LONGEST_NAME - len(mark)] + mark
+    return safe[: _MAX_NAME - len(mark)] + mark
 
 
 def _validator(schema: dict[str, Any]) -> Draft202012Validator:
@@ -216,13 +216,13 @@ def _mistakes_by(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]
 
 def _mistakes(validator: Draft202012Validator, arguments: dict[str, Any]) -> list[str]:
     try:
-        return [_mistake(error) for error in islice(validator.iter_errors(arguments), _MOST_MISTAKES)]
+        return [_mistake(error) for error in islice(validator.iter_errors(arguments), _MAX_MISTAKES)]
     except Unresolvable:
         return []  # the server checks its arguments itself
 
 
 def _mistake(error: SchemaMismatch) -> str:
-    place = ".".join(str(part) for part in error.absolute_path)
-    if not place:
+    path = ".".join(str(part) for part in error.absolute_path)
+    if not path:
         return shorten(error.message, 300)
-    return f"argument {place!r} was {given(error.instance)}: {shorten(error.message, 300)}"
+    return f"argument {path!r} was {given(error.instance)}: {shorten(error.message, 300)}"

@@ -1,0 +1,106 @@
+"""Where conversations need their sandbox, the next one's starts while the model is asked; one that nobody needed leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from manyhands.agents.world import World
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.messages import Message
+from manyhands.models.protocol import ChatRequest
+from manyhands.processes.strays import MARK, kill_marked
+from manyhands.sandboxes.local import LocalBackend
+from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
+from manyhands.testing.context import MemoryContext
+from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
+
+TOOLS = [FakeTool("terminal", changes_world=True)]
+
+
+class Asked:
+    """Replies that note how many sandboxes there were when the model was asked."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self.backend = backend
+        self.made: list[int] = []
+
+    def model(self, *answers: Message | str) -> ScriptedModel:
+        return ScriptedModel([partial(self.reply, answer) for answer in answers])
+
+    async def reply(self, answer: Message | str, request: ChatRequest) -> Message | str:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.made.append(len(self.backend.made))
+        return answer
+
+
+class Failing(FakeBackend):
+    """Makes one sandbox and no further one."""
+
+    async def create(self, request: SandboxRequest) -> Sandbox:
+        if self.made:
+            raise ItemError(Cause.SANDBOX_LOST, "no more")
+        return await super().create(request)
+
+
+def call() -> Message:
+    return assistant(None, tool_call("terminal", {}))
+
+
+async def test_it_starts_with_the_first_call_once_a_conversation_needed_it() -> None:
+    asked = Asked(backend := FakeBackend(Folder()))
+    await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
+    assert asked.made == [0, 1]
+    backend.folder.open_step = None
+    await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
+    assert asked.made == [0, 1, 2, 2]
+    assert [sandbox.closed for sandbox in backend.made] == [1, 1]
+
+
+async def test_it_is_closed_where_nobody_needs_it_and_not_started_again() -> None:
+    asked = Asked(backend := FakeBackend(Folder()))
+    await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
+    backend.folder.open_step = None
+    await hold(asked.model("Done."), TOOLS, backend=backend)
+    assert [sandbox.closed for sandbox in backend.made] == [1, 1]
+    await hold(asked.model("Done."), TOOLS, backend=backend)
+    assert asked.made == [0, 1, 2, 2]
+
+
+async def test_neither_a_replay_nor_a_conversation_without_such_tools_starts_one() -> None:
+    backend, context = FakeBackend(Folder()), MemoryContext()
+    await hold(ScriptedModel([call(), "Done."]), TOOLS, context=context, backend=backend)
+    await hold(ScriptedModel(), TOOLS, context=MemoryContext(context.journal), backend=backend)
+    await hold(Asked(backend).model("Done."), [FakeTool("todo")], backend=backend)
+    assert len(backend.made) == 1
+
+
+async def test_a_failure_is_that_of_whoever_needs_it() -> None:
+    asked = Asked(backend := Failing(Folder()))
+    await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
+    with pytest.raises(ItemError) as caught:
+        await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
+    assert caught.value.cause is Cause.SANDBOX_LOST
+    await hold(ScriptedModel([call(), "Done."]), TOOLS, backend=(good := FakeBackend(Folder())))
+    assert len(good.made) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.5])
+async def test_nothing_is_left_of_a_real_one(tmp_path: Path, seconds: float) -> None:
+    run_id, backend = f"run-{secrets.token_hex(8)}", LocalBackend()
+    for name in ("needed", "unneeded"):
+        async with World(MemoryContext(), backend, partial(SandboxRequest, tmp_path / name, run_id)) as world:
+            world.expect()
+            if name == "needed":
+                await (await world.sandbox()).shell("true", timeout=20)
+            else:
+                await asyncio.sleep(seconds)
+    assert [path.name for path in tmp_path.iterdir()] == ["needed"]
+    assert await asyncio.to_thread(kill_marked, MARK, run_id) == 0
