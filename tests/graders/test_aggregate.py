@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.core.decimals import inverse, weighted_mean
-from manyhands.graders.combining import combine
-from manyhands.graders.configured import Configured, checked, negated
+from manyhands.core.statistics import inverse, weighted_mean
 from manyhands.graders.protocol import Candidate, Grading, Score, ToolUse, verdict_of
+from manyhands.graders.scoring import Configured, checked, combine, negated
 from manyhands.testing.grader_doubles import graders_of, make_grading
 
 

@@ -18,9 +18,8 @@ from manyhands.core.errors import GraderError, ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import loads
 from manyhands.core.usage import Usage
-from manyhands.graders.payload import encoded, payload_of
+from manyhands.graders.contract import MAX_CHARACTERS, encoded, last_object, payload_of, said
 from manyhands.graders.protocol import Candidate, Score, ToolUse
-from manyhands.graders.verdicts import MAX_CHARACTERS, last_object, said
 from manyhands.processes.scripts import ScriptResult, Scripts
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading

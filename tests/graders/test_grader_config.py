@@ -15,8 +15,8 @@ from manyhands.core.jsonio import Json
 from manyhands.graders.config import grader_types, normal_entries, parse_graders
 from manyhands.graders.protocol import Candidate
 from manyhands.graders.registry import ALIASES, BUILTIN, spellings_of
-from manyhands.io.locations import Place
-from manyhands.io.yaml_files import parse_yaml
+from manyhands.io.locations import Location
+from manyhands.io.yaml_files import parse_source
 from manyhands.testing.grader_doubles import FILE, grade, graders_of
 
 CALL = {"tool": "search", "args": {"camelCase": 1, "kebab-case": {"Inner-Key": 2}}}
@@ -24,7 +24,7 @@ CALL = {"tool": "search", "args": {"camelCase": 1, "kebab-case": {"Inner-Key": 2
 
 def normal(*entries: Json, notices: list[str] | None = None) -> list[dict[str, Any]]:
     said = [] if notices is None else notices
-    return normal_entries(list(entries), Place(FILE), folder=Path(), notices=said.append)
+    return normal_entries(list(entries), Location(FILE), folder=Path(), notices=said.append)
 
 
 def problem(*entries: Json, folder: Path | None = None) -> str:
@@ -203,7 +203,7 @@ def test_all_entries_are_looked_at() -> None:
 def test_a_list_is_expected() -> None:
     for value in ("is_json", {"type": "is_json"}, None):
         with pytest.raises(UserError, match=r"^checks\.yaml: assert: must be a list of graders, not "):
-            parse_graders(value, Place(FILE, ("assert",)), folder=Path(), notices=print)
+            parse_graders(value, Location(FILE, ("assert",)), folder=Path(), notices=print)
 
 
 def test_composites_nested_without_end() -> None:
@@ -215,9 +215,9 @@ def test_composites_nested_without_end() -> None:
 
 def test_messages_name_lines() -> None:
     text = "assert:\n  - type: contains\n    value: x\n  - type: is_json\n    weight: -2\n"
-    entries, place = parse_yaml(text, FILE)
+    source = parse_source(text, FILE)
     with pytest.raises(UserError, match=r"^checks\.yaml, line 5: assert\[1\]\.weight: must be 0 or more, not -2$"):
-        parse_graders(entries["assert"], place.at("assert"), folder=Path(), notices=print)
+        parse_graders(source.value["assert"], source.location.at("assert"), folder=Path(), notices=print)
 
 
 # --- Included files

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
-from manyhands.graders.combining import combine, grade_all, shortfall
-from manyhands.graders.configured import own_verdict
 from manyhands.graders.protocol import Candidate, Score, ToolUse, verdict_of
+from manyhands.graders.scoring import combine, grade_all, own_verdict, shortfall
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, grade, graders_of, make_grading
 from manyhands.testing.scripted_model import ScriptedModel
 

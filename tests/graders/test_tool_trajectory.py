@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.graders.protocol import Candidate, Score, ToolUse
+from manyhands.graders.trajectory.tool_calls import max_pairs
 from manyhands.testing.grader_doubles import grade, graders_of
 
 Call = str | tuple[str, Json] | tuple[str, Json, float | None]
@@ -249,3 +250,35 @@ async def test_superset_does_not_depend_on_the_order_of_calls(made: list[str], e
 async def test_calls_too_many_lower_the_exact_score(expected: str, more: str) -> None:
     score = await held(list(expected + more), mode="exact", expected=tools(expected))
     assert score.value == pytest.approx(len(expected) / len(expected + more))
+
+
+def test_partners_are_changed_for_others() -> None:
+    assert max_pairs([[0, 1], [0]]) == [1, 0]
+    assert max_pairs([[0, 1], [0], [1, 2]]) == [1, 0, 2]
+    assert max_pairs([[0], [0]]) == [0, None]
+    assert max_pairs([[], [3]]) == [None, 3]
+    assert max_pairs([]) == []
+
+
+def _most(partners: list[list[int]], taken: frozenset[int] = frozenset()) -> int:
+    """The size of a largest matching, by trying all."""
+    if not partners:
+        return 0
+    first, *others = partners
+    choices = [1 + _most(others, taken | {right}) for right in first if right not in taken]
+    return max([_most(others, taken), *choices])
+
+
+@given(st.lists(st.lists(st.integers(0, 4), unique=True), max_size=5))
+def test_no_other_matching_is_larger(partners: list[list[int]]) -> None:
+    pairs = max_pairs(partners)
+    taken = [right for right in pairs if right is not None]
+    assert len(set(taken)) == len(taken)
+    assert all(right is None or right in partners[left] for left, right in enumerate(pairs))
+    assert len(taken) == _most(partners)
+
+
+def test_long_chains() -> None:
+    """Each left one that comes pushes all earlier ones along."""
+    count = 2000
+    assert max_pairs([[index, index - 1] if index else [0] for index in range(count)]) == list(range(count))

@@ -15,7 +15,7 @@ from manyhands.graders.config import normal_entries
 from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.graders.registry import spellings_of
 from manyhands.graders.trajectory.steps import like, steps_of
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.testing.grader_doubles import FILE, NamedJudges, grade, graders_of, make_grading
 from manyhands.testing.scripted_model import ScriptedModel
 
@@ -249,12 +249,12 @@ def _sub(expected: dict[str, Any], actual: dict[str, Any]) -> bool:
 
 def test_what_is_data_is_not_respelled() -> None:
     entry = {"type": "trajectory:tool-args-match", "value": {"name": "t", "arguments": {"camelCase": {"Inner-Key": 1}}}}
-    (normal,) = normal_entries([entry], Place(FILE), folder=Path(), notices=lambda text: None)
+    (normal,) = normal_entries([entry], Location(FILE), folder=Path(), notices=lambda text: None)
     assert normal == {
         "type": "trajectory:tool_args_match",
         "value": {"name": "t", "args": {"camelCase": {"Inner-Key": 1}}},
     }
-    assert normal_entries([normal], Place(FILE), folder=Path(), notices=lambda text: None) == [normal]
+    assert normal_entries([normal], Location(FILE), folder=Path(), notices=lambda text: None) == [normal]
 
 
 # --- Counts of steps
@@ -442,7 +442,7 @@ def test_a_program_may_be_called_not_something(tmp_path: Path) -> None:
     folder = tmp_path / ".agentv" / "assertions"
     folder.mkdir(parents=True)
     (folder / "not-empty.py").write_text("print('{\"score\": 1}')\n")
-    (entry,) = normal_entries([{"type": "not-empty"}], Place(FILE), folder=tmp_path, notices=lambda text: None)
+    (entry,) = normal_entries([{"type": "not-empty"}], Location(FILE), folder=tmp_path, notices=lambda text: None)
     assert entry == {"type": "not-empty"}
-    (entry,) = normal_entries([{"type": "not-not-empty"}], Place(FILE), folder=tmp_path, notices=lambda text: None)
+    (entry,) = normal_entries([{"type": "not-not-empty"}], Location(FILE), folder=tmp_path, notices=lambda text: None)
     assert entry == {"type": "not-empty", "negate": True}

@@ -29,24 +29,23 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import BeforeValidator
 
-from manyhands.core.decimals import weighted_mean
 from manyhands.core.jsonio import dumps
 from manyhands.core.settings import OptionalText, optional_number
+from manyhands.core.statistics import weighted_mean
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Effect
-from manyhands.graders.combining import broken, grade_all, heeded, short, shortfall
 from manyhands.graders.config import members_of
+from manyhands.graders.contract import GRADE, environment_of, last_object, score_of
 from manyhands.graders.judged.asking import ask
 from manyhands.graders.judged.asking import broken as judge_broken
 from manyhands.graders.judged.judge import SCORE, score_messages
 from manyhands.graders.judged.prompts import filled, shown_json
-from manyhands.graders.payload import GRADE, environment_of
 from manyhands.graders.programs.code import read_result
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, nothing_to_compare, verdict_of
 from manyhands.graders.registry import Setup
-from manyhands.graders.verdicts import last_object, score_of
+from manyhands.graders.scoring import broken, grade_all, heeded, short, shortfall
 from manyhands.io.keys import Entry, SomeItems, key, read, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.processes.scripts import ScriptResult
 
 AGGREGATORS = ("weighted_average", "threshold", "minimum", "code_judge", "llm_judge")
@@ -99,7 +98,7 @@ class AggregatorEntry(Entry):
     weights: Annotated[dict[str, float], BeforeValidator(_weights)] | None = key(
         None, "Weights of members, by their names."
     )
-    threshold: Annotated[float | None, optional_number(least=0, most=1)] = key(
+    threshold: Annotated[float | None, optional_number(minimum=0, maximum=1)] = key(
         None, "For threshold: the share of members that must pass, 0 to 1."
     )
     path: OptionalText = key(None, "For code_judge: a line for sh, run in the eval file's folder.")
@@ -123,11 +122,11 @@ class CompositeEntry(Entry):
 ENTRY = CompositeEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for anything wrong with a member, or if the aggregator lacks what it needs."""
-    settings = read(CompositeEntry, entry, place)
-    at = place.at("aggregator")
-    graders = members_of(settings.graders, place.at("assert"), setup)
+    settings = read(CompositeEntry, entry, location)
+    at = location.at("aggregator")
+    graders = members_of(settings.graders, location.at("assert"), setup)
     weights = settings.aggregator.weights or {}
     names = [grader.name for grader in graders]
     for name in weights:
@@ -146,16 +145,16 @@ class Aggregator(Protocol):
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score: ...
 
 
-def _aggregator_of(settings: AggregatorEntry, place: Place, setup: Setup) -> Aggregator:
+def _aggregator_of(settings: AggregatorEntry, location: Location, setup: Setup) -> Aggregator:
     if settings.type == "code_judge":
         if settings.path is None:
-            raise place.error("path is required for code_judge")
+            raise location.error("path is required for code_judge")
         return RunProgram(settings.path, setup.folder)
     if settings.type == "llm_judge":
-        return AskModel.of(settings.prompt, settings.target, place, setup.folder)
+        return AskModel.of(settings.prompt, settings.target, location, setup.folder)
     if settings.type == "threshold":
         if settings.threshold is None:
-            raise place.error("threshold is required for threshold")
+            raise location.error("threshold is required for threshold")
         return Threshold(settings.threshold)
     return Minimum() if settings.type == "minimum" else WeightedAverage()
 
@@ -213,7 +212,7 @@ def _with_findings(
 
 
 class WeightedAverage:
-    """See the module."""
+    """The share of members that pass."""
 
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
         value = weighted_mean([(score.value or 0.0, score.weight) for score in scores])
@@ -221,7 +220,7 @@ class WeightedAverage:
 
 
 class Minimum:
-    """See the module."""
+    """The share of members that pass."""
 
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
         value = min((score.value or 0.0 for score in scores if score.weight), default=0.0)
@@ -230,9 +229,10 @@ class Minimum:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """See the module. ``share``: of the members that must pass, 0 to 1."""
+    """The share of members that pass."""
 
     share: float
+    """Of the members, 0 to 1: so many must pass."""
 
     async def combined(self, scores: Sequence[Score], candidate: Candidate, grading: Grading) -> Score:
         passed = [score.verdict in ("pass", "borderline") for score in scores]
@@ -299,11 +299,11 @@ class AskModel:
     target: str | None
 
     @classmethod
-    def of(cls, prompt: str | None, target: str | None, place: Place, folder: Path) -> AskModel:
+    def of(cls, prompt: str | None, target: str | None, location: Location, folder: Path) -> AskModel:
         """``prompt``: a text, or the path of a file with one. Raises UserError if the results have no place in it."""
         if prompt is None:
-            raise place.error("prompt is required for llm_judge")
-        at = place.at("prompt")
+            raise location.error("prompt is required for llm_judge")
+        at = location.at("prompt")
         text = prompt if "\n" in prompt or _RESULTS.search(prompt) else _file_text(prompt, folder, at)
         if not _RESULTS.search(text):
             raise at.error("must hold {{EVALUATOR_RESULTS_JSON}}, where the members' results are put in")
@@ -339,10 +339,10 @@ def results_of(scores: Sequence[Score]) -> Mapping[str, Any]:
     }
 
 
-def _file_text(prompt: str, folder: Path, place: Place) -> str:
+def _file_text(prompt: str, folder: Path, location: Location) -> str:
     """The text of a file of that name, if there is one; else the prompt itself."""
     path = folder / prompt
     try:
         return path.read_text(encoding="utf-8") if path.is_file() else prompt
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise place.error(f"{path} can't be read: {error}") from error
+        raise location.error(f"{path} can't be read: {error}") from error

@@ -12,7 +12,6 @@ included graders start, like all others, from the eval file's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -21,13 +20,11 @@ from pydantic import BeforeValidator
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import Flag, Text, number, shown
-from manyhands.graders.configured import Configured
 from manyhands.graders.preprocessors import PreprocessorEntry
 from manyhands.graders.protocol import Grader
 from manyhands.graders.registry import (
     ALIASES,
     BUILTIN,
-    GraderKind,
     Setup,
     affirmed,
     free_name,
@@ -36,12 +33,19 @@ from manyhands.graders.registry import (
     name_for,
     spellings_of,
 )
+from manyhands.graders.scoring import Configured
 from manyhands.io.keys import Entry, Notices, key, read, respelled, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Findings, Location
 from manyhands.io.yaml_files import read_yaml
 
 MAX_NESTED = 20
 """Composites within composites."""
+_APPLIED = ("weight", "required", "min_score", "preprocessors", "negate")
+Placed = tuple[dict[str, Any], Location]
+MAX_INCLUDE_DEPTH = 10
+_TEMPLATES = (".agentv", "templates")
+_ENDINGS = (".yaml", ".yml")
+_LISTS = ("assert", "assertions", "evaluators")
 
 
 def _minimum(value: Any) -> float | bool:
@@ -64,7 +68,7 @@ class Common(Entry):
     entries: ClassVar = {"preprocessors": PreprocessorEntry}
     type: str = key(..., "The kind of grader.")
     name: Text | None = key(None, "What results call it; without one it is named after its kind and value.")
-    weight: Annotated[float, number(least=0)] = key(1.0, "How much its score counts, 0 or more.")
+    weight: Annotated[float, number(minimum=0)] = key(1.0, "How much its score counts, 0 or more.")
     required: Annotated[float | bool, BeforeValidator(_minimum)] | None = key(
         None, "The score below which the whole test scores 0; true: its min_score, or without one the pass limit."
     )
@@ -78,42 +82,41 @@ class Common(Entry):
 
 
 _COMMON = Common.key_names()
-_APPLIED = ("weight", "required", "min_score", "preprocessors", "negate")
 
 
-def parse_graders(entries: Any, place: Place, *, folder: Path, notices: Notices) -> tuple[Grader, ...]:
-    """The graders of a list, checked and ready. ``folder``: what relative paths start from, the eval file's. Each obsolete name is
-    told to ``notices`` once.
+def parse_graders(entries: Any, location: Location, *, folder: Path, notices: Notices) -> tuple[Grader, ...]:
+    """The graders of a list, checked and ready. ``folder``: what relative paths start from, the eval file's. Each obsolete name
+    goes to ``notices`` once.
 
     Raises UserError with file, line and field for whatever is wrong.
     """
     setup = Setup(folder, _once(notices))
-    return build_graders(_normal(entries, place, setup), setup)
+    return build_graders(_normal(entries, location, setup), setup)
 
 
-def normal_entries(entries: Any, place: Place, *, folder: Path, notices: Notices) -> list[dict[str, Any]]:
+def normal_entries(entries: Any, location: Location, *, folder: Path, notices: Notices) -> list[dict[str, Any]]:
     """A list of graders as data with one spelling for everything; normal data stays as it is.
 
     Raises UserError for an entry whose kind or keys are unknown; values are looked at by ``parse_graders`` only.
     """
-    return plain_entries(placed_entries(entries, place, folder=folder, notices=notices))
+    return plain_entries(placed_entries(entries, location, folder=folder, notices=notices))
 
 
 def placed_entries(
     entries: Any,
-    place: Place,
+    location: Location,
     *,
     folder: Path,
     notices: Notices,
     variables: Callable[[Json], Json] | None = None,
 ) -> list[Placed]:
-    """The same with the place of each entry; those within an entry know theirs too (``Members``). ``variables``: see ``Setup``. Raises as
+    """The same with the location of each entry; those within it know theirs too (``Members``). ``variables``: see ``Setup``. Raises as
     ``normal_entries``."""
-    return _normal(entries, place, Setup(folder, _once(notices), variables=variables))
+    return _normal(entries, location, Setup(folder, _once(notices), variables=variables))
 
 
 def plain_entries(placed: Sequence[Placed]) -> list[dict[str, Any]]:
-    """The entries without their places."""
+    """The entries without their locations."""
     return [_plain(entry) for entry, _ in placed]
 
 
@@ -125,33 +128,31 @@ def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def grader_types() -> dict[str, dict[str, Any]]:
     """The JSON Schema of an entry of each built-in kind, by its name."""
-    return {name: _schema(load_kind(name, Place("")).entry, name) for name in BUILTIN}
+    return {name: _schema(load_kind(name, Location("")).entry, name) for name in BUILTIN}
 
 
 # --- Normal data
 
-Placed = tuple[dict[str, Any], Place]
-
 
 class Members(list[dict[str, Any]]):
-    """Normal entries within an entry, which know their places: an included one is in another file."""
+    """Normal entries within an entry, which know their locations: an included one is in another file."""
 
     def __init__(self, placed: Sequence[Placed]) -> None:
         super().__init__(entry for entry, _ in placed)
         self.placed = placed
 
 
-def _normal(entries: Any, place: Place, setup: Setup, depth: int = 0) -> list[Placed]:
+def _normal(entries: Any, location: Location, setup: Setup, depth: int = 0) -> list[Placed]:
     if not isinstance(entries, Sequence) or isinstance(entries, (str, bytes)):
-        raise place.error(f"must be a list of graders, not {shown(entries)}")
+        raise location.error(f"must be a list of graders, not {shown(entries)}")
     if depth > MAX_NESTED:
-        raise place.error(f"composites are nested more than {MAX_NESTED} deep")
+        raise location.error(f"composites are nested more than {MAX_NESTED} deep")
     found: list[Placed] = []
     strings: dict[str, Any] | None = None
-    problems = _Problems()
+    findings = Findings()
     for index, entry in enumerate(entries):
-        at = place.at(index)
-        with problems.gathered():
+        at = location.at(index)
+        with findings.catching():
             if isinstance(entry, str):
                 _check_rubric(entry, at)
                 if strings is None:
@@ -160,86 +161,73 @@ def _normal(entries: Any, place: Place, setup: Setup, depth: int = 0) -> list[Pl
                 strings["criteria"].append(entry)
             else:
                 found += _entry(entry, at, setup, depth)
-    problems.told()
+    _raise_all(findings.problems)
     return found
 
 
-class _Problems:
-    """What is wrong with the entries of a list, so that all of it is told at once."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError as error:
-            self._lines.append(str(error))
-
-    def told(self) -> None:
-        """Raises UserError with a line for each, if there is any."""
-        if self._lines:
-            raise UserError("\n".join(self._lines))
+def _raise_all(problems: Sequence[str]) -> None:
+    """Raises UserError with a line for each problem, if there is any."""
+    if problems:
+        raise UserError("\n".join(problems))
 
 
-def _check_rubric(text: str, place: Place) -> None:
+def _check_rubric(text: str, location: Location) -> None:
     if not text.strip():
-        raise place.error("a rubric must not be empty")
+        raise location.error("a rubric must not be empty")
     kind = snake(text.strip())
     if ALIASES.get(kind, kind) in BUILTIN:
-        raise place.error(
+        raise location.error(
             f"a text is a rubric, and {shown(text)} a kind of grader; did you mean {{type: {text.strip()}}}?"
         )
 
 
-def _entry(entry: Any, place: Place, setup: Setup, depth: int) -> Iterator[Placed]:
+def _entry(entry: Any, location: Location, setup: Setup, depth: int) -> Iterator[Placed]:
     if not isinstance(entry, Mapping):
-        raise place.error(f"a grader is a mapping with a type, or a text that is a rubric, not {shown(entry)}")
+        raise location.error(f"a grader is a mapping with a type, or a text that is a rubric, not {shown(entry)}")
     words = {snake(word): word for word in entry if isinstance(word, str)}
     if "include" in words and "type" not in words:
-        yield from _included(entry, words["include"], place, setup, depth)
+        yield from _included(entry, words["include"], location, setup, depth)
     elif "type" not in words:
-        raise place.error("type is required")
+        raise location.error("type is required")
     else:
-        yield _normal_entry(entry, words["type"], place, setup, depth), place
+        yield _normal_entry(entry, words["type"], location, setup, depth), location
 
 
-def _included(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, depth: int) -> Iterator[Placed]:
+def _included(entry: Mapping[str, Any], word: str, location: Location, setup: Setup, depth: int) -> Iterator[Placed]:
     for other in entry:
         if other != word:
-            raise place.at(str(other)).error("nothing may stand beside include")
+            raise location.at(str(other)).error("nothing may stand beside include")
     if len(setup.including) >= MAX_INCLUDE_DEPTH:
-        raise place.error(f"files are included more than {MAX_INCLUDE_DEPTH} deep")
-    path, entries, at = included(entry[word], place.at(word), setup)
+        raise location.error(f"files are included more than {MAX_INCLUDE_DEPTH} deep")
+    path, entries, at = included(entry[word], location.at(word), setup)
     if setup.variables is not None:
         entries = setup.variables(entries)
     inner = Setup(path.parent, setup.notices, (*setup.including, path), setup.home, setup.variables)
     yield from _normal(entries, at, inner, depth)
 
 
-def _normal_entry(entry: Mapping[str, Any], word: str, place: Place, setup: Setup, depth: int) -> dict[str, Any]:
+def _normal_entry(entry: Mapping[str, Any], word: str, location: Location, setup: Setup, depth: int) -> dict[str, Any]:
     spelled, opposite = affirmed(entry[word], setup.home)
-    kind = load_kind(kind_of(spelled, place.at(word), setup.notices, setup.home), place)
+    kind = load_kind(kind_of(spelled, location.at(word), setup.notices, setup.home), location)
     common = {name: value for name, value in entry.items() if _is_common(name)}
     rest = {name: value for name, value in entry.items() if not _is_common(name)}
-    normal = respelled(Common, common, place, setup.notices) | {"type": kind.name}
+    normal = respelled(Common, common, location, setup.notices) | {"type": kind.name}
     if opposite:
-        _check_sense(normal, entry[word], place)
+        _check_sense(normal, entry[word], location)
         normal["negate"] = True
     if kind.entry is None:
         return {**normal, **rest}
-    keys = respelled(kind.entry, rest, place, setup.notices, _COMMON)
-    members = kind.entry.members
-    if members in keys:
-        at = place.at(_written(kind.entry, rest, members))
+    keys = respelled(kind.entry, rest, location, setup.notices, _COMMON)
+    members = kind.members
+    if members is not None and members in keys:
+        at = location.at(_written(kind.entry, rest, members))
         keys[members] = Members(_normal(keys[members], at, setup, depth + 1))
     return {**normal, **keys}
 
 
-def _check_sense(entry: Mapping[str, Any], kind: str, place: Place) -> None:
+def _check_sense(entry: Mapping[str, Any], kind: str, location: Location) -> None:
     if entry.get("negate", True) is not True:
-        raise place.at("negate").error(f"contradicts the kind {kind}")
+        raise location.at("negate").error(f"contradicts the kind {kind}")
 
 
 def _is_common(word: Any) -> bool:
@@ -264,41 +252,37 @@ def _once(notices: Notices) -> Notices:
 # --- Graders
 
 
-def members_of(entries: Sequence[Any], place: Place, setup: Setup) -> tuple[Grader, ...]:
+def members_of(entries: Sequence[Any], location: Location, setup: Setup) -> tuple[Grader, ...]:
     """The graders within one. ``entries``: as its normal data has them."""
-    return build_graders(entries.placed if isinstance(entries, Members) else _normal(entries, place, setup), setup)
+    return build_graders(entries.placed if isinstance(entries, Members) else _normal(entries, location, setup), setup)
 
 
 def build_graders(entries: Sequence[Placed], setup: Setup) -> tuple[Grader, ...]:
-    """Graders of normal entries, each with the place it came from. Their names are made different."""
+    """Graders of normal entries, each with the location it came from. Their names are made different."""
     taken: set[str] = set()
     own = {entry["name"] for entry, _ in entries if isinstance(entry.get("name"), str)}
     graders = []
-    problems = _Problems()
+    findings = Findings()
     for entry, at in entries:
-        with problems.gathered():
+        with findings.catching():
             common = read(Common, {name: value for name, value in entry.items() if name in _COMMON}, at)
             name = free_name(common.name, taken) if common.name else free_name(name_for(entry), own | taken)
             graders.append(_grader(entry, common, name, at, setup))
             taken.add(graders[-1].name)
-    problems.told()
+    _raise_all(findings.problems)
     return tuple(graders)
 
 
-def _grader(entry: Mapping[str, Any], common: Common, name: str, place: Place, setup: Setup) -> Configured:
-    kind = load_kind(entry["type"], place)
-    negate = common.negate and not _negates(kind)
+def _grader(entry: Mapping[str, Any], common: Common, name: str, location: Location, setup: Setup) -> Configured:
+    kind = load_kind(entry["type"], location)
+    negate = common.negate and not kind.negates
     applied = _APPLIED[:-1] if common.negate and not negate else _APPLIED
     given = {key: value for key, value in entry.items() if key not in applied} | {"name": name}
-    grader = kind.parse(given, place, setup)
+    grader = kind.parse(given, location, setup)
     required, min_score = common.required, common.min_score
     if min_score is not None and isinstance(required, float) and required != min_score:
-        setup.notices(place.at("required").says(f"{required:g} has no effect beside min_score, which holds instead"))
+        setup.notices(location.at("required").says(f"{required:g} has no effect beside min_score, which holds instead"))
     return Configured(grader, name, kind.name, common.weight, required, negate, min_score, common.preprocessors or ())
-
-
-def _negates(kind: GraderKind) -> bool:
-    return kind.entry is not None and kind.entry.negates
 
 
 def _schema(model: type[Entry] | None, name: str) -> dict[str, Any]:
@@ -316,26 +300,22 @@ def _schema(model: type[Entry] | None, name: str) -> dict[str, Any]:
     return found | {"$defs": {**common.get("$defs", {}), **own.get("$defs", {})}}
 
 
-MAX_INCLUDE_DEPTH = 10
-_TEMPLATES = (".agentv", "templates")
-_ENDINGS = (".yaml", ".yml")
-_LISTS = ("assert", "assertions", "evaluators")
-
-
-def included(value: Any, place: Place, setup: Setup) -> tuple[Path, Any, Place]:
-    """The file that an entry includes, its list of graders, and that list's place.
+def included(value: Any, location: Location, setup: Setup) -> tuple[Path, Any, Location]:
+    """The file that an entry includes, its list of graders, and that list's location.
 
     Raises UserError if there is no such file, if it can't be read, or if it includes itself.
     """
     if not isinstance(value, str) or not value.strip():
-        raise place.error(f"must be the name of a file with graders, not {shown(value)}")
+        raise location.error(f"must be the name of a file with graders, not {shown(value)}")
     path = _path(value.strip(), setup.folder)
     if path is None:
-        raise place.error(f"there is no {value}.yaml in a folder {'/'.join(_TEMPLATES)} of this folder or one above it")
+        raise location.error(
+            f"there is no {value}.yaml in a folder {'/'.join(_TEMPLATES)} of this folder or one above it"
+        )
     if not path.is_file():
-        raise place.error(f"there is no file {path}")
+        raise location.error(f"there is no file {path}")
     if path.resolve() in setup.including:
-        raise place.error(f"{path} includes itself")
+        raise location.error(f"{path} includes itself")
     entries, top = read_yaml(path)
     if isinstance(entries, Mapping):
         name = next((name for name in _LISTS if name in entries), None)
@@ -349,5 +329,7 @@ def _path(value: str, folder: Path) -> Path | None:
     if "/" in value or value.endswith(_ENDINGS):
         return folder / value
     start = folder.resolve()
-    places = (parent.joinpath(*_TEMPLATES, value + ending) for parent in (start, *start.parents) for ending in _ENDINGS)
-    return next((path for path in places if path.is_file()), None)
+    candidates = (
+        parent.joinpath(*_TEMPLATES, value + ending) for parent in (start, *start.parents) for ending in _ENDINGS
+    )
+    return next((path for path in candidates if path.is_file()), None)

@@ -22,9 +22,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator
 
 from manyhands.core.errors import GraderError
-from manyhands.core.jsonio import Json, dumps
+from manyhands.core.jsonio import Json, as_text, dumps
 from manyhands.engine.contract import Effect
-from manyhands.graders.payload import GRADE, environment_of, folder_of
+from manyhands.graders.contract import GRADE, environment_of, folder_of
 from manyhands.graders.protocol import Candidate, Grading
 from manyhands.io.keys import Entry, SomeWords, key
 from manyhands.processes.templates import script_of
@@ -37,9 +37,10 @@ _TAIL = 1800
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file in an answer. ``named``: as the answer does."""
+    """A file in an answer."""
 
     named: str
+    """As the answer names it."""
     media_type: str
     path: Path | None
 
@@ -80,7 +81,7 @@ def _is_file(part: Json) -> bool:
 def _text(part: Json) -> str:
     if isinstance(part, Mapping) and part.get("type") == "text":
         part = part.get("text", part.get("value", ""))
-    return part if isinstance(part, str) else dumps(part).decode()
+    return as_text(part)
 
 
 async def _shown(file: _File, programs: Mapping[str, Any], candidate: Candidate, grading: Grading) -> str:
@@ -104,10 +105,10 @@ async def _shown(file: _File, programs: Mapping[str, Any], candidate: Candidate,
 
 
 async def _printed(file: _File, path: Path, command: Any, candidate: Candidate, grading: Grading) -> str:
-    told = {"path": str(path), "original_path": file.named, "media_type": file.media_type}
+    request = {"path": str(path), "original_path": file.named, "media_type": file.media_type}
     result = await grading.scripts.run(
         command,
-        dumps(told),
+        dumps(request),
         folder=folder_of(candidate, Path()),
         seconds=grading.seconds,
         environment=environment_of(candidate),

@@ -21,45 +21,53 @@ MessageJson = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """One tool call of a target. ``duration_ms``: milliseconds, None where nobody measured it."""
+    """One tool call of a target."""
 
     tool: str
     input: Json = None
     output: Json = None
     duration_ms: float | None = None
+    """Milliseconds; None where nobody measured it."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Candidate:
     """An answer to be graded, and everything about its test that graders may know.
 
-    ``answer``: the text; ``output``: the target's messages, None where it gave none; ``trace``: its summary (see
-    ``traces``), None without one; ``duration_ms``, ``cost_usd``, ``token_usage`` (``{"input", "output", "cached"?}``):
-    None where not known; ``cached_in_input``: whether cached tokens are part of the input, and not besides. ``folder``: the eval file's
-    folder; ``files``: the input files, ``guideline_files``: those that are guidelines.
     User data is as the person wrote it: no key of it is ever renamed.
     """
 
     test_id: str
     answer: str
+    """The text."""
     question: str = ""
     criteria: str = ""
     input: Sequence[MessageJson] = ()
     expected_output: Sequence[MessageJson] = ()
     reference_answer: str = ""
     output: Sequence[MessageJson] | None = None
+    """The target's messages; None where it gave none."""
     tool_uses: Sequence[ToolUse] = ()
     trace: Mapping[str, Any] | None = None
+    """A summary of its tool calls; None without one."""
     duration_ms: float | None = None
+    """Milliseconds; None where not known."""
     cost_usd: float | None = None
+    """None where not known."""
     token_usage: Mapping[str, float] | None = None
+    """``{"input", "output", "cached"?}``; None where not known."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = Path()
+    """The eval file's."""
     files: Sequence[Path] = ()
+    """The input files."""
     guideline_files: Sequence[Path] = ()
+    """Those of the input files that are guidelines."""
     workspace: Path | None = None
     file_changes: str | None = None
+    """A unified diff of what the target changed in the workspace; None where that is not known."""
     cached_in_input: bool = False
+    """Whether cached tokens are part of the input, and not besides."""
 
 
 class ScoreRecord(TypedDict, total=False):
@@ -84,27 +92,30 @@ class ScoreRecord(TypedDict, total=False):
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Score:
-    """What a grader found. ``value``: 0 to 1; or None if the grader itself failed, and then ``error`` says how, or if there was nothing
-    that it could have compared, and then ``left_out`` says what is missing, and it counts as if it were not there. ``verdict``: ``pass``,
-    ``borderline``, ``fail``, ``error``, or ``left_out``; empty from a grader that leaves it to the run's pass limit. ``scores``: those of a
-    composite's members. ``minimum``: what a required grader must reach, None if it is not required. ``min_score``: the score from which on
-    this grader's own verdict is pass, None if that is the run's pass limit."""
+    """What a grader found."""
 
     name: str
     type: str
     value: float | None
+    """0 to 1; None if the grader itself failed (see ``error``), or if there was nothing that it could have compared (see ``left_out``)."""
     verdict: str
+    """``pass``, ``borderline``, ``fail``, ``error`` or ``left_out``; empty from a grader that leaves it to the run's pass limit."""
     hits: tuple[str, ...] = ()
     misses: tuple[str, ...] = ()
     reasoning: str | None = None
     weight: float = 1.0
     minimum: float | None = None
+    """What a required grader must reach; None if it is not required."""
     details: Mapping[str, Any] | None = None
     scores: tuple[Score, ...] = ()
+    """Those of a composite's members."""
     error: str | None = None
+    """How the grader itself failed."""
     usage: Usage = ZERO
     min_score: float | None = None
+    """The score from which on this grader's own verdict is pass; None if that is the run's pass limit."""
     left_out: str | None = None
+    """What is missing to compare the answer with; the grader counts as if it were not there."""
 
     @property
     def simulated(self) -> bool:
@@ -160,13 +171,14 @@ class Judges(Protocol):
 
 @dataclass(slots=True)  # not frozen: see Outcome
 class Grading:
-    """What graders work with. ``context``: for their steps (everything that is paid for, takes effect outside or could come
-    out differently is one); ``seconds``: the time limit of a grader's program or function; ``pass_limit``: see PASS_LIMIT."""
+    """What graders work with."""
 
     context: Context
+    """For their steps: everything that is paid for, takes effect outside or could come out differently is one."""
     judges: Judges
     scripts: ScriptPool
     seconds: float = 120.0
+    """The time limit of a grader's program or function."""
     pass_limit: float = PASS_LIMIT
 
 
@@ -175,7 +187,7 @@ LEFT_OUT = "left_out"
 
 
 class Grader(Protocol):
-    """One entry of a list of graders, checked and ready."""
+    """One entry of a list of graders, checked and ready. It may say ``answer_only = True``: see ``is_answer_only``."""
 
     @property
     def name(self) -> str: ...
@@ -187,6 +199,13 @@ class Grader(Protocol):
         """Never raises for what the candidate or a grader's program does: a grader that broke gives a Score with ``error``. What the
         engine raises (interruption, divergence, budget, a failing journal) passes through."""
         ...
+
+
+def is_answer_only(grader: Grader) -> bool:
+    """Whether a grader says, by an attribute ``answer_only`` that is true, that it looks at nothing but the candidate's ``answer`` and
+    waits for nothing. Where all graders of a test say so, they get a candidate with nothing but ``test_id`` and ``answer``:
+    ``reference_answer`` and ``question`` are empty, ``output`` and ``trace`` None, whatever the test has."""
+    return bool(getattr(grader, "answer_only", False))
 
 
 def verdict_of(value: float, pass_limit: float = PASS_LIMIT) -> str:
@@ -206,7 +225,7 @@ def found(
     details: Mapping[str, Any] | None = None,
     pass_limit: float | None = None,
 ) -> Score:
-    """The score of a grader (anything with ``name`` and ``type``). Without ``pass_limit`` its verdict is left to ``configured``."""
+    """The score of a grader (anything with ``name`` and ``type``). Without ``pass_limit`` its verdict is left to ``scoring.Configured``."""
     return Score(
         grader.name,
         grader.type,

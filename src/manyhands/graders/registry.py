@@ -8,17 +8,17 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 from manyhands.core.jsonio import Json
-from manyhands.core.settings import shown, suggestion
-from manyhands.core.text import closest
+from manyhands.core.settings import shown
+from manyhands.core.text import closest, cut, suggestion
 from manyhands.graders.protocol import Grader
 from manyhands.io.keys import Entry, Notices, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
+from manyhands.io.plugins import plugins
 
 PLUGINS = "manyhands.graders"
 """The entry point group: each entry names a module, or another object, with ``parse`` and, if its keys are to be checked, ``ENTRY``."""
@@ -82,15 +82,18 @@ _NOT = "not_"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What parsing a grader may need. ``folder``: what relative paths in the file start from; ``notices``: takes lines for the
-    person; ``including``: the files that are being included, the outermost first, and ``eval_folder`` then that of the eval file;
-    ``variables``: puts the values of variables into what such files hold."""
+    """What parsing a grader may need."""
 
     folder: Path
+    """What relative paths in the file start from."""
     notices: Notices
+    """Takes lines for the person."""
     including: tuple[Path, ...] = ()
+    """The files that are being included, the outermost first."""
     eval_folder: Path | None = None
+    """The eval file's folder where ``folder`` is that of an included file."""
     variables: Callable[[Json], Json] | None = None
+    """Puts the values of variables into what included files hold."""
 
     @property
     def home(self) -> Path:
@@ -100,18 +103,31 @@ class Setup:
 
 class Parse(Protocol):
     """Makes a grader of an entry whose keys are spelled as declared. ``name`` and ``type`` are always there; the other keys that all kinds
-    have never, as they are applied to whatever it finds (but see ``Entry.negates``). Raises UserError that names the place."""
+    have never, as they are applied to whatever it finds (but see ``GraderKind.negates``). Raises UserError that names the location."""
 
-    def __call__(self, entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader: ...
+    def __call__(self, entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GraderKind:
-    """A kind of grader. ``entry``: the class of its keys; None: a plug-in that checks its keys itself."""
+    """A kind of grader."""
 
     name: str
     parse: Parse
     entry: type[Entry] | None
+    """The class of its keys; None: a plug-in that checks its keys itself."""
+
+    @property
+    def members(self) -> str | None:
+        """The key whose value is a list of graders, which the class of its keys names as ``members``."""
+        members: str | None = getattr(self.entry, "members", None)
+        return members
+
+    @property
+    def negates(self) -> bool:
+        """Whether its graders see to ``negate`` themselves, as the opposite of what they look for is not 1 − score: the class of its keys
+        says so by ``negates``."""
+        return bool(getattr(self.entry, "negates", False))
 
 
 def affirmed(spelled: Any, folder: Path | None = None) -> tuple[Any, bool]:
@@ -119,7 +135,7 @@ def affirmed(spelled: Any, folder: Path | None = None) -> tuple[Any, bool]:
     a kind of its own has that name. ``folder``: the eval file's."""
     if not isinstance(spelled, str) or not _word(spelled).startswith(_NOT):
         return spelled, False
-    own = [*_plugged(), *(_conventions().names_in(folder) if folder is not None else ())]
+    own = [*plugins(PLUGINS), *(_conventions().names_in(folder) if folder is not None else ())]
     if _word(spelled) in map(_word, own):
         return spelled, False
     return (spelled if spelled[3] in "-_" else _word(spelled))[len(_NOT) :], True
@@ -130,28 +146,28 @@ def _word(spelled: str) -> str:
     return ":".join(map(snake, spelled.split(":")))
 
 
-def kind_of(spelled: Any, place: Place, notices: Notices, folder: Path | None = None) -> str:
+def kind_of(spelled: Any, location: Location, notices: Notices, folder: Path | None = None) -> str:
     """The kind that a word stands for. ``folder``: the eval file's, for kinds by convention. Raises UserError, with the nearest one, if
     there is none."""
     if not isinstance(spelled, str):
-        raise place.error(f"must be the name of a kind of grader, not {shown(spelled)}")
+        raise location.error(f"must be the name of a kind of grader, not {shown(spelled)}")
     word = _word(spelled)
     name = ALIASES.get(word, word)
     if word in OBSOLETE:
-        notices(f"{place.file}: {spelled!r} is an obsolete name of {name!r}")
+        notices(f"{location.file}: {spelled!r} is an obsolete name of {name!r}")
     if name in BUILTIN:
         return name
     for plugged in (spelled, name):
-        if plugged in _plugged():
+        if plugged in plugins(PLUGINS):
             return plugged
     conventional = _conventions().names_in(folder) if folder is not None else []
     for stem in conventional:
         if snake(stem) == word:
             return str(stem)
-    known = [*BUILTIN, *ALIASES, *_plugged(), *conventional]
+    known = [*BUILTIN, *ALIASES, *plugins(PLUGINS), *conventional]
     if word.startswith(TRAJECTORY):
-        raise place.error(f"unknown kind of grader {shown(spelled)}; did you mean {_nearest(word)}?")
-    raise place.error(f"unknown kind of grader {shown(spelled)}{suggestion(word, known)}")
+        raise location.error(f"unknown kind of grader {shown(spelled)}; did you mean {_nearest(word)}?")
+    raise location.error(f"unknown kind of grader {shown(spelled)}{suggestion(word, known)}")
 
 
 def _nearest(word: str) -> str:
@@ -166,11 +182,11 @@ def spellings_of(name: str) -> list[str]:
     return list(dict.fromkeys(spelled for each in names for spelled in (each, each.replace("_", "-"))))
 
 
-def load_kind(name: str, place: Place) -> GraderKind:
+def load_kind(name: str, location: Location) -> GraderKind:
     """A kind by its own name. Raises UserError if it is a plug-in that can't be used."""
     if name in BUILTIN:
         return _builtin(name)
-    return _plugin(name, place) if name in _plugged() else _kind(name, _conventions())
+    return _plugin(name, location) if name in plugins(PLUGINS) else _kind(name, _conventions())
 
 
 @cache
@@ -178,13 +194,13 @@ def _builtin(name: str) -> GraderKind:
     return _kind(name, import_module(BUILTIN[name]))
 
 
-def _plugin(name: str, place: Place) -> GraderKind:
-    found = _plugged()[name]
+def _plugin(name: str, location: Location) -> GraderKind:
+    found = plugins(PLUGINS)[name]
     try:
         return _kind(name, found.load())
     except Exception as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise place.error(f"the grader plug-in {name!r} ({found.value}) can't be used: {line[:300]}") from error
+        raise location.error(f"the grader plug-in {name!r} ({found.value}) can't be used: {line[:300]}") from error
 
 
 def _conventions() -> Any:
@@ -195,11 +211,6 @@ def _conventions() -> Any:
 def _kind(name: str, source: Any) -> GraderKind:
     entries: Mapping[str, type[Entry]] = getattr(source, "ENTRIES", {})
     return GraderKind(name, source.parse, entries.get(name, getattr(source, "ENTRY", None)))
-
-
-@cache
-def _plugged() -> Mapping[str, Any]:
-    return {found.name: found for found in entry_points(group=PLUGINS)}
 
 
 _MAX_NAME = 60
@@ -215,7 +226,7 @@ def name_for(entry: Mapping[str, Any]) -> str:
     value = _one_line(value)
     if not value:
         return kind
-    return f"{kind}-{value[:_REGEX_LENGTH]}" if kind == "regex" else _cut(f"{kind}-{value}")
+    return f"{kind}-{value[:_REGEX_LENGTH]}" if kind == "regex" else cut(f"{kind}-{value}", _MAX_NAME)
 
 
 def free_name(wanted: str, taken: Container[str]) -> str:
@@ -229,7 +240,3 @@ def _one_line(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ",".join(_one_line(part) for part in value)
     return " ".join(str(value).split()) if isinstance(value, (str, int, float)) else ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}…"

@@ -30,7 +30,8 @@ from manyhands.core.messages import Message
 from manyhands.core.redaction import KNOWN
 from manyhands.core.settings import OptionalText, optional_number, whole
 from manyhands.engine.contract import Context
-from manyhands.graders.judged.asking import BROKEN, MAX_CALLS, SYSTEM, Reply, Shape, ask, broken, read_reply
+from manyhands.graders.contract import score_of
+from manyhands.graders.judged.asking import MAX_CALLS, SYSTEM, Reply, Shape, ask, asked, broken, read_reply
 from manyhands.graders.judged.judge import SCORE, default_prompt
 from manyhands.graders.judged.prompts import SCORE_REPLY, Prompt, prompt_of, sections
 from manyhands.graders.judged.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
@@ -38,9 +39,8 @@ from manyhands.graders.judged.rubrics import Points
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judge, Score
 from manyhands.graders.registry import Setup
 from manyhands.graders.text.patterns import compiled
-from manyhands.graders.verdicts import score_of
 from manyhands.io.keys import Entry, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.sandboxes.files.trees import Found, NotPlain, Tree, open_regular
 from manyhands.sandboxes.protocol import Sandbox
 from manyhands.tools.protocol import Tool, ToolEnvironment
@@ -48,7 +48,7 @@ from manyhands.tools.registry import tool
 
 LOOK, LOOK_PLAIN, AGAIN = "look", "look-plain", "again"
 """Scopes, below the grader's own, of its conversations: with tools, with tools and without a schema for the reply, and about a reply that
-could not be read. ``agents.trajectory.fold`` wants to be told which."""
+could not be read. ``agents.trajectory.fold`` has to know which."""
 _LOOK = (
     "The files that the answer is about are in a workspace. Look at them with the tools on offer before you judge, and believe the "
     "files rather than what the answer says about them."
@@ -70,23 +70,23 @@ class AgentJudgeEntry(Entry):
     value: RubricValue = key(
         None, "Points to be judged one by one; or a text or an object that counts instead of the test's criteria."
     )
-    max_steps: Annotated[int, whole(least=1, most=50)] = key(10, "Model calls at most, 1 to 50.")
-    temperature: Annotated[float | None, optional_number(least=0, most=2)] = key(0.0, "0 to 2.")
+    max_steps: Annotated[int, whole(minimum=1, maximum=50)] = key(10, "Model calls at most, 1 to 50.")
+    temperature: Annotated[float | None, optional_number(minimum=0, maximum=2)] = key(0.0, "0 to 2.")
     target: OptionalText = key(None, "The model that judges; the test's own judge by default.")
 
 
 ENTRY = AgentJudgeEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for a prompt file that can't be read, and for points as ``rubrics`` does."""
-    settings = read(AgentJudgeEntry, entry, place)
-    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, place, setup.notices)
+    settings = read(AgentJudgeEntry, entry, location)
+    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup.notices)
     points = None if rubrics is None else Points.of(rubrics, at)
     return AgentJudge(
         entry["name"],
         entry["type"],
-        prompt_of(settings.prompt, place.at("prompt"), setup.folder),
+        prompt_of(settings.prompt, location.at("prompt"), setup.folder),
         points,
         settings.max_steps,
         settings.temperature,
@@ -98,18 +98,20 @@ def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
 
 @dataclass(frozen=True, slots=True)
 class AgentJudge:
-    """``steps``: model calls at most; ``target``: the judge's name, None for the test's own, which needs a workspace to look at;
-    ``criteria``: instead of the test's."""
+    """Asks an agent that may look at the workspace."""
 
     name: str
     type: str
     prompt: Prompt
     points: Points | None
     steps: int
+    """Model calls at most."""
     temperature: float | None
     target: str | None
+    """The judge's name; None for the test's own, which needs a workspace to look at."""
     folder: Path
     criteria: str | None = None
+    """What counts instead of the test's criteria; None for these."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         if self.criteria is not None:
@@ -160,7 +162,7 @@ class AgentJudge:
         """The conversation with tools. An endpoint that refuses the reply's schema beside tools is asked without it; what was recorded of
         that conversation says that it was."""
         look, plain = context.scope(LOOK), context.scope(LOOK_PLAIN)
-        try:
+        with asked(judge):
             if not plain.replaying:
                 try:
                     return await self._loop(look, judge, text, workspace, shape.response_format)
@@ -168,10 +170,6 @@ class AgentJudge:
                     if error.cause is not Cause.MODEL_REFUSED:
                         raise
             return await self._loop(plain, judge, text, workspace, None)
-        except ItemError as error:
-            if error.cause in BROKEN:
-                raise GraderError(f"the judge {judge.name} can't be asked: {error.message}") from error
-            raise
 
     async def _loop(
         self, context: Context, judge: Judge, text: str, workspace: Path, response_format: dict[str, Any] | None

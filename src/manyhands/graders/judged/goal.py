@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from manyhands.core.jsonio import dumps
 from manyhands.core.settings import OptionalText
+from manyhands.graders.contract import score_of
 from manyhands.graders.judged.asking import ask, broken
 from manyhands.graders.judged.judge import SCORE, score_messages
 from manyhands.graders.judged.prompts import sections
@@ -17,9 +18,8 @@ from manyhands.graders.protocol import Candidate, Grader, Grading, Score, found
 from manyhands.graders.registry import Setup
 from manyhands.graders.trajectory.steps import Step, steps_of
 from manyhands.graders.trajectory.tool_calls import shown_call
-from manyhands.graders.verdicts import score_of
 from manyhands.io.keys import Entry, SomeWords, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 _MAX_STEPS = 200
 _TASK = (
@@ -57,30 +57,31 @@ class GoalEntry(Entry):
 ENTRY = GoalEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if there is no goal."""
-    settings = read(GoalEntry, entry, place)
+    settings = read(GoalEntry, entry, location)
     return GoalSuccess(entry["name"], entry["type"], settings.value.goal, settings.target)
 
 
 @dataclass(frozen=True, slots=True)
 class GoalSuccess:
-    """Asks for a score. ``target``: the judge's name, None for the test's own."""
+    """Asks for a score."""
 
     name: str
     type: str
     goal: str
     target: str | None
+    """The judge's name; None for the test's own."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         steps = steps_of(candidate)
         if steps is None:
             return found(self, 0.0, misses=("no data about tool calls",))
         judge = await grading.judges.judge(self.target)
-        told = sections(
+        shown = sections(
             candidate, ("goal", self.goal), ("steps", _listed(steps)), leave_out=("criteria", "reference_answer")
         )
-        reply = await ask(grading.context, judge, score_messages(f"{_TASK}\n\n{told}"), SCORE)
+        reply = await ask(grading.context, judge, score_messages(f"{_TASK}\n\n{shown}"), SCORE)
         return broken(self, reply) if reply.value is None else score_of(self, reply.value, grading, usage=reply.usage)
 
 

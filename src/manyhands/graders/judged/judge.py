@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 from manyhands.core.errors import GraderError
 from manyhands.core.messages import Message
 from manyhands.core.settings import OptionalText, shown
+from manyhands.graders.contract import said, score_of
 from manyhands.graders.judged.asking import SYSTEM, Shape, ask, broken
 from manyhands.graders.judged.prompts import SCORE_REPLY, SCORE_TASK, Prompt, prompt_of, sections
 from manyhands.graders.judged.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
 from manyhands.graders.judged.rubrics import rubrics_of
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
 from manyhands.graders.registry import Setup
-from manyhands.graders.verdicts import said, score_of
 from manyhands.io.keys import Entry, key, own_keys, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 MAX_FINDINGS = 4
 """Hits, and misses, that are kept of a judge's reply."""
@@ -64,17 +64,17 @@ class JudgeEntry(Entry):
 ENTRY = JudgeEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for a prompt file that can't be read, or shows the judge no answer."""
-    settings = read(JudgeEntry, entry, place)
-    prompt = prompt_of(settings.prompt, place.at("prompt"), setup.folder)
+    settings = read(JudgeEntry, entry, location)
+    prompt = prompt_of(settings.prompt, location.at("prompt"), setup.folder)
     own = own_keys(JudgeEntry, entry) | ({"value": settings.value} if prompt.script and settings.value else {})
     if prompt.script is None:
         for word in own:
-            setup.notices(place.at(word).says("has no effect, as only a prompt that is a program is told of it"))
+            setup.notices(location.at(word).says("has no effect, as only a prompt that is a program is told of it"))
     elif prompt.config is None:
         prompt = Prompt(script=prompt.script, config=own or None)
-    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, place, setup.notices)
+    rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup.notices)
     if rubrics is not None:
         return rubrics_of(entry, rubrics, at, settings.target, prompt, setup.folder)
     return LlmJudge(entry["name"], entry["type"], prompt, settings.target, setup.folder, criteria_in(settings.value))
@@ -82,14 +82,16 @@ def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
 
 @dataclass(frozen=True, slots=True)
 class LlmJudge:
-    """Asks for a score. ``target``: the judge's name, None for the test's own; ``criteria``: instead of the test's."""
+    """Asks for a score."""
 
     name: str
     type: str
     prompt: Prompt
     target: str | None
+    """The judge's name; None for the test's own."""
     folder: Path
     criteria: str | None = None
+    """What counts instead of the test's criteria; None for these."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         if self.criteria is not None:
@@ -103,7 +105,7 @@ class LlmJudge:
 
 
 def default_prompt(candidate: Candidate) -> str:
-    """What a judge is told where nobody wrote a prompt. Raises GraderError if there is nothing to hold an answer against."""
+    """What a judge is given where nobody wrote a prompt. Raises GraderError if there is nothing to hold an answer against."""
     if not (candidate.criteria.strip() or candidate.reference_answer.strip()):
         raise GraderError("there are neither criteria nor an expected output to hold the answer against")
     return f"{SCORE_TASK}\n\n{sections(candidate)}"

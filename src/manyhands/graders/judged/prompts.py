@@ -1,4 +1,4 @@
-"""What judges are told: prompts of the person's own with variables, or one of ours in sections."""
+"""What judges are given: prompts of the person's own with variables, or one of ours in sections."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import Effect
-from manyhands.graders.payload import GRADE, encoded, environment_of, folder_of, payload_of
+from manyhands.graders.contract import GRADE, encoded, environment_of, folder_of, payload_of
 from manyhands.graders.protocol import Candidate, Grading
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 SHOW_THE_ANSWER = ("answer", "output", "output_text", "expected_output")
 """Variables of which a prompt file must hold one."""
@@ -78,35 +78,37 @@ class Prompt:
         return printed["prompt"]
 
 
-def prompt_of(value: Any, place: Place, folder: Path) -> Prompt:
+def prompt_of(value: Any, location: Location, folder: Path) -> Prompt:
     """The prompt that an entry names: a text, the path of a file, or a mapping with ``script`` and ``config``. Raises UserError."""
     if value is None:
         return Prompt()
     if isinstance(value, Mapping):
-        return _program(value, place)
+        return _program(value, location)
     if not isinstance(value, str) or not value.strip():
-        raise place.error("must be a text, the path of a file, or a mapping with script")
-    text = _file_text(value, place, folder)
+        raise location.error("must be a text, the path of a file, or a mapping with script")
+    text = _file_text(value, location, folder)
     if text is None:
         return Prompt(value)
     if not any(name in SHOW_THE_ANSWER for name in _VARIABLE.findall(text)):
-        raise place.error(f"{value} shows the judge no answer: it must hold {{{{answer}}}} or {{{{expected_output}}}}")
+        raise location.error(
+            f"{value} shows the judge no answer: it must hold {{{{answer}}}} or {{{{expected_output}}}}"
+        )
     return Prompt(text)
 
 
-def _program(value: Mapping[str, Any], place: Place) -> Prompt:
+def _program(value: Mapping[str, Any], location: Location) -> Prompt:
     words = value.get("script", value.get("command"))
     for name in value:
         if name not in ("script", "command", "config"):
-            raise place.at(str(name)).error("unknown key")
+            raise location.at(str(name)).error("unknown key")
     if isinstance(words, str) and words.strip():
         return Prompt(script=words, config=value.get("config"))
     if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
-        raise place.at("script").error("must be a line for sh, or a list of a program and its arguments")
+        raise location.at("script").error("must be a line for sh, or a list of a program and its arguments")
     return Prompt(script=tuple(words), config=value.get("config"))
 
 
-def _file_text(value: str, place: Place, folder: Path) -> str | None:
+def _file_text(value: str, location: Location, folder: Path) -> str | None:
     """The text of a file of that name; None if the value is no name of one."""
     name = value.strip().removeprefix("file://")
     if "\n" in name or len(name) > 4000 or "\0" in name:
@@ -116,9 +118,9 @@ def _file_text(value: str, place: Place, folder: Path) -> str | None:
         if path.is_file():
             return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise place.error(f"{path} can't be read: {error}") from error
+        raise location.error(f"{path} can't be read: {error}") from error
     if _FILE.fullmatch(name) or value.startswith("file://"):
-        raise place.error(f"there is no file {path}")
+        raise location.error(f"there is no file {path}")
     return None
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
-from manyhands.core.decimals import exact
 from manyhands.core.settings import Flag, OptionalText, Text, number, optional_number
+from manyhands.core.statistics import exact
 from manyhands.io.keys import Entry, Notices, key, read, respelled
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 MAX_WEIGHT = 10.0
 """Points that one may get at most."""
@@ -90,14 +90,14 @@ class RubricItem(Entry):
     }
     id: Text | None = key(None, "What results call it; rubric-1 and so on by default.")
     outcome: OptionalText = key(None, "What the answer must be or do.")
-    weight: Annotated[float, number(least=0)] = key(1.0, "How much it counts, 0 or more.")
+    weight: Annotated[float, number(minimum=0)] = key(1.0, "How much it counts, 0 or more.")
     required: Flag | None = key(
         None, "Whether the verdict is fail without it; true by default where there are no ranges."
     )
     min_score: Annotated[float, BeforeValidator(_share)] | None = key(
         None, "The share of the 10 points, up to 1, below which the verdict is fail."
     )
-    required_min_score: Annotated[float | None, optional_number(least=0, most=10)] = key(
+    required_min_score: Annotated[float | None, optional_number(minimum=0, maximum=10)] = key(
         None, "The same in points, of 10; min_score counts where both are given."
     )
 
@@ -112,9 +112,9 @@ class RubricItem(Entry):
 RubricList = Annotated[tuple[RubricItem, ...], BeforeValidator(_items)]
 
 
-def points_of(values: Sequence[Any], place: Place, notices: Notices) -> tuple[RubricItem, ...]:
+def points_of(values: Sequence[Any], location: Location, notices: Notices) -> tuple[RubricItem, ...]:
     """The points of a list that stands elsewhere than under ``criteria``. Raises UserError."""
-    parts = [(_item(value), place.at(index)) for index, value in enumerate(values)]
+    parts = [(_item(value), location.at(index)) for index, value in enumerate(values)]
     for part, at in parts:
         if not isinstance(part, Mapping):
             raise at.error("must be a text or a mapping")
@@ -136,14 +136,14 @@ RubricValue = Annotated[
 
 
 def rubrics_or_value(
-    rubrics: tuple[RubricItem, ...] | None, value: Any, place: Place, notices: Notices
-) -> tuple[tuple[RubricItem, ...] | None, Place]:
+    rubrics: tuple[RubricItem, ...] | None, value: Any, location: Location, notices: Notices
+) -> tuple[tuple[RubricItem, ...] | None, Location]:
     """The points of an entry, None if it has none, and where they stand. Raises UserError if it has them in both places."""
     if not isinstance(value, (list, tuple)):
-        return rubrics, place.at("rubrics")
+        return rubrics, location.at("rubrics")
     if rubrics is not None:
-        raise place.at("value").error("gives points, which rubrics does too")
-    return points_of(value, place.at("value"), notices), place.at("value")
+        raise location.at("value").error("gives points, which rubrics does too")
+    return points_of(value, location.at("value"), notices), location.at("value")
 
 
 def criteria_in(value: Any) -> str | None:

@@ -22,17 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyhands.core.decimals import weighted_mean
 from manyhands.core.errors import GraderError
 from manyhands.core.messages import Message
 from manyhands.core.settings import OptionalText
+from manyhands.core.statistics import weighted_mean
 from manyhands.graders.judged.asking import SYSTEM, Reply, Shape, ask, broken
 from manyhands.graders.judged.prompts import Prompt, prompt_of, sections
 from manyhands.graders.judged.rubric_items import MAX_WEIGHT, Range, RubricItem, RubricList
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 from manyhands.graders.registry import Setup, free_name
 from manyhands.io.keys import Entry, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 GOOD = 7
 """Points, of 10, from which on one is a hit."""
@@ -69,22 +69,24 @@ class RubricsEntry(Entry):
 ENTRY = RubricsEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for points without an outcome, with the same id, or with ranges that leave gaps."""
-    settings = read(RubricsEntry, entry, place)
-    prompt = prompt_of(settings.prompt, place.at("prompt"), setup.folder)
-    return rubrics_of(entry, settings.criteria, place.at("criteria"), settings.target, prompt, setup.folder)
+    settings = read(RubricsEntry, entry, location)
+    prompt = prompt_of(settings.prompt, location.at("prompt"), setup.folder)
+    return rubrics_of(entry, settings.criteria, location.at("criteria"), settings.target, prompt, setup.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point, ready. ``required``: whether it must be satisfied; ``minimum``: the points that it must get, None if it need not."""
+    """One point, ready."""
 
     id: str
     outcome: str
     weight: float
     required: bool
+    """Whether it must be satisfied."""
     minimum: float | None
+    """The points that it must get, None if it need not."""
     ranges: tuple[Range, ...]
 
     def __str__(self) -> str:
@@ -100,19 +102,19 @@ class Points:
     points: tuple[Point, ...]
 
     @classmethod
-    def of(cls, items: Sequence[RubricItem], place: Place) -> Points:
+    def of(cls, items: Sequence[RubricItem], location: Location) -> Points:
         """Raises UserError."""
         ranged = any(item.score_ranges or item.minimum is not None for item in items)
         given = {item.id for item in items if item.id is not None}
         names = (free_name(f"rubric-{index + 1}", given) for index in range(len(items)))
         points = tuple(
-            _point(item.id or name, item, place.at(index), ranged)
+            _point(item.id or name, item, location.at(index), ranged)
             for index, (item, name) in enumerate(zip(items, names, strict=True))
         )
         seen: set[str] = set()
         for index, point in enumerate(points):
             if point.id in seen:
-                raise place.at(index, "id").error(f"is the id of another point too: {point.id!r}")
+                raise location.at(index, "id").error(f"is the id of another point too: {point.id!r}")
             seen.add(point.id)
         return cls(points)
 
@@ -221,12 +223,13 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Rubrics:
-    """Asks about points. ``target``: the judge's name, None for the test's own."""
+    """Asks about points."""
 
     name: str
     type: str
     points: Points
     target: str | None
+    """The judge's name; None for the test's own."""
     prompt: Prompt
     folder: Path
 
@@ -253,18 +256,18 @@ class Rubrics:
 def rubrics_of(
     entry: Mapping[str, Any],
     items: Sequence[RubricItem],
-    place: Place,
+    location: Location,
     target: str | None,
     prompt: Prompt,
     folder: Path,
 ) -> Rubrics:
     """The grader of points. Raises UserError."""
-    return Rubrics(entry["name"], entry["type"], Points.of(items, place), target, prompt, folder)
+    return Rubrics(entry["name"], entry["type"], Points.of(items, location), target, prompt, folder)
 
 
-def _point(name: str, item: RubricItem, place: Place, ranged: bool) -> Point:
+def _point(name: str, item: RubricItem, location: Location, ranged: bool) -> Point:
     if item.outcome is None and not item.score_ranges:
-        raise place.error("outcome is required, or score_ranges")
+        raise location.error("outcome is required, or score_ranges")
     minimum = item.minimum
     if minimum is None and ranged and item.required:
         minimum = MAX_WEIGHT

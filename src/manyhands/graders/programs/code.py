@@ -1,6 +1,6 @@
 """``code_judge`` and ``code_grader``: a program of the person's own that judges.
 
-It gets a JSON object on standard input (``payload``) and prints one on standard output (``verdicts``); other lines may stand before it.
+It gets a JSON object on standard input and prints one on standard output (see ``graders.contract``); other lines may stand before it.
 What goes wrong with the program is an error of the grader, never a score: another exit code than 0, whatever it had printed by then, a
 signal, no object, an object with wrong types, the time limit, a program that can't be started. A program may end without reading its
 input.
@@ -13,28 +13,47 @@ From a program that succeeds, ``0.2`` or ``false`` by itself is an error too: it
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
+from aiohttp import web
 from pydantic import BeforeValidator
 
-from manyhands.agents.reading import brief_usage
+from manyhands.agents.loop import settings_digest
+from manyhands.agents.reading import as_sent, brief_usage, flattened
+from manyhands.agents.trajectory import MODEL
 from manyhands.core.digests import digest
-from manyhands.core.errors import GraderError
+from manyhands.core.errors import GraderError, ItemError, ManyhandsError
+from manyhands.core.jsonio import dumps
+from manyhands.core.messages import Message
 from manyhands.core.settings import OptionalText, shown
-from manyhands.core.usage import Usage
-from manyhands.engine.contract import Effect
-from manyhands.graders.payload import GRADE, LATER, encoded, environment_of, folder_of, payload_of
-from manyhands.graders.programs.judge_proxy import DEFAULT_CALLS, JudgeProxy
-from manyhands.graders.protocol import Candidate, Grader, Grading, Score
+from manyhands.core.usage import ZERO, Usage
+from manyhands.engine.contract import Context, Effect
+from manyhands.graders.contract import (
+    GRADE,
+    LATER,
+    MAX_CHARACTERS,
+    encoded,
+    environment_of,
+    folder_of,
+    last_object,
+    payload_of,
+    said,
+    score_of,
+)
+from manyhands.graders.judged.asking import complete
+from manyhands.graders.protocol import Candidate, Grader, Grading, Judge, Judges, Score
 from manyhands.graders.registry import Setup
-from manyhands.graders.verdicts import MAX_CHARACTERS, last_object, said, score_of
 from manyhands.io.keys import Entry, key, own_keys, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
+from manyhands.models.protocol import ChatRequest
 from manyhands.processes.scripts import ScriptResult
 from manyhands.processes.templates import script_of
 
@@ -47,8 +66,11 @@ _SCORE = re.compile(r"""["'](?:score|assertions)["']\s*:""")
 """What says a score, in JSON or in a dictionary of Python's."""
 _BELOW_ONE = re.compile(r"0*(?:\.\d+)?|0+\.?|false|null|nan", re.IGNORECASE)
 """A value by itself that is a score below 1, or none: a program that prints it and succeeds has not said that all is well."""
-_HIGHEST = 125
+_MAX_EXIT_CODE = 125
 """The highest exit code that is a program's own: shells use those above for programs that can't be run, and for signals."""
+DEFAULT_CALLS = 50
+_MAX_BODY = 32 << 20
+"""Bytes of a request at most."""
 
 
 def target_calls(value: Any) -> int | None:
@@ -78,25 +100,27 @@ class CodeEntry(Entry):
 ENTRY = CodeEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if there is no program."""
-    settings = read(CodeEntry, entry, place)
+    settings = read(CodeEntry, entry, location)
     config = own_keys(CodeEntry, entry) or None
     return CodeJudge(entry["name"], entry["type"], settings.script, settings.cwd, setup.folder, config, settings.target)
 
 
 @dataclass(frozen=True, slots=True)
 class CodeJudge:
-    """``script``: a line for ``sh``, or argv; ``folder``: where to run it if the candidate has no folder of its own; ``calls``: of
-    the judge that it may make."""
+    """Runs a program, and reads its verdict."""
 
     name: str
     type: str
     script: str | Sequence[str]
+    """A line for ``sh``, or argv."""
     cwd: str | None
     folder: Path
+    """Where to run it if the candidate has no folder of its own."""
     config: Mapping[str, Any] | None = None
     calls: int | None = None
+    """Calls of the judge that it may make; None: it may make none."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         payload = encoded(payload_of(candidate, self.type, self.config))
@@ -114,9 +138,7 @@ class CodeJudge:
             async with AsyncExitStack() as stack:
                 proxy = None
                 if proxied is not None and self.calls is not None:
-                    proxy = await stack.enter_async_context(
-                        JudgeProxy.opened(proxied, grading.judges, self.calls, candidate.test_id)
-                    )
+                    proxy = await stack.enter_async_context(JudgeProxy.opened(proxied, grading.judges, self.calls))
                     environment |= proxy.environment
                 result = await grading.scripts.run(
                     self.script, payload, folder=folder, seconds=grading.seconds, environment=environment
@@ -143,7 +165,7 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
     text = result.stdout.decode("utf-8", "replace")
     if result.exit_code != 0:
         silent = not (result.stderr.strip() or _JSON_LINE.search(text) or _SCORE.search(text[-MAX_CHARACTERS:]))
-        if plain and result.exit_code <= _HIGHEST and silent:
+        if plain and result.exit_code <= _MAX_EXIT_CODE and silent:
             return _plain(text, passed=False)
         raise GraderError(_with_tail(_ended(result) + _besides(text, result), result))
     value = last_object(text)
@@ -165,7 +187,7 @@ def _meant_as_score(text: str) -> bool:
 
 def _besides(text: str, result: ScriptResult) -> str:
     """What a person would miss in an error that says how a program ended: its own last words, where standard error has none."""
-    crashed = (result.exit_code or 0) > _HIGHEST
+    crashed = (result.exit_code or 0) > _MAX_EXIT_CODE
     if crashed or result.stderr.strip() or not text.strip():
         return ""
     value = last_object(text)
@@ -187,3 +209,176 @@ def _ended(result: ScriptResult) -> str:
 def _with_tail(text: str, result: ScriptResult) -> str:
     tail = result.stderr.decode("utf-8", "replace").strip()[-_TAIL:]
     return f"{text}: {tail}" if tail else text
+
+
+class _Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class JudgeProxy:
+    """What a program may ask a judge through: a small HTTP server on this machine, for one run of the program. Made by ``opened``.
+
+    ======================  ==============================================================================================
+    ``GET /info``           ``{"targetName", "maxCalls", "callCount", "availableTargets"}``
+    ``POST /invoke``        ``{"question", "systemPrompt"?, "target"?}`` → ``{"output": [message], "rawText"}``
+    ``POST /invokeBatch``   ``{"requests": […]}`` → ``{"responses": […]}``, one after the other
+    ======================  ==============================================================================================
+
+    Every request needs the bearer token. 401: it is not there; 400: the request is wrong; 404: no such judge; 429: no calls are left;
+    502: the judge failed. Each call is a step of a scope that is named after what is asked, so a program that is run again after a crash
+    gets recorded answers, in whatever order it asks. ``environment``: what points the program to it; ``count``: calls made; ``usage``: what
+    they used.
+    """
+
+    def __init__(self, context: Context, judges: Judges, max_calls: int) -> None:
+        self._context = context
+        self._judges = judges
+        self._max_calls = max_calls
+        self._token = secrets.token_urlsafe(32)
+        self._asked: Counter[str] = Counter()
+        self._failure: ManyhandsError | None = None
+        self._url = ""
+        self.count = 0
+        self.usage = ZERO
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, context: Context, judges: Judges, max_calls: int) -> AsyncIterator[Self]:
+        """``context``: a scope for its steps; ``max_calls``: calls that the program may make. Raises GraderError if it can't listen."""
+        proxy = cls(context, judges, max_calls)
+        application = web.Application(client_max_size=_MAX_BODY)
+        application.add_routes(
+            [
+                web.get("/info", proxy._handler(proxy._info)),
+                web.post("/invoke", proxy._handler(proxy._invoke)),
+                web.post("/invokeBatch", proxy._handler(proxy._invoke_batch)),
+            ]
+        )
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            try:
+                await site.start()
+            except OSError as error:
+                raise GraderError(f"can't listen on 127.0.0.1 for the grader's program: {error.strerror}") from error
+            proxy._url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield proxy
+        finally:
+            await runner.cleanup()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"AGENTV_TARGET_PROXY_URL": self._url, "AGENTV_TARGET_PROXY_TOKEN": self._token}
+
+    def check(self) -> None:
+        """Raises what kept a call from being made, where that passes by itself or concerns the whole run: then whatever the program
+        made of it is no score."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _handler(self, answer: Callable[[Any], Awaitable[Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            try:
+                self._authorise(request)
+                body = await _body(request) if request.method == "POST" else None
+                return _json(200, await answer(body))
+            except _Refused as refused:
+                return _json(refused.status, {"error": str(refused)})
+
+        return handle
+
+    def _authorise(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            raise _Refused(401, "the bearer token is missing or wrong")
+
+    async def _info(self, body: Any) -> dict[str, Any]:
+        name = (await self._judge(None)).name
+        return {
+            "targetName": name,
+            "maxCalls": self._max_calls,
+            "callCount": self.count,
+            "availableTargets": [name],
+        }
+
+    async def _invoke_batch(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        requests = body.get("requests")
+        if not isinstance(requests, list) or not all(isinstance(each, dict) for each in requests):
+            raise _Refused(400, "requests must be a list of objects")
+        if self.count + len(requests) > self._max_calls:
+            raise _Refused(429, f"only {self._max_calls - self.count} of {self._max_calls} calls are left")
+        return {"responses": [await self._invoke(each) for each in requests]}
+
+    async def _invoke(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        messages, name = _asked(body)
+        judge = await self._judge(name)
+        if self.count >= self._max_calls:
+            raise _Refused(429, f"all {self._max_calls} calls were made")
+        self.count += 1
+        try:
+            text = await self._answer(judge, messages)
+        except GraderError as error:
+            raise _Refused(502, str(error)) from error
+        except ItemError as error:
+            self._failure = error
+            raise _Refused(502, str(error)) from error
+        except ManyhandsError as error:  # the run is stopping, or the journal can't be written
+            self._failure = error
+            raise _Refused(503, "the run is stopping") from error
+        return {"output": [{"role": "assistant", "content": text}], "rawText": text}
+
+    async def _judge(self, name: str | None) -> Judge:
+        try:
+            return await self._judges.judge(name)
+        except GraderError as error:
+            raise _Refused(404, str(error)) from error
+
+    async def _answer(self, judge: Judge, messages: list[Message]) -> str:
+        request = {"judge": judge.name, "settings": settings_digest(judge.settings), "added": messages}
+        key = digest("ask", request).hex()
+        self._asked[key] += 1
+        scope = self._context.scope(f"{key}-{self._asked[key]}")
+
+        async def effect() -> Effect:
+            completion = await complete(scope, judge, ChatRequest(judge.settings, messages))
+            content = flattened(completion.message.get("content")) or ""
+            message = {"role": "assistant", "content": content}
+            output: dict[str, Any] = {"message": message, "finish_reason": completion.finish_reason}
+            output |= {"usage": brief_usage(completion.usage), **as_sent(completion)}
+            return Effect(output, completion.usage)
+
+        output: dict[str, Any] = await scope.step(MODEL, {**request, "count": len(messages)}, effect)
+        self.usage += Usage(**output["usage"])
+        text: str = output["message"]["content"]
+        return text
+
+
+def _asked(body: Mapping[str, Any]) -> tuple[list[Message], str | None]:
+    question, system, name = body.get("question"), body.get("systemPrompt"), body.get("target")
+    if not isinstance(question, str) or not question.strip():
+        raise _Refused(400, "question must be a text")
+    if not isinstance(system, str | None) or not isinstance(name, str | None):
+        raise _Refused(400, "systemPrompt and target must be texts")
+    messages: list[Message] = [{"role": "user", "content": question}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    return messages, name or None
+
+
+async def _body(request: web.Request) -> Mapping[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise _Refused(400, "the request must be a JSON object")
+    return body
+
+
+def _json(status: int, value: Any) -> web.Response:
+    return web.Response(status=status, body=dumps(value), content_type="application/json")

@@ -23,7 +23,7 @@ from manyhands.graders.programs.code import CodeJudge, target_calls
 from manyhands.graders.protocol import Grader
 from manyhands.graders.registry import Setup
 from manyhands.io.keys import Entry, key, own_keys, read, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 FOLDER = Path(".agentv", "assertions")
 RUNNERS = {".py": ("python3",), **dict.fromkeys((".ts", ".mts", ".js", ".mjs"), ("bun", "run"))}
@@ -63,12 +63,12 @@ def _programs(folder: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.suffix in RUNNERS and path.is_file())
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if the program is gone, or for settings that are wrong."""
-    settings = read(ConventionEntry, entry, place)
+    settings = read(ConventionEntry, entry, location)
     path = program_of(entry["type"], setup.home)
     if path is None:
-        raise place.at("type").error(f"there is no program {entry['type']} in a folder {FOLDER} any more")
+        raise location.at("type").error(f"there is no program {entry['type']} in a folder {FOLDER} any more")
     script = (*RUNNERS[path.suffix], str(path))
     config = own_keys(ConventionEntry, entry) or None
     return CodeJudge(entry["name"], entry["type"], script, settings.cwd, setup.folder, config, settings.target)

@@ -1,8 +1,8 @@
 """``python``: a Python function that judges, in this process.
 
 ``function`` is ``module:function``, or ``file.py:function`` with the path from the eval file's folder. It is given one argument, the
-object that a ``code_judge`` gets on standard input (``payload``), and returns a number from 0 to 1, a truth value, a ``Score``, or a
-mapping with ``score`` and perhaps ``hits``, ``misses``, ``reasoning``, ``details``, ``assertions`` (``verdicts``). It may be async or not;
+object that a ``code_judge`` gets on standard input, and returns a number from 0 to 1, a truth value, a ``Score``, or a mapping with
+``score`` and perhaps ``hits``, ``misses``, ``reasoning``, ``details``, ``assertions`` (see ``graders.contract``). It may be async or not;
 neither kind holds up anything else (``processes.python_functions``). What it raises, and the time limit, are errors of the grader.
 """
 
@@ -20,12 +20,11 @@ from manyhands.core.jsonio import dumps, loads
 from manyhands.core.redaction import KNOWN
 from manyhands.core.settings import Text, shown
 from manyhands.engine.contract import Effect
-from manyhands.graders.payload import GRADE, payload_of
+from manyhands.graders.contract import GRADE, payload_of, said, score_of
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
 from manyhands.graders.registry import Setup
-from manyhands.graders.verdicts import said, score_of
 from manyhands.io.keys import Entry, key, own_keys, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.processes.python_functions import Function, Overdue, call, load_function
 
 
@@ -40,20 +39,21 @@ class PythonEntry(Entry):
 ENTRY = PythonEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if there is no such function, or its module can't be loaded."""
-    settings = read(PythonEntry, entry, place)
-    function = load_function(settings.function, setup.folder, place.at("function").error)
+    settings = read(PythonEntry, entry, location)
+    function = load_function(settings.function, setup.folder, location.at("function").error)
     return PythonGrader(entry["name"], entry["type"], settings.function, function, own_keys(PythonEntry, entry) or None)
 
 
 @dataclass(frozen=True, slots=True)
 class PythonGrader:
-    """``written``: the function as the person named it."""
+    """Calls a function, and reads its verdict."""
 
     name: str
     type: str
     written: str
+    """The function as the person named it."""
     function: Function = field(repr=False)
     config: Mapping[str, Any] | None = None
 

@@ -8,6 +8,11 @@ A field counts unless expected_output does not have it (there is nothing to comp
 the answer does not have it and it is not required. A field that is null is there. With ``all_or_nothing`` the score is 1 if every field
 that counts is right, else 0.
 
+Dates are calendar days without time zones: a date is the day that is written, wherever the reader is. Their formats are made of
+``YYYY YY MMMM MMM MM M DD D HH H hh h mm m ss s A a``, or of the percent signs of ``strftime`` (``%d/%m/%Y``), and of other characters,
+which mean themselves, as does what stands in square brackets. Behind a date there may be a time, which does not count. Names of months
+are English; case does not count.
+
 Where there is nothing to compare (expected_output holds no object or list, or none of the fields; no field counts, or none that weighs
 anything) there is no score, and the grader is left out of the test's.
 """
@@ -17,22 +22,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from fractions import Fraction
+from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
-from manyhands.core.decimals import exact, weighted_mean
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import Flag, number, shown
+from manyhands.core.statistics import exact, weighted_mean
 from manyhands.graders.json_values import MISSING, Steps, at, equal, json_in, steps_of
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, found, nothing_to_compare
 from manyhands.graders.registry import Setup
-from manyhands.graders.text.dates import day_of, pattern_of
 from manyhands.io.keys import Entry, SomeItems, key, read, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 MATCHES = ("exact", "numeric_tolerance", "date")
 _PATHS_SHOWN = 5
@@ -43,6 +49,55 @@ _LEADING = re.compile(
     re.DOTALL,
 )
 _NUMBER_GOES_ON = re.compile(r"[.,]?\d")
+Result = Literal["hit", "miss", "not_expected", "left_out"]
+_Outcome = tuple[bool, str | None]
+_NAMES = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_SHORT = tuple(name[:3] for name in _NAMES)
+_CENTURY_TURN = 69
+"""Years of two digits: 69 to 99 are of the 20th century, as POSIX says."""
+_PARTS = {
+    "YYYY": r"(?P<year>\d{4})",
+    "YY": r"(?P<year>\d{2})",
+    "MMMM": rf"(?P<month>{'|'.join(_NAMES)})",
+    "MMM": rf"(?P<month>{'|'.join(_SHORT)}|sept)",
+    "MM": r"(?P<month>\d{2})",
+    "M": r"(?P<month>\d{1,2})",
+    "DD": r"(?P<day>\d{2})",
+    "D": r"(?P<day>\d{1,2})",
+    **dict.fromkeys(("HH", "hh", "mm", "ss"), r"\d{2}"),
+    **dict.fromkeys(("H", "h", "m", "s"), r"\d{1,2}"),
+    **dict.fromkeys(("A", "a"), r"[ap]\.?m\.?"),
+}
+_PERCENT = {
+    "%Y": "YYYY",
+    "%y": "YY",
+    "%B": "MMMM",
+    "%b": "MMM",
+    "%m": "M",
+    "%-m": "M",
+    "%d": "D",
+    "%-d": "D",
+    "%H": "H",
+    "%I": "h",
+    "%M": "m",
+    "%S": "s",
+    "%p": "A",
+}
+_TOKEN = re.compile(r"\[(?P<literal>[^\]]*)\]|" + "|".join((*_PARTS, r"%-?[A-Za-z]", r"\s+", ".")), re.DOTALL)
+_ISO = re.compile(r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})(?:[T ].*)?")
+_USUAL = (
+    *("D-MMM-YYYY", "D-MMMM-YYYY", "D MMM YYYY", "D MMMM YYYY", "D. MMMM YYYY"),
+    *("MMM D, YYYY", "MMMM D, YYYY", "MMM D YYYY", "MMMM D YYYY", "MMM. D, YYYY"),
+    *("YYYY/M/D", "YYYY.M.D", "YYYY-M-D", "YYYYMMDD", "D.M.YYYY"),
+)
+"""What can be read in one way only; the last one because nobody writes months first with full stops."""
+_MONTH_FIRST = ("M/D/YYYY", "M-D-YYYY")
+_DAY_FIRST = ("D/M/YYYY", "D-M-YYYY")
+_TIME = r"(?:(?:T|,?\s+)\d{1,2}:\d{2}\b.*)?"
+_WEEKDAY = re.compile(r"^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+", re.IGNORECASE)
 
 
 def _one_of(known: Sequence[str]) -> BeforeValidator:
@@ -76,8 +131,8 @@ class FieldEntry(Entry):
     path: Annotated[str, BeforeValidator(_path)] = key(..., "Where it is: names with dots, and [n] for items of lists.")
     match: Annotated[str, _one_of(MATCHES)] = key("exact", f"How it is compared: {', '.join(MATCHES)}.")
     required: Flag = key(True, "Whether an answer without it is wrong.")
-    weight: Annotated[float, number(least=0)] = key(1.0, "How much it counts.")
-    tolerance: Annotated[float, number(least=0)] = key(0.0, "How far a number may be off.")
+    weight: Annotated[float, number(minimum=0)] = key(1.0, "How much it counts.")
+    tolerance: Annotated[float, number(minimum=0)] = key(0.0, "How far a number may be off.")
     relative: Flag = key(False, "Whether the tolerance is a share of the expected number.")
     formats: Annotated[tuple[str, ...], BeforeValidator(_formats)] = key((), "How dates are written, e.g. DD/MM/YYYY.")
 
@@ -93,9 +148,9 @@ class FieldsEntry(Entry):
 ENTRY = FieldsEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for paths, matches or formats that can't be read."""
-    settings = read(FieldsEntry, entry, place)
+    settings = read(FieldsEntry, entry, location)
     rules = [FieldRule(each, steps_of(each.path)) for each in settings.fields_]
     return FieldAccuracy(entry["name"], entry["type"], rules, settings.aggregation)
 
@@ -108,18 +163,16 @@ class FieldRule:
     steps: Steps
 
 
-Result = Literal["hit", "miss", "not_expected", "left_out"]
-
-
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How one field came out. ``note``: what else is to be said about it."""
+    """How one field came out."""
 
     path: str
     result: Result
     weight: float
     text: str
     note: str | None = None
+    """What else is to be said about it."""
 
     @property
     def counts(self) -> bool:
@@ -201,9 +254,6 @@ def compare(rule: FieldRule, expected: Json, actual: Json) -> Compared:
     return Compared(entry.path, "hit" if right else "miss", entry.weight, text, note)
 
 
-_Outcome = tuple[bool, str | None]
-
-
 def _exactly(entry: FieldEntry, wanted: Json, got: Json) -> _Outcome:
     return equal(wanted, got), None
 
@@ -257,3 +307,82 @@ def _leading(text: str) -> Fraction | None:
         return Fraction(match["number"].replace(",", ""))
     except ValueError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day."""
+
+    date: date
+    guessed: bool = False
+    """Whether it could be read with day and month the other way round too, and was read with the month first."""
+
+
+def day_of(text: str, formats: Sequence[str] = ()) -> Day | None:
+    """The day that a text names; None if it names none.
+
+    The formats are tried in their order, then ISO 8601; without formats also what is usual elsewhere. ``03/04/2025`` is then
+    4 March, as JavaScript and Americans read it, and marked as guessed.
+    """
+    text = text.strip()
+    for each in formats:
+        found = _read(pattern_of(each), text)
+        if found:
+            return Day(found)
+    iso = _read(_ISO, text)
+    if iso or formats:
+        return Day(iso) if iso else None
+    return _usual(_WEEKDAY.sub("", text))
+
+
+def _usual(text: str) -> Day | None:
+    found = _first(_USUAL, text)
+    if found:
+        return Day(found)
+    month_first, day_first = _first(_MONTH_FIRST, text), _first(_DAY_FIRST, text)
+    if month_first:
+        return Day(month_first, guessed=day_first not in (None, month_first))
+    return Day(day_first) if day_first else None
+
+
+def _first(formats: Sequence[str], text: str) -> date | None:
+    return next((found for each in formats if (found := _read(pattern_of(each), text))), None)
+
+
+@lru_cache(maxsize=256)
+def pattern_of(wanted: str) -> re.Pattern[str]:
+    """A format as a regular expression.
+
+    Raises ValueError if it lacks day, month or year, or has one twice.
+    """
+    parts = []
+    for token in _TOKEN.finditer(wanted):
+        part = _PERCENT.get(token[0], token[0])
+        if part.startswith("%"):
+            raise ValueError(f"{token[0]} is not known in formats of dates")
+        literal = token["literal"]
+        parts.append(
+            _PARTS.get(part) or (r"\s+" if part.isspace() else re.escape(part if literal is None else literal))
+        )
+    text = "".join(parts)
+    for name in ("year", "month", "day"):
+        if text.count(f"(?P<{name}>") != 1:
+            raise ValueError(f"must have the {name} once, as in DD/MM/YYYY")
+    return re.compile(text + _TIME, re.IGNORECASE)
+
+
+def _read(pattern: re.Pattern[str], text: str) -> date | None:
+    match = pattern.fullmatch(text)
+    if match is None:
+        return None
+    year = int(match["year"])
+    if len(match["year"]) == 2:
+        year += 1900 if year >= _CENTURY_TURN else 2000
+    try:
+        return date(year, _month(match["month"]), int(match["day"]))
+    except ValueError:
+        return None
+
+
+def _month(text: str) -> int:
+    return int(text) if text.isdecimal() else _SHORT.index(text[:3].lower()) + 1

@@ -6,9 +6,8 @@ Two habits of JavaScript are understood besides: named groups ``(?<name>…)`` w
 their own (``flags: i``) or as a literal (``/…/i``, where at least one flag follows the last slash). Of the flags, i, m and s mean what they
 mean in both languages, x and a are Python's; d, g, u and v change nothing about whether something is found.
 
-How large a regular expression becomes when it is compiled.
-
-Counted repetitions are written out in a compiled pattern, so ``(?:(?:a{1000}){1000}){1000}`` takes all memory there is.
+How large a pattern becomes when it is compiled is found out before: counted repetitions are written out in it, so that
+``(?:(?:a{1000}){1000}){1000}`` would take all memory there is.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from pydantic import BeforeValidator
 
 from manyhands.core.errors import GraderError
 from manyhands.core.settings import shown
+from manyhands.core.text import cut
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, all_or_nothing
 from manyhands.graders.registry import Setup
 from manyhands.io.keys import Entry, SomeWords, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 AT_ONCE = 0.02
 """Seconds that a search may take on the event loop."""
@@ -46,6 +46,7 @@ _BRACE = regex.compile(
     r"\\[pPN]\{[^{}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)|\{\d+(?:,\d*)?\}|\{,\d+\}|(?P<brace>\{)", regex.DOTALL
 )
 _REFERENCE = regex.compile(r"(?P<before>(?<!\\)(?:\\\\)*)\\k<(?P<name>\w+)>")
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)|\{(?P<least>\d*)(?P<to>,?)(?P<most>\d*)\}|.", re.DOTALL)
 
 
 def _flags(value: Any) -> str:
@@ -64,13 +65,13 @@ class RegexEntry(Entry):
 ENTRY = RegexEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError for a pattern that can't be read."""
-    settings = read(RegexEntry, entry, place)
+    settings = read(RegexEntry, entry, location)
     try:
         pattern = compiled(settings.value, settings.flags)
     except ValueError as error:
-        raise place.at("value").error(str(error)) from None
+        raise location.at("value").error(str(error)) from None
     return RegexRule(entry["name"], entry["type"], settings.value, pattern)
 
 
@@ -122,7 +123,7 @@ class RegexRule:
 
     @property
     def _short(self) -> str:
-        return self.written if len(self.written) <= 200 else f"{self.written[:199]}…"
+        return cut(self.written, 200)
 
     async def _search(self, text: str) -> str | None:
         try:
@@ -141,9 +142,6 @@ class RegexRule:
 def _first(pattern: regex.Pattern[str], text: str, seconds: float, concurrent: bool = False) -> str | None:
     match = pattern.search(text, timeout=seconds, concurrent=concurrent)
     return None if match is None else match[0]
-
-
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)|\{(?P<least>\d*)(?P<to>,?)(?P<most>\d*)\}|.", re.DOTALL)
 
 
 def written_out(pattern: str) -> int:

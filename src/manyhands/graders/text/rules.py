@@ -16,7 +16,7 @@ from manyhands.core.settings import shown
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, all_or_nothing, found
 from manyhands.graders.registry import Setup
 from manyhands.io.keys import Entry, ListOfWords, SomeWords, Words, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 MAX_SHOWN = 200
 
@@ -54,13 +54,13 @@ ENTRIES: dict[str, type[Entry]] = {
 }
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """A rule of one of the kinds of ``ENTRIES``."""
     name, kind = entry["name"], entry["type"]
     if kind in _ONE and isinstance(entry.get("value"), (list, tuple)):
         better = f"{kind}_any or {kind}_all" if kind.endswith("contains") else "one entry for each"
-        raise place.at("value").error(f"must be one text; for several use {better}")
-    settings = read(ENTRIES[kind], entry, place)
+        raise location.at("value").error(f"must be one text; for several use {better}")
+    settings = read(ENTRIES[kind], entry, location)
     if isinstance(settings, OneValue):
         return TextRule(name, kind, (settings.value,))
     if isinstance(settings, SeveralValues):

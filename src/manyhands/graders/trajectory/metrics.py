@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import model_validator
 
-from manyhands.core.decimals import exact
 from manyhands.core.settings import number, optional_number
+from manyhands.core.statistics import exact
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, found
 from manyhands.graders.registry import Setup
 from manyhands.io.keys import Entry, ListOfWords, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 EXPLORATION = (
     *("read", "grep", "glob", "search", "list"),
@@ -28,21 +28,21 @@ EXPLORATION = (
 
 TOTAL, BOTH = "total", "both"
 """Sums of tokens, see ``tokens_of``."""
-Limit = Annotated[float | None, optional_number(least=0)]
+Limit = Annotated[float | None, optional_number(minimum=0)]
 
 
 class LatencyEntry(Entry):
     """Settings of ``latency``."""
 
     spellings: ClassVar[Mapping[str, str]] = {"threshold_ms": "threshold", "max_duration_ms": "threshold"}
-    threshold: Annotated[float, number(least=0)] = key(..., "Milliseconds that the answer may take.")
+    threshold: Annotated[float, number(minimum=0)] = key(..., "Milliseconds that the answer may take.")
 
 
 class CostEntry(Entry):
     """Settings of ``cost``."""
 
     spellings: ClassVar[Mapping[str, str]] = {"budget_usd": "budget", "max_cost_usd": "budget"}
-    budget: Annotated[float, number(least=0)] = key(..., "US dollars that the answer may cost.")
+    budget: Annotated[float, number(minimum=0)] = key(..., "US dollars that the answer may cost.")
 
 
 class _Limits(Entry):
@@ -77,10 +77,10 @@ class ExecutionEntry(_Limits):
     max_tokens: Limit = key(None, "Tokens without those from a cache: input + output.")
     max_cost_usd: Limit = key(None, "US dollars.")
     max_duration_ms: Limit = key(None, "Milliseconds.")
-    target_exploration_ratio: Annotated[float | None, optional_number(least=0, most=1)] = key(
+    target_exploration_ratio: Annotated[float | None, optional_number(minimum=0, maximum=1)] = key(
         None, "The share of tool calls that look around, from 0 to 1."
     )
-    exploration_tolerance: Annotated[float, number(least=0)] = key(0.2, "How far that share may be off.")
+    exploration_tolerance: Annotated[float, number(minimum=0)] = key(0.2, "How far that share may be off.")
     exploration_tools: ListOfWords = key(EXPLORATION, "The tools that look around.")
 
 
@@ -92,35 +92,37 @@ ENTRIES: dict[str, type[Entry]] = {
 }
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """A grader of one of the kinds of ``ENTRIES``."""
-    settings = read(ENTRIES[entry["type"]], entry, place)
+    settings = read(ENTRIES[entry["type"]], entry, location)
     return MetricsGrader(entry["name"], entry["type"], settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A measured value against its limit. ``value``: None if nobody measured it; ``least``: a lower limit too."""
+    """A measured value against its limit."""
 
     what: str
     value: float | None
+    """None if nobody measured it."""
     limit: float
     unit: str = ""
-    least: float | None = None
+    min_value: float | None = None
+    """A lower limit, where there is one too."""
 
     @property
     def met(self) -> bool:
         if self.value is None:
             return False
         value = exact(self.value)
-        return value <= exact(self.limit) and (self.least is None or value >= exact(self.least))
+        return value <= exact(self.limit) and (self.min_value is None or value >= exact(self.min_value))
 
     @property
     def text(self) -> str:
         """One line that says how it came out."""
         if self.value is None:
             return f"{self.what}: no data"
-        bounds = f"at most {self.limit:g}" if self.least is None else f"{self.least:g} to {self.limit:g}"
+        bounds = f"at most {self.limit:g}" if self.min_value is None else f"{self.min_value:g} to {self.limit:g}"
         return f"{self.what}: {self.value:g}{self.unit} ({'within' if self.met else 'outside'} {bounds})"
 
 
@@ -185,7 +187,7 @@ def _exploration(settings: ExecutionEntry, candidate: Candidate) -> Iterator[Che
     total = 0 if calls is None else sum(calls.values())
     looking = sum(count for tool, count in (calls or {}).items() if tool in settings.exploration_tools)
     least, most = (float(exact(target) + sign * exact(slack)) for sign in (-1, 1))
-    yield Check("share of exploring tool calls", looking / total if total else None, most, least=least)
+    yield Check("share of exploring tool calls", looking / total if total else None, most, min_value=least)
 
 
 # --- What is known about an answer

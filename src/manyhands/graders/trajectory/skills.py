@@ -1,4 +1,4 @@
-"""Graders of which skills an agent used, told by its tool calls.
+"""Graders of which skills an agent used, found by its tool calls.
 
 A skill is a folder ``skills/NAME`` with a file ``SKILL.md`` that an agent reads when it needs it. It was used where
 
@@ -19,13 +19,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator
 
 from manyhands.core.errors import GraderError
-from manyhands.core.jsonio import Json, dumps
+from manyhands.core.jsonio import as_text
 from manyhands.core.settings import Flag, shown
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, ToolUse, all_or_nothing, found
 from manyhands.graders.registry import Setup
 from manyhands.graders.trajectory.steps import Count, like
 from manyhands.io.keys import Entry, SomeWords, key, read
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 _READERS = frozenset(("read", "readfile", "readtextfile", "read file", "read_file", "view"))
 _SHELLS = frozenset(
@@ -76,29 +76,29 @@ class SkillTriggerEntry(Entry):
 ENTRIES: dict[str, type[Entry]] = {"skill_used": SkillUsedEntry, "skill_trigger": SkillTriggerEntry}
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """A grader of one of the kinds of ``ENTRIES``. Raises UserError for numbers of times that can't be meant."""
     if entry["type"] == "skill_trigger":
-        trigger = read(SkillTriggerEntry, entry, place)
+        trigger = read(SkillTriggerEntry, entry, location)
         return SkillTrigger(entry["name"], entry["type"], trigger.skill.strip(), trigger.should_trigger)
     opposite = bool(entry.get("negate"))
-    settings = read(SkillUsedEntry, {name: value for name, value in entry.items() if name != "negate"}, place)
+    settings = read(SkillUsedEntry, {name: value for name, value in entry.items() if name != "negate"}, location)
     if isinstance(settings.value, tuple):
         return SkillsUsed(entry["name"], entry["type"], settings.value, opposite)
-    count = read(SkillCount, settings.value, place.at("value"))
-    return _counted(entry, count, place.at("value"), opposite)
+    count = read(SkillCount, settings.value, location.at("value"))
+    return _counted(entry, count, location.at("value"), opposite)
 
 
-def _counted(entry: Mapping[str, Any], count: SkillCount, place: Place, opposite: bool) -> Grader:
+def _counted(entry: Mapping[str, Any], count: SkillCount, location: Location, opposite: bool) -> Grader:
     if count.name is None and count.pattern is None:
-        raise place.error("name or pattern is required")
+        raise location.error("name or pattern is required")
     least = (1 if count.max is None else 0) if count.min is None else count.min
     if count.max is not None and count.max < least:
-        raise place.at("max").error(f"must be at least min, which is {least}, not {count.max}")
+        raise location.at("max").error(f"must be at least min, which is {least}, not {count.max}")
     if not opposite:
         return SkillTimes(entry["name"], entry["type"], count.name, count.pattern, least, count.max)
     if count.min is not None or count.max:
-        raise place.error("where the opposite is meant there are no numbers of times, but max: 0")
+        raise location.error("where the opposite is meant there are no numbers of times, but max: 0")
     return SkillTimes(entry["name"], entry["type"], count.name, count.pattern, 0, 0)
 
 
@@ -150,7 +150,7 @@ def _called(use: ToolUse) -> str | None:
 
 def _mentioned(use: ToolUse) -> Iterator[re.Match[str]]:
     """Where files of skills stand in a call: in the path that is read, in a command, or in what came back."""
-    for text in (*_given(use), _text(use.output)):
+    for text in (*_given(use), as_text(use.output or "")):
         yield from _SKILL_FILE.finditer(text)
 
 
@@ -158,13 +158,7 @@ def _given(use: ToolUse) -> Iterator[str]:
     tool = use.tool.lower()
     names = _PATHS if tool in _READERS or tool.startswith("viewing ") else _COMMANDS if tool in _SHELLS else ()
     if isinstance(use.input, Mapping):
-        yield from (_text(use.input.get(name)) for name in names if use.input.get(name))
-
-
-def _text(value: Json) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else dumps(value).decode()
+        yield from (as_text(use.input[name]) for name in names if use.input.get(name))
 
 
 # --- Graders
@@ -172,12 +166,13 @@ def _text(value: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SkillsUsed:
-    """Each of several skills. ``opposite``: none of them."""
+    """Whether each of several skills was used."""
 
     name: str
     type: str
     skills: Sequence[str]
     opposite: bool
+    """Whether none of them may have been."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         used = skills_of(candidate)
@@ -193,24 +188,27 @@ class SkillsUsed:
 
 @dataclass(frozen=True, slots=True)
 class SkillTimes:
-    """How often skills of a name or a pattern were used. ``most``: None if there is no upper bound."""
+    """How often skills of a name or a pattern were used."""
 
     name: str
     type: str
     skill: str | None
     pattern: str | None
-    least: int
-    most: int | None
+    min_count: int
+    max_count: int | None
+    """None if there is no upper bound."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         used = skills_of(candidate)
         if used is None:
             return _no_data(self)
         count = sum(map(self._fits, used))
-        bounds = f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
+        bounds = f"at least {self.min_count}" if self.max_count is None else f"{self.min_count} to {self.max_count}"
         what = self.pattern or self.skill
         text = f"{what} used {count} {'time' if count == 1 else 'times'} ({bounds} expected; {_listed(used)})"
-        return all_or_nothing(self, self.least <= count and (self.most is None or count <= self.most), text, text)
+        return all_or_nothing(
+            self, self.min_count <= count and (self.max_count is None or count <= self.max_count), text, text
+        )
 
     def _fits(self, skill: str) -> bool:
         return (self.skill is None or skill == self.skill) and (self.pattern is None or like(skill, self.pattern))
@@ -218,12 +216,13 @@ class SkillTimes:
 
 @dataclass(frozen=True, slots=True)
 class SkillTrigger:
-    """Whether a skill was used. ``wanted``: or, where that is false, was not."""
+    """Whether a skill was used."""
 
     name: str
     type: str
     skill: str
     wanted: bool
+    """False: whether it was not."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         if not _known(candidate):
@@ -240,7 +239,7 @@ class SkillTrigger:
         for text in _given(use):
             if folder in text.replace("\\", "/"):
                 return f"{use.tool} called with {shown(text)}"
-        return f"{folder} in what {use.tool} gave" if folder in _text(use.output).replace("\\", "/") else None
+        return f"{folder} in what {use.tool} gave" if folder in as_text(use.output or "").replace("\\", "/") else None
 
 
 def _no_data(grader: Any) -> Score:

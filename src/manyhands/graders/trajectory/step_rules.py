@@ -13,7 +13,7 @@ trajectory:step_count         there were ``min`` to ``max`` steps of that kind a
 Each scores 1 or 0. ``negate`` (or ``not-`` before the kind) is the opposite: of a list of tools, that none of them was called. What
 nobody knows anything about is a miss either way. How steps are looked for: ``steps``.
 
-What is held against the steps of an answer, for graders of the ``trajectory:`` kinds (see ``trajectory_kinds``).
+What is held against the steps of an answer, for graders of the ``trajectory:`` kinds (see ``registry.TRAJECTORY``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from manyhands.graders.registry import Setup
 from manyhands.graders.trajectory.steps import KINDS, UNKNOWN, Count, Matcher, Step, StepEntry, calls_of, like, steps_of
 from manyhands.graders.trajectory.tool_calls import shown_call
 from manyhands.io.keys import Entry, EntryType, key, read, respelled, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -133,86 +133,90 @@ ENTRIES: dict[str, type[Entry]] = {
 }
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """A grader of one of the kinds of ``ENTRIES``. Raises UserError for a value that can't be meant."""
-    settings = read(ENTRIES[entry["type"]], {name: value for name, value in entry.items() if name != "negate"}, place)
-    rule = _rule(settings, place.at("value"), setup)
+    settings = read(
+        ENTRIES[entry["type"]], {name: value for name, value in entry.items() if name != "negate"}, location
+    )
+    rule = _rule(settings, location.at("value"), setup)
     counts = isinstance(settings, StepCountEntry)
     return TrajectoryRule(entry["name"], entry["type"], rule, opposite=bool(entry.get("negate")), all_steps=counts)
 
 
-def _rule(settings: Entry, place: Place, setup: Setup) -> Rule:
+def _rule(settings: Entry, location: Location, setup: Setup) -> Rule:
     if isinstance(settings, ToolUsedEntry):
-        return _used(settings.value, place, setup)
+        return _used(settings.value, location, setup)
     if isinstance(settings, ToolSequenceEntry):
-        return _sequence(settings.value, place, setup)
+        return _sequence(settings.value, location, setup)
     if isinstance(settings, ToolArgsEntry):
         value = settings.value
-        return Args(Matcher.of(value, place), value.args, value.mode == "exact", value.defaults or {}, value.ignore)
+        return Args(Matcher.of(value, location), value.args, value.mode == "exact", value.defaults or {}, value.ignore)
     assert isinstance(settings, StepCountEntry)
-    return _count(settings.value, place, setup)
+    return _count(settings.value, location, setup)
 
 
-def _used(value: Any, place: Place, setup: Setup) -> Rule:
+def _used(value: Any, location: Location, setup: Setup) -> Rule:
     if isinstance(value, Mapping):
-        count = _within(ToolCount, value, place, setup)
+        count = _within(ToolCount, value, location, setup)
         least = (0 if count.max == 0 else 1) if count.min is None else count.min
-        _check_bounds(least, count.max, place)
-        return Times(Matcher.of(count, place), least, count.max)
-    return AllUsed([Matcher.of(name, place) for name in _names(value, place)])
+        _check_bounds(least, count.max, location)
+        return Times(Matcher.of(count, location), least, count.max)
+    return AllUsed([Matcher.of(name, location) for name in _names(value, location)])
 
 
-def _names(value: Any, place: Place) -> tuple[str, ...]:
+def _names(value: Any, location: Location) -> tuple[str, ...]:
     try:
         names = _words(value)
     except ValueError:
         names = ()
     if not names:
-        raise place.error(
+        raise location.error(
             f"must be a tool's name, a list of them, or a mapping with name or pattern, not {shown(value)}"
         )
     return names
 
 
-def _sequence(value: Any, place: Place, setup: Setup) -> Rule:
-    at = place
+def _sequence(value: Any, location: Location, setup: Setup) -> Rule:
+    at = location
     if isinstance(value, Mapping):
-        sequence, at = _within(SequenceValue, value, place, setup), place.at("steps")
+        sequence, at = _within(SequenceValue, value, location, setup), location.at("steps")
     elif isinstance(value, (list, tuple)):
         sequence = SequenceValue(steps=list(value))
     else:
-        raise place.error(f"must be a list of tools, or a mapping with steps, not {shown(value)}")
+        raise location.error(f"must be a list of tools, or a mapping with steps, not {shown(value)}")
     if not sequence.steps:
         raise at.error("must not be empty")
     steps = [_step(step, at.at(index), setup) for index, step in enumerate(sequence.steps)]
     return InOrder(steps, sequence.mode == "exact")
 
 
-def _step(value: Any, place: Place, setup: Setup) -> Matcher:
+def _step(value: Any, location: Location, setup: Setup) -> Matcher:
     if isinstance(value, Mapping):
-        return Matcher.of(_within(StepEntry, value, place, setup), place)
+        return Matcher.of(_within(StepEntry, value, location, setup), location)
     if not isinstance(value, str) or not value.strip():
-        raise place.error(f"must be a tool's name, or a mapping with name or pattern, not {shown(value)}")
-    return Matcher.of(value, place)
+        raise location.error(f"must be a tool's name, or a mapping with name or pattern, not {shown(value)}")
+    return Matcher.of(value, location)
 
 
-def _count(value: StepCount, place: Place, setup: Setup) -> Rule:
+def _count(value: StepCount, location: Location, setup: Setup) -> Rule:
     if value.min is None and value.max is None:
-        raise place.error("min or max is required")
-    _check_bounds(value.min or 0, value.max, place)
+        raise location.error("min or max is required")
+    _check_bounds(value.min or 0, value.max, location)
     for kind in value.type or ():
         if kind in UNKNOWN:
-            setup.notices(place.at("type").says(f"what targets report has no steps of the kind {kind}, so there are 0"))
-    return Times(Matcher.of(value, place, kinds=KINDS, named=False), value.min or 0, value.max)
+            setup.notices(
+                location.at("type").says(f"what targets report has no steps of the kind {kind}, so there are 0")
+            )
+    return Times(Matcher.of(value, location, kinds=KINDS, named=False), value.min or 0, value.max)
 
 
-def _check_bounds(least: int, most: int | None, place: Place) -> None:
+def _check_bounds(least: int, most: int | None, location: Location) -> None:
     if most is not None and most < least:
-        raise place.at("max").error(f"must be at least min, which is {least}, not {most}")
+        raise location.at("max").error(f"must be at least min, which is {least}, not {most}")
 
 
-def _within(model: type[EntryType], value: Mapping[str, Any], place: Place, setup: Setup) -> EntryType:
-    return read(model, respelled(model, value, place, setup.notices), place)
+def _within(model: type[EntryType], value: Mapping[str, Any], location: Location, setup: Setup) -> EntryType:
+    return read(model, respelled(model, value, location, setup.notices), location)
 
 
 _MAX_SHOWN = 20
@@ -242,26 +246,28 @@ class AllUsed:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How often. ``most``: None if there is no upper bound."""
+    """How often a step was taken."""
 
     what: Matcher
-    least: int
-    most: int | None
+    min_count: int
+    max_count: int | None
+    """None if there is no upper bound."""
 
     def check(self, steps: Sequence[Step], *, opposite: bool) -> tuple[bool, str]:
         count = sum(map(self.what.fits, steps))
-        bounds = f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
-        held = self.least <= count and (self.most is None or count <= self.most)
+        bounds = f"at least {self.min_count}" if self.max_count is None else f"{self.min_count} to {self.max_count}"
+        held = self.min_count <= count and (self.max_count is None or count <= self.max_count)
         times = "time" if count == 1 else "times"
         return held is not opposite, f"{self.what}: {count} {times} ({'not ' if opposite else ''}{bounds} expected)"
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """Tools in an order. ``exact``: and nothing else."""
+    """Tools in an order."""
 
     tools: Sequence[Matcher]
     exact: bool
+    """Whether nothing else may have been called."""
 
     def check(self, steps: Sequence[Step], *, opposite: bool) -> tuple[bool, str]:
         held, text = self._exactly(steps) if self.exact else self._among(steps)
@@ -283,14 +289,15 @@ class InOrder:
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """What a tool was given. ``exact``: and nothing else, but for what is in ``defaults`` with its value; ``ignore``: names of
-    arguments that are not looked at."""
+    """What a tool was given."""
 
     tool: Matcher
     args: Json
     exact: bool
+    """Whether there may be no other arguments, but for those in ``defaults`` with their values."""
     defaults: Mapping[str, Any]
     ignore: Sequence[str]
+    """The names of arguments that are not looked at."""
 
     def check(self, steps: Sequence[Step], *, opposite: bool) -> tuple[bool, str]:
         calls = [step for step in steps if self.tool.fits(step)]
@@ -351,13 +358,14 @@ def _json(value: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRule:
-    """Holds a rule, or its ``opposite``, against the calls of an answer; ``all_steps``: or against all that was done."""
+    """Holds a rule, or its ``opposite``, against the calls of an answer."""
 
     name: str
     type: str
     rule: Rule
     opposite: bool
     all_steps: bool
+    """Hold it against all that was done, not only the calls."""
 
     async def grade(self, candidate: Candidate, grading: Grading) -> Score:
         steps = steps_of(candidate) if self.all_steps else calls_of(candidate)

@@ -30,7 +30,7 @@ from manyhands.core.jsonio import Json, loads_outside
 from manyhands.graders.messages import tool_uses_of
 from manyhands.graders.protocol import Candidate, MessageJson, ToolUse
 from manyhands.io.keys import Entry, SomeWords, key, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 KINDS = ("tool", "command", "message", "reasoning", "search", "span")
 CALLS = ("tool", "command")
@@ -44,11 +44,13 @@ _COMMAND_KEYS = ("cmd", "command", "commands")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. ``names``: what it may be called; ``args``: of a call, ``{}`` where it has none."""
+    """One thing that an agent did."""
 
     kind: str
     names: tuple[str, ...]
+    """What it may be called."""
     args: Json = None
+    """Of a call; ``{}`` where it has none."""
 
     def __str__(self) -> str:
         return self.names[0]
@@ -86,22 +88,26 @@ Count = Annotated[int, BeforeValidator(count_of)]
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """What to look for. ``pattern``: None for any name; ``kinds``: of steps."""
+    """What to look for."""
 
     pattern: str | None
+    """None for any name."""
     kinds: tuple[str, ...]
+    """The kinds of steps that are looked for."""
 
     @classmethod
-    def of(cls, entry: StepEntry | str, place: Place, *, kinds: Sequence[str] = CALLS, named: bool = True) -> Matcher:
+    def of(
+        cls, entry: StepEntry | str, location: Location, *, kinds: Sequence[str] = CALLS, named: bool = True
+    ) -> Matcher:
         """``kinds``: that may be looked for; ``named``: whether a name is needed. Raises UserError."""
         if isinstance(entry, str):
             return cls(entry, tuple(kinds))
         pattern = entry.name if entry.pattern is None else entry.pattern
         if named and pattern is None:
-            raise place.error("name or pattern is required")
+            raise location.error("name or pattern is required")
         wrong = [kind for kind in entry.type or () if kind not in kinds]
         if wrong:
-            raise place.at("type").error(f"must be of {', '.join(kinds)} here, not {wrong[0]}")
+            raise location.at("type").error(f"must be of {', '.join(kinds)} here, not {wrong[0]}")
         return cls(pattern, entry.type or tuple(kinds))
 
     def fits(self, step: Step) -> bool:

@@ -29,16 +29,17 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
-from manyhands.core.decimals import exact
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import dumps
 from manyhands.core.settings import optional_number
+from manyhands.core.statistics import exact
+from manyhands.core.text import cut
 from manyhands.graders.json_values import MISSING, at, equal, steps_of
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, ToolUse, found
 from manyhands.graders.registry import Setup
 from manyhands.graders.trajectory.metrics import calls_by_name
 from manyhands.io.keys import Entry, SomeWords, key, read, snake
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 
 MODES = ("any_order", "in_order", "exact", "subset", "superset")
 _MATCHES = ("exact", "superset", "subset", "ignore")
@@ -84,7 +85,7 @@ class ExpectedCall(Entry):
     tool: SomeWords = key(..., "The tool's name.")
     args: Any = key(None, "Its arguments; any, or none at all: they are not checked.")
     args_match: _Match = key(None, "How arguments are compared: exact, superset, subset, ignore, or a list of fields.")
-    max_duration_ms: Annotated[float | None, optional_number(least=0)] = key(None, "Milliseconds it may take.")
+    max_duration_ms: Annotated[float | None, optional_number(minimum=0)] = key(None, "Milliseconds it may take.")
 
 
 class TrajectoryEntry(Entry):
@@ -103,21 +104,21 @@ class TrajectoryEntry(Entry):
 ENTRY = TrajectoryEntry
 
 
-def parse(entry: Mapping[str, Any], place: Place, setup: Setup) -> Grader:
+def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     """Raises UserError if what the mode needs is not there."""
-    settings = read(TrajectoryEntry, entry, place)
+    settings = read(TrajectoryEntry, entry, location)
     mode, expected = settings.mode, settings.expected
     if mode == "any_order":
         if settings.minimums is None:
-            raise place.error("minimums is required in the mode any_order")
+            raise location.error("minimums is required in the mode any_order")
         return AnyOrder(entry["name"], entry["type"], settings.minimums)
     if expected is None:
-        raise place.error(f"expected is required in the mode {mode}")
+        raise location.error(f"expected is required in the mode {mode}")
     if not expected and mode not in _EMPTY_MEANS_NONE:
-        raise place.at("expected").error(f"must not be empty in the mode {mode}")
+        raise location.at("expected").error(f"must not be empty in the mode {mode}")
     for index, call in enumerate(expected):
         if call.max_duration_ms is not None and mode not in _LIMITED:
-            where = place.at("expected", index, "max_duration_ms")
+            where = location.at("expected", index, "max_duration_ms")
             setup.notices(where.says(f"is checked in the modes {' and '.join(_LIMITED)} only"))
     calls = [Expected.of(call, settings.args_match) for call in expected]
     return Trajectory(entry["name"], entry["type"], mode, calls)
@@ -171,12 +172,13 @@ def equal_there(expected: Any, actual: Any) -> bool:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was looked at so far. ``unmeasured``: limits that could not be checked."""
+    """What was looked at so far."""
 
     checked: int = 0
     hits: list[str] = field(default_factory=list)
     misses: list[str] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
+    """Limits that could not be checked."""
 
     def hit(self, text: str) -> None:
         self.checked += 1
@@ -255,13 +257,13 @@ def _no_data(grader: Any) -> Score:
 def _in_order(grader: Trajectory, uses: Sequence[ToolUse]) -> Score:
     tally, begin = _Tally(), 0
     for expected in grader.expected:
-        place = next((index for index in range(begin, len(uses)) if uses[index].tool == expected.tool), None)
-        if place is None:
+        position = next((index for index in range(begin, len(uses)) if uses[index].tool == expected.tool), None)
+        if position is None:
             tally.miss(f"{expected} not called{' any more' if begin else ''}")
             tally.limit(expected, None)
             continue
-        begin = place + 1
-        _compare(tally, expected, uses[place], f"call {begin}")
+        begin = position + 1
+        _compare(tally, expected, uses[position], f"call {begin}")
     return tally.score(grader, "expectations are met, in order")
 
 
@@ -288,13 +290,13 @@ def _compare(tally: _Tally, expected: Expected, use: ToolUse, where: str) -> Non
 
 
 def _superset(grader: Trajectory, uses: Sequence[ToolUse]) -> Score:
-    pairs = most_pairs([[index for index, use in enumerate(uses) if call.fits(use)] for call in grader.expected])
+    pairs = max_pairs([[index for index, use in enumerate(uses) if call.fits(use)] for call in grader.expected])
     tally = _Tally()
-    for call, place in zip(grader.expected, pairs, strict=True):
-        if place is None:
+    for call, position in zip(grader.expected, pairs, strict=True):
+        if position is None:
             tally.miss(f"{call} not called")
         else:
-            tally.hit(f"call {place + 1}: {call}")
+            tally.hit(f"call {position + 1}: {call}")
     return tally.score(grader, "expected calls were made")
 
 
@@ -322,10 +324,10 @@ def _call(tool: str, args: Any) -> str:
 
 def shown_call(text: str) -> str:
     """A call, cut to a length that people read."""
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return cut(text, _MAX_SHOWN)
 
 
-def most_pairs(partners: Sequence[Sequence[int]]) -> list[int | None]:
+def max_pairs(partners: Sequence[Sequence[int]]) -> list[int | None]:
     """A largest matching of a bipartite graph: for each left one, given by the right ones it may have, the one that it gets, or None.
 
     Augmenting paths (C. Berge 1957, H. W. Kuhn 1955), found breadth first. A left one that has a partner never loses it for another,

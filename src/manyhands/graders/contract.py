@@ -1,4 +1,8 @@
-"""What graders' programs, functions and judges say, read: an object with a score.
+"""What a grader's program or function is given of a candidate, and what it, or a judge, replies: an object with a score.
+
+There are two contracts of what it is given, both of AgentV, by the spelling of the grader's type. ``code_judge``: the first one, where
+``answer`` is the text and ``output`` the target's messages. ``code_grader`` and its aliases: the later one, where ``output`` is the text
+and ``messages`` the messages. Keys are added to both, none is left out; what is the person's own data is passed on as it is.
 
 =============  =========================================================================================================
 ``score``      a number, clamped to 0 … 1; may be absent where there are assertions: then the share of those that passed
@@ -9,7 +13,7 @@
 ``assertions`` objects with ``text``, ``passed`` and perhaps ``evidence``; they become hits and misses where there are none
 =============  =========================================================================================================
 
-Anything else in these places is a grader that broke, never a zero.
+Anything else in a reply is a grader that broke, never a zero.
 """
 
 from __future__ import annotations
@@ -17,14 +21,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
+import orjson
+
 from manyhands.core.errors import GraderError
-from manyhands.core.jsonio import Json, loads_outside
+from manyhands.core.jsonio import Json, loads_outside, type_error
 from manyhands.core.settings import shown
 from manyhands.core.usage import ZERO, Usage
-from manyhands.graders.protocol import Grading, Score, verdict_of
+from manyhands.graders.protocol import Candidate, Grading, Score, verdict_of
 
+GRADE = "grade"
+"""The kind of a grader's step."""
+LATER = "code_grader"
+"""The kind whose contract is the later one."""
 MAX_CHARACTERS = 1 << 20
 """Characters of an object at most; it is looked for in so many at the end."""
 _MAX_FAILURES = 500
@@ -32,6 +43,92 @@ _MAX_FAILURES = 500
 _MAX_READ = 1 << 22
 """Characters of such lines and of what follows them that are read in vain before that."""
 _SHOWN = 300
+
+
+def folder_of(candidate: Candidate, folder: Path, cwd: str | None = None) -> Path:
+    """Where a program is run: the candidate's folder (or the other, if it has none), or ``cwd`` from there. Raises GraderError if
+    there is no such folder."""
+    base = folder if candidate.folder == Path() else candidate.folder
+    if cwd is None:
+        return base
+    for start in (base, folder):
+        if (start / cwd).is_dir():
+            return start / cwd
+    raise GraderError(f"cwd: there is no folder {base / cwd}")
+
+
+def environment_of(candidate: Candidate) -> dict[str, str]:
+    """What AgentV sets for a program."""
+    return {} if candidate.workspace is None else {"AGENTV_WORKSPACE_PATH": str(candidate.workspace)}
+
+
+def payload_of(candidate: Candidate, kind: str, config: Json = None) -> dict[str, Any]:
+    """The payload for a grader of that kind. ``config``: the entry's own keys, None if there are none."""
+    return _later(candidate, config) if kind == LATER else _first(candidate, config)
+
+
+def _first(candidate: Candidate, config: Json) -> dict[str, Any]:
+    return {
+        "question": candidate.question,
+        "criteria": candidate.criteria,
+        "expected_output": list(candidate.expected_output),
+        "reference_answer": candidate.reference_answer,
+        "answer": candidate.answer,
+        "output": _messages(candidate),
+        "guideline_files": [str(path) for path in candidate.guideline_files],
+        "input_files": [str(path) for path in candidate.files],
+        "input": list(candidate.input),
+        "trace": candidate.trace,
+        **_common(candidate, config),
+    }
+
+
+def _later(candidate: Candidate, config: Json) -> dict[str, Any]:
+    return {
+        "input": list(candidate.input),
+        "input_files": [str(path) for path in candidate.files],
+        "criteria": candidate.criteria,
+        "output": candidate.answer,
+        "expected_output": list(candidate.expected_output),
+        "messages": _messages(candidate) or [],
+        "trace": candidate.trace,
+        "trace_summary": _summary(candidate),
+        "token_usage": candidate.token_usage,
+        "cost_usd": candidate.cost_usd,
+        "duration_ms": candidate.duration_ms,
+        "guideline_files": [str(path) for path in candidate.guideline_files],
+        **_common(candidate, config),
+    }
+
+
+def _common(candidate: Candidate, config: Json) -> dict[str, Any]:
+    return {
+        "file_changes": candidate.file_changes,
+        "workspace_path": None if candidate.workspace is None else str(candidate.workspace),
+        "config": config,
+        "test_id": candidate.test_id,
+        "metadata": candidate.metadata,
+    }
+
+
+def _messages(candidate: Candidate) -> list[Any] | None:
+    return None if candidate.output is None else list(candidate.output)
+
+
+def _summary(candidate: Candidate) -> dict[str, Any] | None:
+    if candidate.trace is None:
+        return None
+    summary = dict(candidate.trace)
+    summary["tool_calls"] = summary.get("tool_calls_by_name") or {}
+    return summary
+
+
+def encoded(payload: Json) -> bytes:
+    """JSON with an indentation of two spaces, which is what the contract says, and a line break."""
+    try:
+        return orjson.dumps(payload, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    except type_error:
+        return json.dumps(payload, indent=2, ensure_ascii=True).encode() + b"\n"
 
 
 def last_object(text: str) -> dict[str, Any] | None:
@@ -42,27 +139,27 @@ def last_object(text: str) -> dict[str, Any] | None:
     if whole is not None or len(window) < 2:
         return whole
     decoder = json.JSONDecoder(parse_constant=_refuse)
-    found, place, failures, left = None, _line_with_brace(window, 0), 0, _MAX_READ
-    while place >= 0 and failures < _MAX_FAILURES and left > 0:
+    found, position, failures, left = None, _line_with_brace(window, 0), 0, _MAX_READ
+    while position >= 0 and failures < _MAX_FAILURES and left > 0:
         try:
-            value, place = decoder.raw_decode(window, place)
+            value, position = decoder.raw_decode(window, position)
             found = value
         except (ValueError, RecursionError) as error:
             failures += 1
-            left -= getattr(error, "pos", len(window)) - place
-            place += 1
-        place = _line_with_brace(window, place)
+            left -= getattr(error, "pos", len(window)) - position
+            position += 1
+        position = _line_with_brace(window, position)
     return found if failures < _MAX_FAILURES and left > 0 else _object(window.rpartition("\n")[2])
 
 
 def _line_with_brace(text: str, start: int) -> int:
     """The next opening brace with nothing but white space before it in its line, or -1."""
-    place = text.find("{", start)
-    while place >= 0:
-        if not text[text.rfind("\n", 0, place) + 1 : place].strip():
-            return place
-        end = text.find("\n", place)
-        place = -1 if end < 0 else text.find("{", end)
+    position = text.find("{", start)
+    while position >= 0:
+        if not text[text.rfind("\n", 0, position) + 1 : position].strip():
+            return position
+        end = text.find("\n", position)
+        position = -1 if end < 0 else text.find("{", end)
     return -1
 
 
