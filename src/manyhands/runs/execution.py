@@ -1,10 +1,10 @@
-"""A run from outside: made, opened, performed, checked."""
+"""One session of a run: what is left of it is executed, then exports and the summary are written."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +17,20 @@ from manyhands.engine.attempt import AttemptSettings
 from manyhands.engine.contract import Execution, Item, Limits, Workload
 from manyhands.engine.discards import nothing_kept
 from manyhands.engine.executors import wire
-from manyhands.engine.executors.local import LocalExecutor
-from manyhands.engine.executors.processes import ProcessExecutor
+from manyhands.engine.executors.local import Executor, LocalExecutor
+from manyhands.engine.executors.processes import WORKER, ProcessExecutor
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.engine.journal.store import REWRITE, Store
 from manyhands.engine.limits.budget import Budget
-from manyhands.engine.limits.shared import SharedLimits
-from manyhands.engine.limits.spending_mark import SpendingMark
+from manyhands.engine.limits.shared import SharedLimits, SpendingMark
 from manyhands.engine.limits.waits import WaitLines
 from manyhands.engine.outputs import OutputFiles, repair
-from manyhands.engine.scheduler import Ending, Executor, Scheduler
+from manyhands.engine.scheduler import Ending, Scheduler
 from manyhands.engine.workspaces import WORKSPACES, Workspaces
 from manyhands.io.files import keep_private, written_aside
+from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.strays import kill_strays, remove_asides
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.ledger import Ledger, Summary, ledger, summarise
 from manyhands.runs.making import Opened, plan, protect_secrets
 from manyhands.runs.progress import Notes, Notice, Progress
@@ -41,19 +42,20 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a session of a run ended, with the run's summary. ``done``: nothing is left to do.
-
-    ``stopped``: why it ended before the work was done; ``error``: what broke it; ``notes``: what a person was told meanwhile, a line each;
-    ``nothing_kept``: if the run is over and everything was discarded, why, and what can be done about it.
-    """
+    """How a session of a run ended, with the run's summary."""
 
     folder: Path
     summary: Summary
     stopped: str | None
+    """Why it ended before the work was done."""
     interrupted: bool
+    """Whether somebody stopped it."""
     error: Exception | None
+    """What broke it."""
     notes: tuple[str, ...] = ()
+    """What a person was told meanwhile, a line each."""
     nothing_kept: str | None = None
+    """If the run is over and everything was discarded: why, and what can be done about it."""
 
     @property
     def ledger(self) -> Ledger:
@@ -62,15 +64,16 @@ class RunResult:
 
     @property
     def done(self) -> bool:
+        """Whether nothing is left to do."""
         return bool(self.ledger["pending"] == 0)
 
     @property
-    def exit_code(self) -> int:
-        """0 when everything asked for was done, 1 when items failed or are left, or all were discarded, 130 when interrupted."""
+    def exit_code(self) -> ExitCode:
+        """Of a command that executed the run and nothing else."""
         if self.interrupted and not self.done:
-            return 130
+            return ExitCode.INTERRUPTED
         well = self.done and not self.ledger["failed"] and not self._cancelled_by_person
-        return 0 if well and self.error is None and self.nothing_kept is None else 1
+        return ExitCode.DONE if well and self.error is None and self.nothing_kept is None else ExitCode.FAILED
 
     @property
     def _cancelled_by_person(self) -> int:
@@ -79,7 +82,7 @@ class RunResult:
 
 
 class Controls:
-    """A hold on a run in progress, for signal handlers, callbacks and tests."""
+    """Stops a run in progress and asks how far it is, for signal handlers, callbacks and tests."""
 
     def __init__(self) -> None:
         self._engine: Scheduler | None = None
@@ -97,7 +100,7 @@ class Controls:
         return self._stopped is not None
 
     def progress(self) -> Progress | None:
-        """Where the run stands now; None before it began. Only from the loop that performs it."""
+        """Where the run stands now; None before it began. Only from the loop that executes it."""
         return self._progress() if self._progress else None
 
     def stop(self, reason: str = "interrupted") -> None:
@@ -120,12 +123,14 @@ async def execute_run(
     on_wait: Notice = lambda text: None,
     clock: Clock | None = None,
     store: Store | None = None,
+    forks: ForkServer | None = None,
 ) -> RunResult:
     """Execute what is left of a run, then write its exports and its summary.
 
-    ``store``: the run as its owner has opened it already; it is left open. ``on_progress`` is called at most
-    twice a second, ``on_outcome`` at every end of an item; what they raise stops the run. ``notice`` is told what a person should know,
-    also while the run goes on; ``on_wait`` is told of long waits, now and then. The result holds what both were told.
+    ``store``: the run as its owner has opened it already; it is left open. ``forks``: what makes worker processes quickly, see
+    ``forks_for``. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of an item; what they raise stops the run.
+    ``notice`` is told what a person should know, also while the run goes on; ``on_wait`` is told of long waits, now and then. The result
+    holds what both were told.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
@@ -138,7 +143,7 @@ async def execute_run(
         if store is None:
             store = Store(opened.folder, clock, notes)
             closing.callback(store.close)
-        session = _Session(store, opened.workload, clock, notes, on_outcome)
+        session = _Session(store, opened.workload, clock, notes, on_outcome, forks)
         for reason in opened.judge_again:
             store.release_discarded(reason)
         session.prepare(opened)
@@ -146,8 +151,20 @@ async def execute_run(
         return session.finish(ending)
 
 
+@contextmanager
+def forks_for(*workloads: Workload) -> Iterator[ForkServer | None]:
+    """What makes the worker processes of these workloads quickly, if they have some; for ``execute_run``. To be entered before there is an
+    event loop."""
+    if all(workload.execution.executor != "processes" for workload in workloads):
+        yield None
+        return
+    late = dict.fromkeys(module for workload in workloads for module in workload.late_imports)
+    with fork_server([WORKER, *late]) as forks:
+        yield forks
+
+
 class _Session:
-    """One opening of a run to perform it."""
+    """One opening of a run to execute it."""
 
     def __init__(
         self,
@@ -156,8 +173,10 @@ class _Session:
         clock: Clock,
         notice: Notes,
         on_outcome: Callable[[Item, Outcome], None] | None,
+        forks: ForkServer | None,
     ) -> None:
         self._store = store
+        self._forks = forks
         self._workload = workload
         self._clock = clock
         self._notice = notice
@@ -170,7 +189,7 @@ class _Session:
         store, rewrite = self._store, opened.rewrite_outputs
         if store.missing:
             self._notice(
-                f"this copy was made while the run was being performed: {store.missing} commits are not in it, and what "
+                f"this copy was made while the run was being executed: {store.missing} commits are not in it, and what "
                 "they recorded is done again"
             )
         if strays := kill_strays(self._run_id):
@@ -230,7 +249,7 @@ class _Session:
         if error is not None and not isinstance(error, ManyhandsError):
             raise error
         try:
-            self._store.release_running()  # what was stopped is performed by nobody any more
+            self._store.release_running()  # what was stopped is executed by nobody any more
             self._workload.export(self._store.reader)
             Workspaces(self._store, self._workload.execution).sweep()
             summary = summarise(self._store.reader)
@@ -261,7 +280,7 @@ class _Session:
             clock=self._clock,
         )
         self._tell_assumed(budget)
-        return SharedLimits(self._clock, budget=budget, mark=mark, notice=self._notice)
+        return SharedLimits(self._clock, budget=budget, asked=execution.calls_asked, mark=mark, notice=self._notice)
 
     def _tell_assumed(self, budget: Budget) -> None:
         cost, tokens = budget.assumed.cost, budget.assumed.total_tokens
@@ -286,7 +305,13 @@ class _Session:
         )
         workers = min(execution.workers, -(-_left_to_do(self._store.reader) // execution.concurrency))
         return ProcessExecutor(
-            begin, self._run_id, self._store, limits, workers=workers, concurrency=execution.concurrency
+            begin,
+            self._run_id,
+            self._store,
+            limits,
+            workers=workers,
+            concurrency=execution.concurrency,
+            forks=self._forks,
         )
 
     def _progress(self, engine: Scheduler) -> Callable[[], Progress]:
@@ -313,7 +338,7 @@ class _Session:
                     on_progress(progress())
                 await asyncio.sleep(0.5)
                 engine.check_limits()
-                engine.tell_refusals()
+                engine.report_refusals()
                 for line in lines.news(engine.waits(), self._clock.now()):
                     self._notice.keep(line)
                     on_wait(line)

@@ -15,27 +15,47 @@ from manyhands.engine.contract import Workload
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, has_journal
 from manyhands.engine.journal.store import Store
 from manyhands.engine.old_contract import current
-from manyhands.runs.registry import load_workload
+from manyhands.runs.registry import SUB_RUNS, SUBFOLDERS, load_workload
 
 
-def places_of_runs(data_dir: Path) -> tuple[Path, ...]:
-    """The folders that hold run folders: the data folder, and the one in it where the memory benchmark has always kept its runs."""
-    return (data_dir, data_dir / "tests")
+def folders_of_runs(data_dir: Path) -> tuple[Path, ...]:
+    """The folders that hold run folders: the data folder, and those in it where workloads of their own accord keep theirs."""
+    return (data_dir, *(data_dir / name for name in SUBFOLDERS))
 
 
-def find_runs(data_dir: Path) -> Iterator[Path]:
-    """The run folders under a data folder, by name, with those that may be some but can't be looked into.
+def free_name(data_dir: Path, name: str) -> str:
+    """A name for a new run: this one, or the first with a number from 2 behind it that no folder has."""
+    number, free = 1, name
+    while (data_dir / free).exists():
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def find_runs(data_dir: Path, *, sub_runs: bool = False) -> Iterator[Path]:
+    """The run folders under a data folder, by name, with those that may be some but can't be looked into. ``sub_runs``: also those in
+    the folders of others, each behind that of the run it belongs to, also if that was not made (yet).
 
     Raises StorageError if the data folder itself can't be.
     """
-    for place in places_of_runs(data_dir):
+    for parent in folders_of_runs(data_dir):
         try:
-            folders = sorted(place.iterdir())
+            folders = sorted(parent.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise StorageError(f"{place}: can't be looked into ({error.strerror})") from error
-        yield from filter(_may_hold_run, folders)
+            raise StorageError(f"{parent}: can't be looked into ({error.strerror})") from error
+        for folder in folders:
+            if _may_hold_run(folder):
+                yield folder
+            if sub_runs:
+                yield from find_sub_runs(folder)
+
+
+def find_sub_runs(folder: Path) -> Iterator[Path]:
+    """The run folders in the folder of a run: what workloads execute for a run of another, such as judging its results again."""
+    found = (each for pattern in SUB_RUNS for each in sorted(folder.glob(pattern)))
+    return filter(_may_hold_run, found)
 
 
 def _may_hold_run(folder: Path) -> bool:
@@ -72,7 +92,7 @@ def is_made(folder: Path) -> bool:
 def open_reader(folder: Path) -> JournalReader:
     """Open a run to look at it; one written by an older version is brought up to date first.
 
-    Raises RunError if it is none, or if it is being performed by an older version.
+    Raises RunError if it is none, or if it is being executed by an older version.
     """
     reader = JournalReader(folder)
     if not reader.is_current():
@@ -87,7 +107,7 @@ def find_run(name: str, data_dir: str) -> Path:
 
     Raises RunError, naming what there is.
     """
-    for folder in (Path(name), *(place / name for place in places_of_runs(Path(data_dir)))):
+    for folder in (Path(name), *(parent / name for parent in folders_of_runs(Path(data_dir)))):
         if is_made(folder):
             return folder
         if (folder / JOURNAL).is_file():

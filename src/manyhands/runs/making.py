@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, StorageError
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import protect, protect_environment
-from manyhands.core.version import VERSION
 from manyhands.engine.contract import Workload
 from manyhands.engine.journal.lock import LOCK
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.store import Store
 from manyhands.io.files import written_aside
-from manyhands.runs.folders import is_made, open_reader
-from manyhands.runs.options import RunOptions
+from manyhands.runs.folders import free_name, is_made, open_reader
+from manyhands.runs.options import PriceSettings
 from manyhands.runs.progress import Notice
 
 KEPT = "settings"
@@ -47,7 +47,7 @@ class Opened(Generic[WorkloadT]):
     """Items discarded for these reasons are judged again, which replays what is recorded of them."""
 
 
-def make_run(opened: Opened[Workload], options: RunOptions, notice: Notice) -> None:
+def make_run(opened: Opened[Workload], options: PriceSettings, notice: Notice) -> None:
     """Make the run of an opened workload: plan its items, and keep what executing it needs besides the recorded settings.
 
     Raises RunError if the folder holds a run already, UserError for unusable input, StorageError.
@@ -74,23 +74,21 @@ def recorded_run(folder: Path, workload: str) -> Recorded:
         return Recorded(reader.meta("spec"), reader.meta("planned"))
 
 
-def refuse_unless_resumed(
-    resume: bool, folder: Path, run_name: str, why: str = "a run of this name exists already"
-) -> None:
+def refuse_unless_resumed(resume: bool, folder: Path, why: str = "a run of this name exists already") -> None:
     """Raises RunError for a name that is taken, if the run is not to be continued."""
     if not resume:
         raise RunError(
-            f"{folder}: {why}; continue it with --resume, or start another with --run_name={other_name(run_name)}"
+            f"{folder}: {why}; continue it with --resume, or start another with --run_name={other_name(folder)}"
         )
 
 
-def other_name(run_name: str) -> str:
-    """A name to propose for another run, as it is typed."""
-    return shlex.quote(run_name + "-2")
+def other_name(folder: Path) -> str:
+    """A name to propose for another run than the one in a folder, as it is typed."""
+    return shlex.quote(free_name(folder.parent, folder.name))
 
 
-def keep_files(options: RunOptions, run_folder: Path) -> None:
-    """Copy into the run folder what performing the run needs besides the recorded settings."""
+def keep_files(options: PriceSettings, run_folder: Path) -> None:
+    """Copy into the run folder what executing the run needs besides the recorded settings."""
     if options.prices is None or not Path(options.prices).exists():
         return
     target = kept_file(run_folder, options.prices)
@@ -134,7 +132,7 @@ def create_run(
             version=version,
         )
         plan(store, workload, notice)
-    except BaseException:  # nothing has been performed yet, so that nothing is lost by leaving no half-made run
+    except BaseException:  # nothing has been executed yet, so that nothing is lost by leaving no half-made run
         store.close()
         for leftover in (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK):
             (folder / leftover).unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""The settings that every run has, and the rules for continuing a run with others."""
+"""The settings that every run has: of its budget, of the run itself; and the rules for continuing a run with others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import field_validator
 
@@ -20,8 +20,11 @@ from manyhands.core.settings import (
     optional_whole,
     setting,
     shown,
-    suggestion,
 )
+from manyhands.core.text import suggestion
+
+if TYPE_CHECKING:
+    from manyhands.engine.contract import Execution
 
 MODEL = "Model and provider"
 CONVERSATION = "Conversation"
@@ -31,7 +34,7 @@ LIMITS = "Limits"
 RESUME = "Resume"
 OUTPUT = "Output"
 
-_MAX_TEXT = 64 << 20
+_MAX_CHARACTERS = 64 << 20
 _Options = TypeVar("_Options", bound="RunOptions")
 
 
@@ -52,74 +55,32 @@ def read_text(path: str) -> str:
     """The text of a file that a setting names. Raises UserError naming the file."""
     try:
         with FilePath(path).expanduser().open(encoding="utf-8-sig") as stream:
-            text = stream.read(_MAX_TEXT + 1)
+            text = stream.read(_MAX_CHARACTERS + 1)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text") from None
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}") from error
-    if len(text) > _MAX_TEXT:
-        raise UserError(f"{path}: longer than {_MAX_TEXT >> 20} million characters")
+    if len(text) > _MAX_CHARACTERS:
+        raise UserError(f"{path}: longer than {_MAX_CHARACTERS >> 20} million characters")
     return text
 
 
-class RunOptions(Settings):
-    """What can be set for every run. A workload's own settings are a subclass, which may also say more with the class variables below."""
-
-    headings: ClassVar[tuple[str, ...]] = (MODEL, CONVERSATION, TOOLS, SPEED, LIMITS, RESUME, OUTPUT)
+class FileSettings(Settings):
+    """Settings that may name files and folders. A subclass adds its own to the class variables below."""
 
     contents: ClassVar[Mapping[str, tuple[str, Callable[[str], Any]]]] = {}
     """Settings that name a file whose contents are recorded: the setting that holds the contents, and how they are read."""
-    files: ClassVar[tuple[str, ...]] = ("prices",)
+    files: ClassVar[tuple[str, ...]] = ()
     """Settings that name a file which must be there, and is read later."""
-    paths: ClassVar[tuple[str, ...]] = ("data_dir",)
+    paths: ClassVar[tuple[str, ...]] = ()
     """Settings that name a file or folder which need not be there yet, or is checked when it is read."""
 
-    verbose: Flag = setting(
-        False, "Show each item's tool calls as it ends, and full tracebacks of errors.", group=OUTPUT
-    )
-    keep_workspaces: Flag = setting(False, "Keep the folders in which tools worked.", group=TOOLS)
-    max_attempts: Annotated[int | None, optional_whole(1)] = setting(
-        None, "How often a failing item is tried; without it each cause has its own number.", group=LIMITS
-    )
-    max_cost: Annotated[float | None, optional_number(above=0)] = setting(
-        None,
-        "US dollars that the run may cost, over all resumes. At the limit it stops and stays resumable.",
-        group=LIMITS,
-    )
-    max_total_tokens: Annotated[int | None, optional_whole(1)] = setting(
-        None, "Tokens (in and out) that the run may use, over all resumes.", group=LIMITS
-    )
-    max_seconds: Annotated[float | None, optional_number(above=0)] = setting(
-        None, "Seconds that the run may take, over all resumes.", group=LIMITS
-    )
-    prices: OptionalPath = setting(
-        None, "File with prices per model, used before the built-in table.", group=LIMITS, value="FILE"
-    )
-    data_dir: Path = setting(
-        "data", "Folder in which run folders are made.", group=OUTPUT, recorded=False, value="FOLDER"
-    )
-    quiet: Flag = setting(False, "No progress bar; only the summary at the end.", group=OUTPUT)
-    on_divergence: Literal["fresh", "stop"] = setting(
-        "fresh", "When recorded steps no longer fit: begin the item afresh, or stop.", group=RESUME
-    )
-    override: OptionalList = setting(
-        None, 'Settings whose change is accepted on resume, or "all".', group=RESUME, recorded=False
-    )
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the run has a budget that calls must keep to."""
-        return self.max_cost is not None or self.max_total_tokens is not None
-
-    @field_validator("override")
-    @classmethod
-    def _check_override(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        names = {name for name in cls.model_fields if cls.about(name).identity}
-        given = tuple(name.lstrip("-").replace("-", "_") for name in value or ())
-        for name in given:
-            if name not in names and name != "all" and name not in cls.contents:
-                raise ValueError(f"names {name!r}, which is no setting that a resume refuses{suggestion(name, names)}")
-        return given or None
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own = [vars(each) for each in reversed(cls.__mro__)]
+        cls.contents = {name: how for each in own for name, how in each.get("contents", {}).items()}
+        cls.files = tuple(dict.fromkeys(name for each in own for name in each.get("files", ())))
+        cls.paths = tuple(dict.fromkeys(name for each in own for name in each.get("paths", ())))
 
     def resolved(self) -> Self:
         """The same settings, independent of the current folder: absolute paths, and what is in the files of ``contents`` read in, so
@@ -136,6 +97,84 @@ class RunOptions(Settings):
             if path:
                 changes[name] = _absolute(path)
         return self.model_copy(update=changes)
+
+
+class PriceSettings(FileSettings):
+    """What calls cost."""
+
+    files: ClassVar[tuple[str, ...]] = ("prices",)
+
+    prices: OptionalPath = setting(
+        None, "File with prices per model, used before the built-in table.", group=LIMITS, value="FILE"
+    )
+
+
+class BudgetSettings(PriceSettings):
+    """What a run may use, over all resumes."""
+
+    max_cost: Annotated[float | None, optional_number(above=0)] = setting(
+        None,
+        "Maximum cost of the run in US dollars, over all resumes; the run stops there and can be resumed.",
+        group=LIMITS,
+    )
+    max_total_tokens: Annotated[int | None, optional_whole(1)] = setting(
+        None, "Maximum tokens of the run (input and output), over all resumes.", group=LIMITS
+    )
+    max_seconds: Annotated[float | None, optional_number(above=0)] = setting(
+        None, "Maximum seconds of work on the run, over all resumes.", group=LIMITS
+    )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a budget that calls must keep to."""
+        return self.max_cost is not None or self.max_total_tokens is not None
+
+
+class RunOptions(BudgetSettings):
+    """What can be set for every run. A workload's own settings are a subclass."""
+
+    headings: ClassVar[tuple[str, ...]] = (MODEL, CONVERSATION, TOOLS, SPEED, LIMITS, RESUME, OUTPUT)
+    paths: ClassVar[tuple[str, ...]] = ("data_dir",)
+
+    verbose: Flag = setting(
+        False, "Print each item's tool calls as it ends, and full tracebacks of errors.", group=OUTPUT
+    )
+    max_attempts: Annotated[int | None, optional_whole(1)] = setting(
+        None, "Maximum attempts per item; by default it depends on the cause of the failure.", group=LIMITS
+    )
+    data_dir: Path = setting("data", "Folder for run folders.", group=OUTPUT, recorded=False, value="FOLDER")
+    quiet: Flag = setting(False, "Do not show a progress bar, only the summary at the end.", group=OUTPUT)
+    on_divergence: Literal["fresh", "stop"] = setting(
+        "fresh", "Action when recorded steps no longer match: start a fresh attempt, or stop.", group=RESUME
+    )
+    override: OptionalList = setting(
+        None, 'Settings whose change is accepted on resume, or "all".', group=RESUME, recorded=False
+    )
+
+    def execution(self, **own: Any) -> Execution:
+        """How the engine executes a run with these settings. ``own``: fields for which each workload has settings of its own."""
+        from manyhands.engine.contract import Execution  # the engine takes long to import
+
+        return Execution(
+            **{
+                "max_attempts": self.max_attempts,
+                "max_cost": self.max_cost,
+                "max_total_tokens": self.max_total_tokens,
+                "max_seconds": self.max_seconds,
+                "on_divergence": self.on_divergence,
+                **own,
+            }
+        )
+
+    @field_validator("override")
+    @classmethod
+    def _check_override(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        names = {name for name in cls.model_fields if cls.about(name).identity}
+        given = tuple(name.lstrip("-").replace("-", "_") for name in value or ())
+        for name in given:
+            if name not in names and name != "all" and name not in cls.contents:
+                raise ValueError(f"names {name!r}, which is no setting that a resume refuses{suggestion(name, names)}")
+        return given or None
 
 
 def resume_spec(recorded: _Options, given: _Options) -> _Options:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from manyhands.core.errors import RunError
-from manyhands.core.imports import import_attribute
-from manyhands.engine.contract import WorkloadFactory
+from manyhands.engine.contract import WorkloadFactory, import_attribute
 
 WORKLOADS_GROUP = "manyhands.workloads"
 """The entry point group of workloads: the name recorded with their runs, and the class."""
 RESUMING_GROUP = "manyhands.resuming"
 """The entry point group of what continues a run of a workload with options, see ``WorkloadEntry.resume``."""
+SUMMARIES_GROUP = "manyhands.summaries"
+"""The entry point group of what fills in the summaries of a workload's runs, see ``WorkloadEntry.summarizer``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +29,55 @@ class WorkloadEntry:
     resume: str | None = None
     """What continues a run in the foreground, given its folder and the words of the command line; the exit code. None: there are no
     options to continue it with."""
+    summarizer: str | None = None
+    """The subclass of ``runs.summaries.Summarizer`` that fills in the summaries of its runs. None: they have what all runs have."""
+    subfolder: str | None = None
+    """The folder in the data folder where its runs are; None: in the data folder itself, or as ``sub_runs`` says."""
+    sub_runs: str | None = None
+    """Where its runs are in the folder of the run that they belong to, as a pattern of paths; None: they belong to none."""
     toolsets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Toolsets that it brings for agents who ask for them by name: the description, and the function that gives the tools."""
 
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "trajectories": WorkloadEntry(
-        "manyhands.workloads.trajectories.workload:TrajectoryWorkload", "manyhands.cli.batch:resume"
+        "manyhands.workloads.trajectories.workload:TrajectoryWorkload",
+        "manyhands.cli.batch.executing:resume",
+        "manyhands.workloads.trajectories.results.summaries:TrajectorySummarizer",
     ),
     "csv_jobs": WorkloadEntry(
         "manyhands.workloads.csv_jobs.workload:CsvJobsWorkload",
-        "manyhands.cli.jobs.rerun:resume",
-        {
+        "manyhands.cli.jobs.starting:resume",
+        "manyhands.workloads.csv_jobs.rows.planning:JobSummarizer",
+        toolsets={
             "collab": (
                 "Starting agents on the rows of a table.",
                 "manyhands.workloads.csv_jobs.mcp.collab:collab_tools",
             )
         },
     ),
-    "evals": WorkloadEntry("manyhands.workloads.evals.workload:EvalsWorkload", "manyhands.cli.evals.run:resume"),
-    "memory": WorkloadEntry(
-        "manyhands.workloads.memory.workload:MemoryWorkload", "manyhands.cli.memory.benchmark:resume"
+    "evals": WorkloadEntry(
+        "manyhands.workloads.evals.workload:EvalsWorkload",
+        "manyhands.cli.evals.run:resume",
+        "manyhands.workloads.evals.results.summary:EvalSummarizer",
     ),
-    "memory_definitions": WorkloadEntry("manyhands.workloads.memory.generation:GenerationWorkload"),
+    "memory": WorkloadEntry(
+        "manyhands.workloads.memory.workload:MemoryWorkload",
+        "manyhands.cli.memory.benchmark:resume",
+        "manyhands.workloads.memory.results.summaries:MemorySummarizer",
+        subfolder="tests",
+    ),
+    "memory_definitions": WorkloadEntry(
+        "manyhands.workloads.memory.generation:GenerationWorkload",
+        "manyhands.cli.memory.configuration:resume",
+        summarizer="manyhands.workloads.memory.results.summaries:DefinitionsSummarizer",
+        sub_runs="definitions",
+    ),
     "memory_scores": WorkloadEntry(
-        "manyhands.workloads.memory.published.rejudging:ScoresWorkload", "manyhands.cli.memory.judge:resume"
+        "manyhands.workloads.memory.published.rejudging:ScoresWorkload",
+        "manyhands.cli.memory.rescore:resume",
+        "manyhands.workloads.memory.results.summaries:ScoresSummarizer",
+        sub_runs="scores/*",
     ),
     "steps": WorkloadEntry("manyhands.testing.steps_workload:StepsWorkload"),
 }
@@ -62,6 +87,12 @@ TOOLSETS: Mapping[str, tuple[str, str]] = {
     name: about for entry in WORKLOADS.values() for name, about in entry.toolsets.items()
 }
 """The toolsets that workloads bring, by name."""
+
+SUBFOLDERS: tuple[str, ...] = tuple(entry.subfolder for entry in WORKLOADS.values() if entry.subfolder is not None)
+"""The folders in the data folder that hold run folders besides itself."""
+
+SUB_RUNS: tuple[str, ...] = tuple(entry.sub_runs for entry in WORKLOADS.values() if entry.sub_runs is not None)
+"""Where run folders are in the folders of other runs, as patterns of paths."""
 
 
 def workload_target(name: str) -> str:
@@ -87,6 +118,12 @@ def resume_command(name: str) -> Callable[[Path, list[str]], int] | None:
         return None
     command: Callable[[Path, list[str]], int] = import_attribute(target)
     return command
+
+
+def summarizer_target(name: str) -> str | None:
+    """Where what fills in the summaries of that workload's runs is, as ``module:attribute``; None if it has none of its own."""
+    entry = WORKLOADS.get(name)
+    return _plugged(SUMMARIES_GROUP, name) if entry is None else entry.summarizer
 
 
 def _plugged(group: str, name: str) -> str | None:
