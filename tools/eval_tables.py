@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -18,8 +18,9 @@ from manyhands.graders.trajectory.skills import SkillCount
 from manyhands.graders.trajectory.step_rules import ArgsValue, SequenceValue, StepCount, ToolCount
 from manyhands.graders.trajectory.tool_calls import ExpectedCall
 from manyhands.io.keys import Entry
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.workloads.evals.evalfile.keys import (
+    DEPRECATED,
     Block,
     EvalBlock,
     HookBlock,
@@ -30,20 +31,10 @@ from manyhands.workloads.evals.evalfile.keys import (
     TurnBlock,
     WorkspaceBlock,
 )
-from manyhands.workloads.evals.targets.command_lines import PLACEHOLDERS
-from manyhands.workloads.evals.targets.keys import (
-    AgentCliBlock,
-    AgentTargetOptions,
-    CliBlock,
-    HealthcheckBlock,
-    MockBlock,
-    ProgramBlock,
-    PythonBlock,
-    ReplayBlock,
-    TargetBlock,
-    agent_block,
-)
-from manyhands.workloads.evals.targets.kinds import ALIASES, KINDS
+from manyhands.workloads.evals.targets.command import PLACEHOLDERS
+from manyhands.workloads.evals.targets.keys import TargetBlock
+from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
+from manyhands.workloads.evals.targets.kinds.registry import ALIASES, KINDS
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 _BLOCKS: Mapping[str, type[Block]] = {
@@ -99,28 +90,37 @@ class EvalTables:
         return self._table(["`provider`", "also"], rows)
 
     def target_keys(self) -> str:
-        """Keys of targets, by kind."""
-        own: Mapping[str, tuple[type[Entry], type[Entry] | None]] = {
-            "Every kind": (TargetBlock, None),
-            "Programs: `cli` and known agents": (ProgramBlock, TargetBlock),
-            "`cli`": (CliBlock, ProgramBlock),
-            "Known agents": (AgentCliBlock, ProgramBlock),
-            "`healthcheck`, if it is a mapping": (HealthcheckBlock, None),
-            "`mock`": (MockBlock, TargetBlock),
-            "`python`": (PythonBlock, TargetBlock),
-            "`replay`": (ReplayBlock, TargetBlock),
-        }
-        parts = [f"**{heading}**\n\n{self._of(block, beside)}" for heading, (block, beside) in own.items()]
+        """Keys of targets, by kind: of each class of keys those that its base has not. What kinds that call models have in common stands
+        in one table, the last."""
+        kinds: dict[type[TargetBlock], list[str]] = {}
+        for name, kind in KINDS.items():
+            kinds.setdefault(kind.block(), []).append(name)
         helps = options_of(AgentTargetOptions)
-        names = [name for name in agent_block().model_fields if name not in TargetBlock.model_fields]
-        rows = [[f"`{name}`", helps[name].help] for name in names if name in helps]
+        models = [block for block, names in kinds.items() if KINDS[names[0]].calls_models]
+        parts = [f"**{TargetBlock.heading}**\n\n{self._of(TargetBlock)}"]
+        for family in _families(kinds):
+            for block in family:
+                heading = vars(block).get("heading") or ", ".join(f"`{name}`" for name in kinds[block])
+                parts += self._own_keys(block, heading, helps if block in models else ())
+            for name, inner in family[0].mappings.items():
+                parts.append(f"**`{name}`, if it is a mapping**\n\n{self._of(inner)}")
+        names = dict.fromkeys(name for block in models for name in block.model_fields if name in helps)
+        rows = [[f"`{name}`", helps[name].help] for name in names]
         return "\n\n".join([*parts, f"**`agent` and models**\n\n{self._table(['key', 'meaning'], rows)}"])
+
+    def _own_keys(self, block: type[TargetBlock], heading: str, common: Collection[str]) -> Iterable[str]:
+        """Its keys besides those of its base, what is ``common`` to many and what stands there for older versions only."""
+        bases = (base for base in block.__mro__[1:] if issubclass(base, TargetBlock))
+        old = (name for name, field in block.model_fields.items() if field.json_schema_extra == DEPRECATED)
+        without = {*common, *old, *(name for base in bases for name in base.model_fields)}
+        if block.model_fields.keys() - without:
+            yield f"**{heading}**\n\n{self._of(block, without)}"
 
     def graders(self) -> str:
         """Keys of graders, by kind. Kinds with the same keys stand together."""
         alike: dict[type[Entry], list[str]] = {}
         for name in BUILTIN:
-            entry = load_kind(name, Place("")).entry
+            entry = load_kind(name, Location("")).entry
             assert entry is not None
             alike.setdefault(entry, []).append(name)
         parts = [f"**Every grader**\n\n{self._of(Common)}"]
@@ -137,13 +137,22 @@ class EvalTables:
         for key, part in _PARTS.get(names[0], {}).items():
             yield f"In `{key}` of `{names[0]}`:\n\n{self._of(part)}"
 
-    def _of(self, block: type[Entry], beside: type[Entry] | None = None) -> str:
+    def _of(self, block: type[Entry], without: Collection[str] = ()) -> str:
         rows = [
             [f"`{field.alias or name}`{_other_names(block, field.alias or name)}", _meaning(field)]
             for name, field in block.model_fields.items()
-            if beside is None or name not in beside.model_fields
+            if name not in without
         ]
         return self._table(["key", "meaning"], rows)
+
+
+def _families(blocks: Iterable[type[TargetBlock]]) -> Iterable[Sequence[type[TargetBlock]]]:
+    """Classes of keys with those that they are made of, together with their like: the most general first."""
+    families: dict[type[TargetBlock], dict[type[TargetBlock], None]] = {}
+    for block in blocks:
+        line = [each for each in reversed(block.__mro__) if issubclass(each, TargetBlock) and each is not TargetBlock]
+        families.setdefault(line[0], {}).update(dict.fromkeys(line))
+    return [tuple(family) for family in families.values()]
 
 
 def _other_names(block: type[Entry], key: str) -> str:

@@ -21,14 +21,14 @@ import pytest
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED, Redactor
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.output import KeptStream
 from manyhands.processes.strays import process_mark, process_table
 from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
 from manyhands.workloads.evals.batch.reports import BatchReport, Fault, FaultKind
 from manyhands.workloads.evals.targets.answers import Answer
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, parse_command
+from manyhands.workloads.evals.targets.command import CommandSettings, parse_command
 
 # What runners find in Python: ``say(id, …)`` writes a record, at once.
 PRELUDE = """
@@ -55,7 +55,7 @@ class Suite:
 
     def settings(self, script: str, *, seconds: float | None = 20.0, **more: Any) -> CommandSettings:
         (self.folder / "runner.py").write_text(PRELUDE + textwrap.dedent(script))
-        template = parse_command([sys.executable, "runner.py"], Place("targets.yaml"))
+        template = parse_command([sys.executable, "runner.py"], Location("targets.yaml"))
         return CommandSettings(template, self.folder, seconds=seconds, **more)
 
     @asynccontextmanager
@@ -181,7 +181,7 @@ async def test_what_the_command_is_told(suite: Suite, tmp_path: Path) -> None:
     settings = suite.settings(script, eval_file=tmp_path / "my suite" / "eval.yaml", files_format="-f {path}")
     template = parse_command(
         f"{sys.executable} runner.py --eval {{EVAL_FILE}} --out {{OUTPUT_FILE}} {{FILES}} {{EVAL_ID}} {{ATTEMPT}} {{PROMPT}}",
-        Place("t"),
+        Location("t"),
     )
     settings = CommandSettings(template, settings.folder, settings.eval_file, 20.0, settings.files_format)
     files = [tmp_path / "x 1", tmp_path / "x 1", tmp_path / "x2"]
@@ -223,9 +223,9 @@ async def test_good_records_count_however_it_ends(suite: Suite, way: str) -> Non
     failures = {
         "exit": "the command ended with exit code 3: boom",
         "signal": "the command ended with exit code 137 (SIGKILL)",
-        "timeout": "the command timed out after 0.7 s: too slow",
+        "timeout": "the command timed out after 2 s: too slow",
     }
-    settings = suite.settings(f'say(\'a\'); out.write(b\'{{"id": "b", "te\'); {ends[way]}', seconds=0.7)
+    settings = suite.settings(f'say(\'a\'); out.write(b\'{{"id": "b", "te\'); {ends[way]}', seconds=2)
     async with suite.opened(settings) as batch:
         found = await answers(batch, "abc")
         report = await batch.wait()
@@ -292,7 +292,7 @@ async def test_closing_kills_it_and_opening_again_goes_on_with_what_is_missing(s
 
 
 async def test_a_folder_or_program_that_is_missing_is_named(suite: Suite) -> None:
-    template = parse_command(["./no-such-program"], Place("t"))
+    template = parse_command(["./no-such-program"], Location("t"))
     settings = CommandSettings(template, suite.folder)
     async with suite.opened(settings) as batch:
         assert (await answers(batch, "a"))[0].startswith(
@@ -304,7 +304,7 @@ async def test_a_folder_or_program_that_is_missing_is_named(suite: Suite) -> Non
 
 
 async def test_a_command_line_of_the_shell_that_is_wrong_is_quoted(suite: Suite) -> None:
-    template = parse_command("no-such-program-anywhere {OUTPUT_FILE}", Place("t"))
+    template = parse_command("no-such-program-anywhere {OUTPUT_FILE}", Location("t"))
     report = await suite.report(CommandSettings(template, suite.folder))
     assert "exit code 127" in (report.failure or "")
     assert "no-such-program-anywhere" in (report.failure or "")
@@ -344,8 +344,8 @@ async def test_much_that_it_prints_neither_stops_it_nor_fills_the_disk(suite: Su
 def test_a_stream_without_line_breaks_keeps_secrets_that_arrive_in_pieces(tmp_path: Path) -> None:
     stream = KeptStream(tmp_path / "out", Redactor([KEY]))
     text = ("x" * 5000 + KEY) * 40
-    for place in range(0, len(text), 777):
-        stream.feed(text[place : place + 777].encode())
+    for location in range(0, len(text), 777):
+        stream.feed(text[location : location + 777].encode())
     stream.feed("é".encode()[:1])
     stream.close()
     stream.close()
@@ -468,8 +468,9 @@ async def test_a_state_that_can_not_be_written_reaches_who_waits(suite: Suite) -
 
 async def test_the_share_of_a_test(suite: Suite) -> None:
     async with suite.opened("time.sleep(0.3); say('a')") as batch:
-        share = await batch.share_ms()
-        assert share == round(1000 * batch.report().seconds / 3)
+        report = await batch.wait()
+        share = report.share_ms(3)
+        assert share == round(1000 * report.seconds / 3)
         assert 100 <= share < 3000
 
 
@@ -479,13 +480,13 @@ OWNER = """
 import asyncio, sys, json
 from pathlib import Path
 from manyhands.processes.commands import CommandRunner
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.processes.strays import process_mark
 from manyhands.workloads.evals.batch.command import BatchCommand, BatchJob
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, parse_command
+from manyhands.workloads.evals.targets.command import CommandSettings, parse_command
 async def main():
     folder = Path(sys.argv[1])
-    settings = CommandSettings(parse_command(sys.executable + " runner.py", Place("t")), folder)
+    settings = CommandSettings(parse_command(sys.executable + " runner.py", Location("t")), folder)
     async with CommandRunner.opened(process_mark("crash"), {"PATH": sys.argv[2]}) as runner:
         job = BatchJob(folder=folder / "run" / "batch", settings=settings, ids=["a", "b", "c"], runner=runner)
         batch = await BatchCommand.opened(job)

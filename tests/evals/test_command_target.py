@@ -19,13 +19,20 @@ from hypothesis import strategies as st
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.processes.commands import MAX_OUTPUT, CommandRunner
 from manyhands.processes.strays import process_mark, process_table
 from manyhands.processes.templates import MAX_ARGUMENT
 from manyhands.workloads.evals.targets.answers import answer_from_json
-from manyhands.workloads.evals.targets.command import MAX_ANSWER, Asked, CommandInvoker, Question, read_answer
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, parse_command
+from manyhands.workloads.evals.targets.command import (
+    MAX_ANSWER,
+    CommandAnswer,
+    CommandInvoker,
+    CommandSettings,
+    Question,
+    parse_command,
+    read_answer,
+)
 
 KEY = "sk-0123456789abcdef"
 
@@ -38,8 +45,8 @@ class Target:
         self.files = folder / "run" / "1-1"
         self.runner = runner
 
-    async def ask(self, command: str | list[str], question: Question | None = None, **more: Any) -> Asked:
-        template = parse_command(command, Place("targets.yaml"))
+    async def ask(self, command: str | list[str], question: Question | None = None, **more: Any) -> CommandAnswer:
+        template = parse_command(command, Location("targets.yaml"))
         settings = CommandSettings(template, **{"folder": self.folder, "seconds": 20.0, **more})
         return await CommandInvoker(settings, self.runner, environ={"MY_API_KEY": KEY}).ask(
             question or Question("t", "a prompt"), self.files
@@ -111,12 +118,11 @@ async def test_a_record_or_plain_text_is_the_answer(target: Target, written: str
     assert (found.answer.text, found.answer.error, found.exit_code) == (text, None, 0)
 
 
-async def test_a_record_brings_its_figures_errors_and_notices(target: Target) -> None:
+async def test_a_record_brings_its_figures_and_errors(target: Target) -> None:
     record = {"id": "other", "text": "x", "cost_usd": 0.5, "duration_ms": 3, "token_usage": {"input": 1, "output": 2}}
     found = await target.ask(writing(json.dumps(record)))
     answer = found.answer
     assert (answer.cost_usd, answer.duration_ms, answer.token_usage) == (0.5, 3, {"input": 1, "output": 2})
-    assert found.notices == ("the record names the test other",)
     assert (await target.ask(writing('{"id": "t", "error": "no luck"}'))).answer.error == "no luck"
     assert (await target.ask(writing('{"output": "plain"}'))).answer.error == "output is not a list of messages"
 

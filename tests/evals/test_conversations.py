@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
+import signal
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +18,7 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 from manyhands.workloads.evals.grading.conversation import aggregated, transcript, windowed
 from manyhands.workloads.evals.workload import EvalsWorkload
+from tests.support.commands import Command, run
 from tests.support.eval_runs import EvalRun, perform_eval
 
 OWN = """\
@@ -396,11 +397,11 @@ async def test_a_dry_run_has_the_conversation_with_a_stand_in(tmp_path: Path) ->
 
 def test_a_killed_conversation_asks_no_answered_turn_again(tmp_path: Path) -> None:
     write(tmp_path, conversation(turn("one", scores(1)), turn("kill", scores(1)), turn("three", says("three"))))
-    command = [sys.executable, "-m", "manyhands", "eval", "suite.yaml", "--run_name=r", "--resume", "--quiet"]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == -9
+    words = ("eval", "suite.yaml", "--run_name=r", "--resume", "--quiet")
+    assert run(*words, folder=tmp_path).code == -9
     assert calls(tmp_path) == ["talk/turn-1", "talk/turn-2"]
-    second = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert second.returncode == 0, second.stderr
+    second = run(*words, folder=tmp_path)
+    assert second.code == 0, second.err
     assert calls(tmp_path) == ["talk/turn-1", "talk/turn-2", "talk/turn-2", "talk/turn-3"]
     (record,) = (json.loads(line) for line in (tmp_path / "data/r/results.jsonl").read_text().splitlines())
     assert [each["answer"] for each in record["turns"]] == ["you said one", "you said kill", "you said three"]
@@ -551,22 +552,22 @@ async def test_what_runs_on_stands_still_for_graders_and_then_goes_on(tmp_path: 
 
 
 async def test_an_agent_that_was_killed_goes_on_in_its_turns_sandbox(tmp_path: Path) -> None:
-    process: asyncio.subprocess.Process | None = None
+    command: Command | None = None
 
     def reply(request: RecordedRequest) -> Reply:
         role, said = told_last(request)
         if role == "user":
             return tool_call(f"echo {said} >> notes.txt; cat notes.txt")
-        if said == "second" and process is not None and process.returncode is None:
-            process.kill()
+        if said == "second" and command is not None:
+            command.send(signal.SIGKILL)
         return chat_response(f"the tool said {request.body['messages'][-1]['content']}")
 
     async with ScriptedServer(reply) as server:
         turns = [turn("first", says("first")), turn("second", says("second")), turn("third", says("third"))]
         write(tmp_path, conversation(*turns), target=agent(server, "local"))
-        words = ("eval", "suite.yaml", "--run_name=run", "--quiet")
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "manyhands", *words, cwd=tmp_path)
-        assert await asyncio.wait_for(process.wait(), 60) == -9
+        with Command("eval", "suite.yaml", "--run_name=run", "--quiet", folder=tmp_path) as command:
+            assert (await asyncio.to_thread(command.wait)).code == -9
+        command = None
         run = await perform_eval(tmp_path, resume=True)
         asked = [told_last(request) for request in server.requests]
     assert run.statuses() == {"talk": "passed"}
@@ -594,10 +595,9 @@ async def test_an_agent_that_was_killed_in_the_first_step_of_a_turn_loses_nothin
     async with ScriptedServer(reply) as server:
         turns = [turn("first", says("said")), turn("second", says("first"), says("second"))]
         write(tmp_path, conversation(*turns), target=agent(server, "local"))
-        words = ("eval", "suite.yaml", "--run_name=run", "--quiet")
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "manyhands", *words, cwd=tmp_path)
-        (tmp_path / "pid").write_text(str(process.pid))
-        assert await asyncio.wait_for(process.wait(), 60) == -9
+        with Command("eval", "suite.yaml", "--run_name=run", "--quiet", folder=tmp_path) as command:
+            (tmp_path / "pid").write_text(str(command.process.pid))
+            assert (await asyncio.to_thread(command.wait)).code == -9
         run = await perform_eval(tmp_path, resume=True)
         asked = [told_last(request) for request in server.requests]
     assert run.statuses() == {"talk": "passed"}

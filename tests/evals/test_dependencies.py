@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -16,12 +15,13 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.engine.check import check_run
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.io.locations import Place
-from manyhands.workloads.evals.evalfile.loading import Dependents
-from manyhands.workloads.evals.evalfile.tests import Test
+from manyhands.io.locations import Location
+from manyhands.workloads.evals.evalfile.contents import Test
+from manyhands.workloads.evals.evalfile.loading import wrong_dependencies
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.workload import EvalsWorkload
+from tests.support.commands import run
 from tests.support.eval_runs import EvalRun, perform_eval
 
 OWN = """\
@@ -164,7 +164,7 @@ async def test_a_dependency_must_be_put_to_the_same_targets(tmp_path: Path) -> N
     write(tmp_path, *tests, target=two)
     with pytest.raises(UserError) as error:
         await perform_eval(tmp_path)
-    assert "test 'a' is not put to target t, as test 'b' is, which depends on it" in str(error.value)
+    assert "test 'a' is not executed with target t, as test 'b' is, which depends on it" in str(error.value)
 
 
 async def test_with_skip_invalid_a_circle_is_left_out_and_what_depends_on_it_is_skipped(tmp_path: Path) -> None:
@@ -177,11 +177,8 @@ async def test_with_skip_invalid_a_circle_is_left_out_and_what_depends_on_it_is_
 
 @given(st.dictionaries(st.integers(0, 7), st.lists(st.integers(0, 7), max_size=3, unique=True), max_size=8))
 def test_without_the_tests_that_are_named_in_circles_the_rest_has_an_order(graph: dict[int, list[int]]) -> None:
-    tests = [Test(str(each), (), Place("f"), depends_on=tuple(map(str, graph[each]))) for each in graph]
-    dependents = Dependents()
-    for number, test in enumerate(tests):
-        dependents.add(number, test)
-    wrong = dependents.wrong(tests, {test.id for test in tests})
+    tests = [Test(str(each), (), Location("f"), depends_on=tuple(map(str, graph[each]))) for each in graph]
+    wrong = wrong_dependencies(tests, {test.id for test in tests})
     left = {test.id: set(test.depends_on) for number, test in enumerate(tests) if number not in wrong}
     ended = {test.id for number, test in enumerate(tests) if number in wrong}
     while ready := [each for each, named in left.items() if named <= ended]:
@@ -329,7 +326,7 @@ async def test_all_trials_of_a_dependency_are_waited_for(tmp_path: Path, trials:
     assert run.statuses()["b"] == status
     log = calls(tmp_path)
     if status == "passed":
-        assert log.index("begin b") > max(place for place, line in enumerate(log) if line.endswith(" a"))
+        assert log.index("begin b") > max(location for location, line in enumerate(log) if line.endswith(" a"))
     assert log.count("begin a") == 2
 
 
@@ -392,7 +389,7 @@ async def test_a_regrading_says_that_what_was_skipped_has_no_answer(tmp_path: Pa
     write(tmp_path, case("a"), case("b", "a"), talk)
     regraded = await perform_eval(tmp_path, "again", regrade=str(first.folder))
     assert regraded.statuses() == {"a": "passed", "b": "error", "talk": "error"}
-    said = "run run has no answer, as this was not performed there: test a, which it depends on, has no score"
+    said = "run run has no answer, as this was not executed there: test a, which it depends on, has no score"
     assert regraded.record("b")["error"].startswith(said)
     assert regraded.record("talk")["error"].startswith(f"turn 1: {said}")
 
@@ -404,11 +401,10 @@ def test_a_killed_run_ends_as_one_that_nobody_disturbed(tmp_path: Path, killed: 
         if test["id"] == killed:
             test["metadata"] = {"kill": True}
     write(tmp_path, *tests)
-    command = [sys.executable, "-m", "manyhands", "eval", "suite.yaml", "--run_name=r", "--resume", "--quiet"]
-    first = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert first.returncode == -9
-    second = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert second.returncode == 3, second.stderr
+    words = ("eval", "suite.yaml", "--run_name=r", "--resume", "--quiet")
+    assert run(*words, folder=tmp_path).code == -9
+    second = run(*words, folder=tmp_path)
+    assert second.code == 3, second.err
     records = [json.loads(line) for line in (tmp_path / "data/r/results.jsonl").read_text().splitlines()]
     assert {each["test_id"]: each["status"] for each in records} == {
         "d": "skipped",

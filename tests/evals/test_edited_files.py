@@ -91,7 +91,7 @@ def test_every_difference_is_said_by_test_and_the_run_keeps_its_own(tmp_path: Pa
     assert notes(ran)[:6] == [
         "e.yaml is not as it was when this run was made, which goes on with its tests as they were:",
         "test ax has changed (input): its result is that of the test as it was",
-        "test dy has changed (input, criteria, graders): it is performed as it was",
+        "test dy has changed (input, criteria, graders): it is executed as it was",
         "test bx is gone: its result is that of the test as it was",
         "test new is new: not part of this run",
         "to have the tests as they are now, make another run:  manyhands eval e.yaml --run_name=r-2",

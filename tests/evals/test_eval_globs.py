@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.io.search_paths import Surroundings
-from manyhands.workloads.evals.evalfile.finding import files_below, find_evals
+from manyhands.io.search_paths import SearchPath
+from manyhands.workloads.evals.evalfile.files import files_below, find_evals
 from manyhands.workloads.evals.evalfile.patterns import alternatives, compiled_glob, matching_files
 
 TEST = "tests: [{id: a, criteria: c, input: i}]\n"
@@ -117,7 +117,7 @@ def test_a_folder_stands_for_the_files_in_it_whose_kind_is_known(tmp_path: Path)
 
     found = [
         (str(path.relative_to(tmp_path)), kind)
-        for path, kind in files_below(tmp_path, Surroundings.of(tmp_path, tmp_path))
+        for path, kind in files_below(tmp_path, SearchPath.of(tmp_path, tmp_path))
     ]
 
     assert found == [
@@ -137,7 +137,7 @@ def test_eval_files_that_a_person_means(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "a.yaml", "d/c.yaml")
     write(tmp_path, "e/targets.yaml", text="targets: []")
 
-    around = Surroundings.of(tmp_path, tmp_path)
+    around = SearchPath.of(tmp_path, tmp_path)
     found = find_evals(["b.yaml", "*.yaml", "d", str(tmp_path / "[ad].yaml")], around)
 
     assert found == [tmp_path / name for name in ("b.yaml", "a.yaml", "d/c.yaml")]
@@ -154,7 +154,7 @@ def test_the_configuration_may_say_which_files_are_eval_files(tmp_path: Path) ->
     write(tmp_path, "evals/a.yaml", "evals/b.eval.yaml", "other/c.eval.yaml", "targets.yaml")
     write(tmp_path, "evals/targets.yaml", text="targets: []")
     write(tmp_path, ".agentv/config.yaml", text="eval_patterns: ['evals/**/*.yaml', '!x']\n")
-    around = Surroundings.of(tmp_path, tmp_path)
+    around = SearchPath.of(tmp_path, tmp_path)
 
     assert find_evals(["."], around) == [tmp_path / "evals" / name for name in ("a.yaml", "b.eval.yaml")]
     with pytest.raises(UserError, match="there are no eval files in this folder"):

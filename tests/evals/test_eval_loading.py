@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
+from manyhands.io.search_paths import SearchPath
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
 from manyhands.workloads.evals.evalfile.loading import load_evals
-from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
 
 SEED = """
 description: Batch CLI demo using structured input
@@ -92,8 +93,9 @@ class Case:
         return self.load_all([name], **options)[0]
 
     def load_all(self, names: Sequence[str], **options: Any) -> list[EvalFile]:
-        given = {"here": self.folder, "notices": self.notices.append, **options}
-        return load_evals([self.folder / name for name in names], **given)
+        around = SearchPath.of(options.pop("here", self.folder), options.pop("root", None))
+        paths = [self.folder / name for name in names]
+        return load_evals(paths, around, **{"notices": self.notices.append, **options})
 
     def refusal(self, text: str, name: str = "my.eval.yaml", **options: Any) -> str:
         with pytest.raises(UserError) as caught:
@@ -124,7 +126,6 @@ def test_the_example_loads_as_it_is(case: Case, monkeypatch: pytest.MonkeyPatch)
 
     assert file.dataset == "my.eval"
     assert file.target_names == ("batch_cli",)
-    assert file.description == "Batch CLI demo using structured input"
     assert file.targets is not None
     assert list(file.targets.value) == ["batch_cli"]
     first = file.tests[0]
@@ -137,7 +138,7 @@ def test_the_example_loads_as_it_is(case: Case, monkeypatch: pytest.MonkeyPatch)
     assert first.expected_output == ({"role": "assistant", "content": {"decision": "CLEAR"}},)
     assert first.graders[0]["type"] == "code_judge"
     assert first.graders[0]["script"] == "bun run ./scripts/check-output.ts"
-    assert [str(test.place) for test in file.tests] == [
+    assert [str(test.location) for test in file.tests] == [
         "my.eval.yaml, line 6: tests[0]",
         "my.eval.yaml, line 30: tests[1]",
     ]
@@ -370,7 +371,7 @@ def test_invalid_tests_can_be_skipped_and_are_listed(case: Case) -> None:
     file = case.load(text, skip_invalid=True)
 
     assert [test.id for test in file.tests] == ["a"]
-    assert [(test.id, test.place.line) for test in file.invalid] == [("b", 3), (None, 4), ("a", 5)]
+    assert [(test.id, test.location.line) for test in file.invalid] == [("b", 3), (None, 4), ("a", 5)]
     assert file.invalid[0].message == "my.eval.yaml, line 3: tests[1]: input is required"
 
 
@@ -416,7 +417,6 @@ tests:
     assert file.trials is not None
     assert (file.trials.count, file.trials.strategy, file.trials.cost_limit_usd) == (3, "mean", 0.5)
     assert (file.dataset, file.workers, file.threshold, file.target_names) == ("data", 4, 0.7, ("x", "y"))
-    assert file.about == {"name": "my-suite", "version": 1.0}
     assert [message["content"] for message in two.input] == ["hi"]
     assert two.graders == ()
     assert two.targets == ("x",)
@@ -535,7 +535,7 @@ def test_external_files_and_patterns_in_order(case: Case) -> None:
     file = case.load(text)
 
     assert [test.id for test in file.tests] == ["own", "a", "a2", "b", "3"]
-    assert [str(test.place) for test in file.tests][1:] == [
+    assert [str(test.location) for test in file.tests][1:] == [
         "cases/a.yaml, line 1: [0]",
         "cases/a.yaml, line 2: [1]",
         "cases/b.yaml, line 1: [0]",
@@ -631,7 +631,7 @@ def test_json_lines_with_a_sidecar(case: Case) -> None:
 
     (file,) = case.load_all(["data.jsonl"])
 
-    assert (file.dataset, file.description, file.target_names) == ("mine", "d", ("t",))
+    assert (file.dataset, file.target_names) == ("mine", ("t",))
     assert [test.input[0]["content"] for test in file.tests] == ["before", "before"]
     assert [test.graders[0]["value"] for test in file.tests] == ["x", "x"]
 
@@ -769,7 +769,7 @@ def test_a_test_survives_json(case: Case) -> None:
     again = Test.from_json(test.to_json())
 
     assert again.to_json() == test.to_json()
-    assert str(again.place) == str(test.place)
+    assert str(again.location) == str(test.location)
     for name in Test.__slots__:
-        if name != "place":
+        if name != "location":
             assert getattr(again, name) == getattr(test, name), name

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
+from manyhands.io.search_paths import SearchPath
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
 from manyhands.workloads.evals.evalfile.loading import load_evals
-from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
 
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="\ufeff\ufffe\uffff"), max_size=30
@@ -45,7 +46,7 @@ def load(text: str, notices: list[str] | None = None, name: str = "my.yaml") -> 
         path = Path(folder, name)
         path.write_text(text)
         found = [] if notices is None else notices
-        return load_evals([path], here=Path(folder), root=Path(folder), notices=found.append)[0]
+        return load_evals([path], SearchPath.of(Path(folder), Path(folder)), notices=found.append)[0]
 
 
 PRESENT = """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
+from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.evalfile.messages import MessageJson
-from manyhands.workloads.evals.evalfile.tests import Test
 
 
 def said(role: str, content: object = None, **more: object) -> MessageJson:
@@ -16,7 +16,7 @@ def said(role: str, content: object = None, **more: object) -> MessageJson:
 
 
 def asked_test(*messages: MessageJson, expected: tuple[MessageJson, ...] = (), **more: object) -> Test:
-    return Test("t", messages, Place("file"), expected_output=expected, **more)  # type: ignore[arg-type]
+    return Test("t", messages, Location("file"), expected_output=expected, **more)  # type: ignore[arg-type]
 
 
 FILE = {"type": "file", "value": "doc.txt"}
@@ -75,7 +75,6 @@ def test_files_are_paths_or_what_is_in_them(tmp_path: Path) -> None:
     )
 
     assert asked.prompt() == f'read\n\n<file: path="{path}">'
-    assert asked.prompt(inline_files=True) == 'read\n\n<file path="doc.txt">\none\ntwo\n</file>'
     assert asked.files == (path,)
     assert asked.chat() == [
         {"role": "system", "content": "[[ ## Guidelines ## ]]\n\nBe kind."},

@@ -21,9 +21,9 @@ from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.statistics import wilson
 from manyhands.engine.contract import BEHIND_INPUT, ItemRow
+from manyhands.workloads.evals.results.figures import EvalFigures
 from manyhands.workloads.evals.results.formats import write_as
-from manyhands.workloads.evals.results.records import TestResult, results
-from manyhands.workloads.evals.results.summary import EvalFigures
+from manyhands.workloads.evals.results.result_lines import TestResult, results
 from manyhands.workloads.evals.results.writing import records_in, results_in
 from manyhands.workloads.evals.settings import ENDINGS
 
@@ -65,10 +65,10 @@ def failed(test_id: str = "a", **more: Any) -> ItemRow:
 
 
 def found(*rows: ItemRow, threshold: float = LIMIT) -> list[TestResult]:
-    return list(results(rows, threshold))
+    return list(results(rows, [threshold]))
 
 
-def figures(*given: TestResult, level: float | None = 0.95) -> dict[str, Any]:
+def figures(*given: TestResult, level: float | None = 0.95) -> Any:
     result = EvalFigures(level, 0)
     for each in given:
         result.add(each)

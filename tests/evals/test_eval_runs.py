@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.progress import ProgressView, details
+from manyhands.cli.execution import ProgressView, details
 from manyhands.core.errors import UserError
 from manyhands.runs.execution import execute_run
 from manyhands.runs.progress import Progress
 from manyhands.testing.scripted_server import ScriptedServer, chat_response
-from manyhands.workloads.evals.batch.reports import said, target_reports
+from manyhands.workloads.evals.batch.reports import command_figures, report_lines
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.settings import EvalSpec
 from tests.support.eval_runs import EvalRun, perform_eval
@@ -173,7 +173,7 @@ async def test_one_invocation_answers_all_tests(tmp_path: Path) -> None:
     assert len(calls(tmp_path)) == 1
     assert all(each["duration_ms"] > 0 for each in run.records())
     assert run.record("a")["duration_ms"] == run.record("b")["duration_ms"]
-    assert [report["failure"] for report in target_reports(run.folder)] == [None]
+    assert [report["failure"] for report in command_figures(run.folder)] == [None]
     # Continued, nothing is left to do.
     again = await perform_eval(tmp_path, resume=True, retry_errors=True)
     assert again.statuses() == run.statuses()
@@ -193,7 +193,7 @@ async def test_each_trial_is_an_invocation(tmp_path: Path) -> None:
     assert len(calls(tmp_path)) == 3
     assert len({line.split()[0] for line in calls(tmp_path)}) == 3
     assert run.statuses() == {"a": "passed", "b": "passed"}
-    assert sorted(report["trial"] for report in target_reports(run.folder)) == [0, 1, 2]
+    assert sorted(report["trial"] for report in command_figures(run.folder)) == [0, 1, 2]
 
 
 async def test_records_of_tests_that_were_not_chosen_are_no_surprise(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ async def test_records_of_tests_that_were_not_chosen_are_no_surprise(tmp_path: P
     write(tmp_path, suite(cli("bulk", "{OUTPUT_FILE}", **BATCH), "a", "b", graders=EACH), bulk=everything)
     run = await perform_eval(tmp_path, test_id="a")
     assert run.statuses() == {"a": "passed"}
-    (report,) = target_reports(run.folder)
-    assert [line for line in said(report) if "zz" in line]
-    assert not [line for line in said(report) if "id b" in line]
+    (report,) = command_figures(run.folder)
+    assert [line for line in report_lines(report) if "zz" in line]
+    assert not [line for line in report_lines(report) if "id b" in line]
 
 
 @pytest.mark.parametrize("rerun", [None, "missing"])
@@ -324,7 +324,7 @@ async def test_a_recorded_situation_ends_as_intended_in_a_run(name: str, tmp_pat
 def mentioned(run: EvalRun) -> list[str]:
     """Everything that the console says beyond scores."""
     of_records = [line for each in run.records() for line in (each.get("error"), *(each.get("notices") or ())) if line]
-    return [*of_records, *(line for report in target_reports(run.folder) for line in said(report))]
+    return [*of_records, *(line for report in command_figures(run.folder) for line in report_lines(report))]
 
 
 # --- Answers that are used again
@@ -592,10 +592,10 @@ async def test_progress_counts_what_is_graded_while_a_batch_command_runs(tmp_pat
     given = {"eval_files": [str(tmp_path / "suite.yaml")], "data_dir": str(tmp_path / "data"), "run_name": "run"}
     session = await open_eval(EvalSpec.make(given), resume=False, notice=lambda text: None, environ=os.environ)
     seen: list[str] = []
-    view = ProgressView("run", graded=lambda: session.workload.settling)
+    view = ProgressView("run", graded=lambda: session.workload.graded)
 
     def on_progress(progress: Progress) -> None:
-        graded = session.workload.settling
+        graded = session.workload.graded
         view.show(progress)
         seen.append(
             f"{progress.finished}/{progress.items}: {details(progress, graded=graded)}".partition(" in flight")[0]
@@ -608,5 +608,5 @@ async def test_progress_counts_what_is_graded_while_a_batch_command_runs(tmp_pat
     await execute_run(session, notice=lambda text: None, on_progress=on_progress)
     assert "0/4: 2 graded, to end with their command, 2" in seen
     assert "0/4: 4 graded, to end with their command, 0" in seen
-    assert session.workload.settling == 0
+    assert session.workload.graded == 0
     assert seen[-1] == "4/4: 0"

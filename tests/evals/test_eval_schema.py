@@ -10,9 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from manyhands.io.keys import snake
-from manyhands.io.search_paths import Surroundings
-from manyhands.io.yaml_files import parse_yaml, read_yaml
-from manyhands.workloads.evals.evalfile.finding import files_below
+from manyhands.io.search_paths import SearchPath
+from manyhands.io.yaml_files import parse_source, read_yaml
+from manyhands.workloads.evals.evalfile.files import files_below
 from manyhands.workloads.evals.evalfile.keys import (
     Block,
     EvalBlock,
@@ -23,7 +23,7 @@ from manyhands.workloads.evals.evalfile.keys import (
     TurnBlock,
 )
 from manyhands.workloads.evals.schema import eval_schema, targets_schema
-from manyhands.workloads.evals.targets.kinds import KINDS
+from manyhands.workloads.evals.targets.kinds.registry import KINDS
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -85,16 +85,16 @@ def test_they_are_schemas() -> None:
 
 
 def test_the_example_fits(evals: Draft202012Validator) -> None:
-    assert problems(evals, parse_yaml(EXAMPLE, "file")[0]) == []
+    assert problems(evals, parse_source(EXAMPLE, "file").value) == []
 
 
 def test_the_targets_of_the_example_fit(targets: Draft202012Validator) -> None:
-    assert problems(targets, {"targets": parse_yaml(EXAMPLE, "file")[0]["targets"]}) == []
+    assert problems(targets, {"targets": parse_source(EXAMPLE, "file").value["targets"]}) == []
 
 
 def test_all_examples_fit(evals: Draft202012Validator, targets: Draft202012Validator) -> None:
     schemas = {"eval": evals, "targets": targets}
-    for path, kind in files_below(EXAMPLES, Surroundings.of(EXAMPLES)):
+    for path, kind in files_below(EXAMPLES, SearchPath.of(EXAMPLES)):
         if kind in schemas and path.suffix != ".jsonl":
             assert problems(schemas[kind], read_yaml(path)[0]) == [], path
 
@@ -124,7 +124,7 @@ def test_all_examples_fit(evals: Draft202012Validator, targets: Draft202012Valid
     ],
 )
 def test_what_is_read_fits(evals: Draft202012Validator, text: str) -> None:
-    assert problems(evals, parse_yaml(text, "file")[0]) == []
+    assert problems(evals, parse_source(text, "file").value) == []
 
 
 # A value for every key that has other names.
@@ -211,7 +211,7 @@ def required(block: type[Block]) -> list[str]:
     ],
 )
 def test_what_is_refused_does_not_fit(evals: Draft202012Validator, text: str, place: str) -> None:
-    found = problems(evals, parse_yaml(text, "file")[0])
+    found = problems(evals, parse_source(text, "file").value)
 
     assert [problem.split(":")[0] for problem in found][:1] == [place]
 

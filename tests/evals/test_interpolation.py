@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.io.locations import Place
-from manyhands.workloads.evals.evalfile.variables import Interpolation, has_reference, is_reference, names
+from manyhands.io.locations import Location
+from manyhands.workloads.evals.targets.keys import Interpolation, has_reference, is_reference, variables
 
-PLACE = Place("targets.yaml", ("targets", 0), {("targets", 0): 3})
+LOCATION = Location("targets.yaml", ("targets", 0), {("targets", 0): 3})
 ENVIRON = {"A": "one", "B": "two", "EMPTY": "", "TRICKY": "${{ A }} {OUTPUT_FILE}"}
 
 
@@ -35,7 +35,7 @@ ENVIRON = {"A": "one", "B": "two", "EMPTY": "", "TRICKY": "${{ A }} {OUTPUT_FILE
     ],
 )
 def test_values_are_put_in(value: Any, expected: Any) -> None:
-    assert Interpolation(ENVIRON).value(value, PLACE) == expected
+    assert Interpolation(ENVIRON).value(value, LOCATION) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_values_are_put_in(value: Any, expected: Any) -> None:
 )
 def test_what_is_missing_is_named_with_its_place(value: Any, said: str) -> None:
     with pytest.raises(UserError) as caught:
-        Interpolation(ENVIRON).value(value, PLACE)
+        Interpolation(ENVIRON).value(value, LOCATION)
 
     assert said in str(caught.value)
 
@@ -62,7 +62,7 @@ def test_what_is_missing_is_named_with_its_place(value: Any, said: str) -> None:
 def test_names_that_need_a_value() -> None:
     value = {"a": "${{ A }} ${{ B:-x }}", "b": ["${{ C }}"], "c": 3}
 
-    assert list(names(value, PLACE)) == ["A", "C"]
+    assert list(variables(value, LOCATION)) == ["A", "C"]
 
 
 def test_which_values_hold_a_variable() -> None:
@@ -76,7 +76,7 @@ def test_which_values_hold_a_variable() -> None:
 def test_secrets_are_known_by_their_names() -> None:
     interpolation = Interpolation({"MY_API_KEY": "k1", "MODEL": "m", "DB_PASSWORD": "p"})
 
-    interpolation.value(["${{ MY_API_KEY }}", "${{ MODEL }}", "x${{ DB_PASSWORD }}"], PLACE)
+    interpolation.value(["${{ MY_API_KEY }}", "${{ MODEL }}", "x${{ DB_PASSWORD }}"], LOCATION)
 
     assert interpolation.secrets == ["k1", "p"]
 
@@ -84,7 +84,7 @@ def test_secrets_are_known_by_their_names() -> None:
 @given(st.text())
 def test_text_without_variables_stays(text: str) -> None:
     if "${{" not in text:
-        assert Interpolation({}).value(text, PLACE) == text
+        assert Interpolation({}).value(text, LOCATION) == text
 
 
 @given(
@@ -93,6 +93,6 @@ def test_text_without_variables_stays(text: str) -> None:
     st.text(st.characters(exclude_characters="{}$"), min_size=1),
 )
 def test_values_are_put_in_once_and_as_they_are(before: str, value: str, after: str) -> None:
-    found = Interpolation({"V": value}).value(f"{before}${{{{ V }}}}{after}.", PLACE)
+    found = Interpolation({"V": value}).value(f"{before}${{{{ V }}}}{after}.", LOCATION)
 
     assert found == f"{before}{value}{after}."

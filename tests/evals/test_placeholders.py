@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import ItemError, UserError
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.processes.templates import MAX_ARGUMENT, CommandTemplate, quoted
-from manyhands.workloads.evals.targets.command_lines import PLACEHOLDERS, Values, check_files_format, parse_command
+from manyhands.workloads.evals.targets.command import PLACEHOLDERS, Values, check_files_format, parse_command
 
-PLACE = Place("targets.yaml", ("targets", 0, "command"), {("targets", 0): 3})
+LOCATION = Location("targets.yaml", ("targets", 0, "command"), {("targets", 0): 3})
 SHOW = f"{sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))'"
 HOSTILE = 'it\'s "$(echo no)" `echo no` \\ ; #\n{FILES} $HOME é'
 
 
 def parse(value: Any) -> CommandTemplate:
-    return parse_command(value, PLACE)
+    return parse_command(value, LOCATION)
 
 
 def printed(value: str | list[str], values: Values) -> str:
@@ -82,7 +82,7 @@ def test_files_stand_as_their_format_says(tmp_path: Path) -> None:
     assert printed(["printf", "%s|", "{FILES}"], values) == "|".join([*expected, ""])
     assert printed(f"{SHOW} x {{FILES}}", Values()) == '["x"]\n'
     with pytest.raises(UserError, match=r"targets\[0\].files_format: can't be split into words"):
-        check_files_format("'{path}", Place("targets.yaml", ("targets", 0, "files_format")))
+        check_files_format("'{path}", Location("targets.yaml", ("targets", 0, "files_format")))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_files_stand_as_their_format_says(tmp_path: Path) -> None:
 )
 def test_a_file_stays_one_word_wherever_its_format_puts_it(tmp_path: Path, shape: str, words: list[str]) -> None:
     files = [tmp_path / "a b.txt", tmp_path / 'it\'s $HOME "x" `y`.txt']
-    values = Values(files=files, files_format=check_files_format(shape, PLACE))
+    values = Values(files=files, files_format=check_files_format(shape, LOCATION))
     expected = [word.replace("PATH", str(file)).replace("NAME", file.name) for file in files for word in words]
     assert printed("printf '%s|' {FILES}", values) == "|".join([*expected, ""])
     assert printed(["printf", "%s|", "{FILES}"], values) == "|".join([*expected, ""])
@@ -104,7 +104,7 @@ def test_a_file_stays_one_word_wherever_its_format_puts_it(tmp_path: Path, shape
 
 def test_a_file_is_not_put_where_nothing_holds_it_together() -> None:
     with pytest.raises(UserError, match=r"\{path\} can't be put into `…`"):
-        check_files_format("`{path}`", PLACE)
+        check_files_format("`{path}`", LOCATION)
 
 
 CONTEXTS = [
@@ -171,7 +171,7 @@ def test_an_unknown_placeholder_is_refused_with_the_nearest_known_one() -> None:
         with pytest.raises(UserError) as caught:
             parse(value)
         assert str(caught.value).startswith(
-            "targets.yaml, line 3: targets[0].command: unknown placeholder {OUTPUT_FILES} (did you mean 'OUTPUT_FILE'?)"
+            "targets.yaml, line 3: targets[0].command: unknown placeholder {OUTPUT_FILES}; did you mean OUTPUT_FILE?"
         )
 
 

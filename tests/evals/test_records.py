@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from manyhands.core.jsonio import dumps, loads
 from manyhands.graders.messages import trace_of
 from manyhands.graders.protocol import ToolUse
+from manyhands.workloads.evals.targets.answer_figures import RecordFault
 from manyhands.workloads.evals.targets.answers import (
     MAX_MESSAGE,
     MAX_NOTICES,
     Answer,
-    RecordFault,
     answer_from_json,
     has_answer,
     read_record,

@@ -17,9 +17,9 @@ from manyhands.core.outcomes import ItemState
 from manyhands.engine.check import check_run
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.execution import Controls, execute_run
-from manyhands.workloads.evals.control import slots, tries
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.prepared import PreparedEval
+from manyhands.workloads.evals.scheduling import max_attempts, slots
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.workload import EvalsWorkload
 from tests.support.eval_runs import EvalRun, perform_eval
@@ -498,7 +498,7 @@ def prepared(run: EvalRun) -> PreparedEval:
 
 
 async def test_only_what_took_too_long_is_asked_again(tmp_path: Path) -> None:
-    slow = function("slow", name="slow", timeout_seconds=0.05)
+    slow = function("slow", name="slow", timeout_seconds=0.3)
     write(tmp_path, f"targets: [{slow}, {function('broken', name='broken')}]", f"assert: {YES}", *cases("b"))
     late = await perform_eval(tmp_path, target="slow")
     assert calls(tmp_path) == ["b"] * 3
@@ -514,10 +514,10 @@ async def test_only_what_took_too_long_is_asked_again(tmp_path: Path) -> None:
 
 async def test_a_time_limit_for_answers_and_one_for_the_whole_test(tmp_path: Path) -> None:
     write(tmp_path, f"targets: [{function('slow')}]", f"assert: {YES}", *cases("a"))
-    answer = await perform_eval(tmp_path, agent_timeout=0.05, max_retries=0)
-    assert "no answer within 0.05 s (--agent_timeout)" in answer.record("a")["error"]
-    whole = await perform_eval(tmp_path, "whole", item_timeout=0.05)
-    assert "took longer than 0.05 s (--item_timeout)" in whole.record("a")["error"]
+    answer = await perform_eval(tmp_path, agent_timeout=0.3, max_retries=0)
+    assert "no answer within 0.3 s (--agent_timeout)" in answer.record("a")["error"]
+    whole = await perform_eval(tmp_path, "whole", item_timeout=0.5)
+    assert "took longer than 0.5 s (--item_timeout)" in whole.record("a")["error"]
     assert (whole.record("a")["status"], whole.record("a")["cause"]) == ("error", "timeout")
     assert calls(tmp_path) == ["a", "a"]  # its time is over, so that it is not tried again
 
@@ -534,13 +534,13 @@ async def test_a_grading_that_takes_too_long_is_no_error_of_the_target(tmp_path:
     (tmp_path / "grade.py").write_text("import asyncio\nasync def grade(test):\n    await asyncio.sleep(60)\n")
     grader = "{type: python, function: 'grade.py:grade'}"
     write(tmp_path, MOCK, f"assert: [{grader}, {{type: contains, value: x}}]", *cases("a"))
-    run = await perform_eval(tmp_path, item_timeout=0.3)
+    run = await perform_eval(tmp_path, item_timeout=1)
     record = run.record("a")
     assert (record["status"], record["cause"], record["score"]) == ("grader_error", "timeout", None)
     assert record["answer"] == "half"
-    shorter = await perform_eval(tmp_path, "shorter", agent_timeout=0.2)
+    shorter = await perform_eval(tmp_path, "shorter", agent_timeout=0.5)
     assert shorter.statuses() == {"a": "grader_error"}
-    assert "0.2" in shorter.record("a")["error"]
+    assert "0.5" in shorter.record("a")["error"]
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ async def test_a_grading_that_takes_too_long_is_no_error_of_the_target(tmp_path:
     ],
 )
 def test_how_often_each_failure_is_tried(cause: Cause, given: dict[str, Any], often: int | None) -> None:
-    assert tries(EvalSpec.make({"eval_files": ["e"], **given}), cause) == often
+    assert max_attempts(EvalSpec.make({"eval_files": ["e"], **given}), cause) == often
 
 
 def test_settings_that_contradict_each_other() -> None:

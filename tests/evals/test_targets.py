@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.io.findings import Findings
-from manyhands.io.search_paths import Surroundings
+from manyhands.core.jsonio import dumps, loads
+from manyhands.core.redaction import KNOWN
+from manyhands.io.locations import Findings
+from manyhands.io.search_paths import SearchPath, environment
+from manyhands.workloads.evals.evalfile.contents import EvalFile
 from manyhands.workloads.evals.evalfile.loading import load_evals
-from manyhands.workloads.evals.evalfile.tests import EvalFile
+from manyhands.workloads.evals.prepared import FileTargets
 from manyhands.workloads.evals.targets.choice import Survey, choose_targets
 from manyhands.workloads.evals.targets.definitions import Target, TargetFile, find_targets
-from manyhands.workloads.evals.targets.kinds import (
-    AgentSettings,
-    CliSettings,
-    MockSettings,
-    ModelSettings,
-    PythonSettings,
-    ReplaySettings,
-)
+from manyhands.workloads.evals.targets.kinds.mock import MockTargetSettings
+from manyhands.workloads.evals.targets.kinds.models import AgentTargetSettings, ModelTargetSettings
+from manyhands.workloads.evals.targets.kinds.programs import AGENT_COMMANDS, CliTargetSettings
+from manyhands.workloads.evals.targets.kinds.python_function import PythonTargetSettings
+from manyhands.workloads.evals.targets.kinds.registry import KINDS
+from manyhands.workloads.evals.targets.kinds.replay import ReplayTargetSettings
 
 TESTS = "tests: [{id: a, criteria: c, input: i}]\n"
 
@@ -33,7 +35,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.around = Surroundings.of(folder, folder)
+        self.around = SearchPath.of(folder, folder)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -43,19 +45,19 @@ class Site:
 
     def eval_file(self, text: str = "", name: str = "my.yaml") -> EvalFile:
         path = self.write(name, TESTS + text)
-        return load_evals([path], here=self.folder, root=self.folder, notices=lambda _: None)[0]
+        return load_evals([path], self.around, notices=lambda _: None)[0]
 
     def targets(
         self, text: str = "", option: Path | None = None, *, name: str = "my.yaml", **environ: str
     ) -> TargetFile:
-        return find_targets(self.eval_file(text, name), option, environ, surroundings=self.around)
+        return find_targets(self.eval_file(text, name), option, environ, search_path=self.around)
 
     def target(self, settings: str) -> Target:
         """A target of an eval file's own."""
         return self.targets(f"targets:\n  t: {settings}\n").resolve("t")
 
     def settings(self, settings: str, **environ: str) -> Any:
-        return self.target(settings).resolved(environ).settings
+        return self.target(settings).resolved(environ)
 
     def refusal(self, settings: str, **environ: str) -> str:
         with pytest.raises(UserError) as caught:
@@ -107,7 +109,7 @@ def test_the_current_folder_is_the_last(site: Site) -> None:
     site.write("here/targets.yaml", mocks(a="here"))
     file = site.eval_file(name="root/my.yaml")
 
-    found = find_targets(file, None, {}, surroundings=Surroundings.of(site.folder / "here", site.folder / "root"))
+    found = find_targets(file, None, {}, search_path=SearchPath.of(site.folder / "here", site.folder / "root"))
 
     assert found.names == ("a",)
 
@@ -210,21 +212,21 @@ def test_which_targets_are_chosen(site: Site, text: str, given: list[str], chose
     site.write("targets.yaml", mocks(a="x", b="x", c="x", default="x"))
     file = site.eval_file(text)
 
-    assert find_targets(file, None, {}, surroundings=site.around).chosen(file, given) == chosen
+    assert find_targets(file, None, {}, search_path=site.around).chosen(file, given) == chosen
 
 
 def test_the_only_target_is_chosen(site: Site) -> None:
     site.write("targets.yaml", mocks(only="x"))
     file, inline = site.eval_file(), "targets: {mine: {provider: mock}}"
 
-    assert find_targets(file, None, {}, surroundings=site.around).chosen(file) == ("only",)
+    assert find_targets(file, None, {}, search_path=site.around).chosen(file) == ("only",)
     assert site.targets(inline).chosen(site.eval_file(inline)) == ("mine",)
 
 
 def test_an_unknown_target_is_refused_with_the_known_ones(site: Site) -> None:
     site.write("targets.yaml", mocks(gpt="x", claude="x"))
     asks = site.eval_file("execution: {target: gtp}")
-    targets = find_targets(asks, None, {}, surroundings=site.around)
+    targets = find_targets(asks, None, {}, search_path=site.around)
 
     for call, said in (
         (
@@ -261,8 +263,8 @@ def test_a_tests_own_targets(site: Site) -> None:
         "  - {id: one, criteria: c, input: i, execution: {target: c}}\n"
         "  - {id: none, criteria: c, input: i, execution: {target: d}}\n",
     )
-    file = load_evals([path], here=site.folder, notices=lambda _: None)[0]
-    targets = find_targets(file, None, {}, surroundings=site.around)
+    file = load_evals([path], SearchPath.of(site.folder), notices=lambda _: None)[0]
+    targets = find_targets(file, None, {}, search_path=site.around)
     every, some, one, none = file.tests
 
     def names(given: Sequence[str] = ()) -> list[tuple[str, ...]]:
@@ -296,8 +298,8 @@ targets:
     target = site.targets().resolve("batch_cli")
 
     assert target.batching
-    settings = target.resolved({}).settings
-    assert isinstance(settings, CliSettings)
+    settings = target.resolved({})
+    assert isinstance(settings, CliTargetSettings)
     assert settings.batching
     assert (
         settings.command.template.line == "bun run ./scripts/batch-runner.ts --eval {EVAL_FILE} --output {OUTPUT_FILE}"
@@ -411,7 +413,7 @@ def test_known_agents_are_commands(site: Site) -> None:
             settings = site.settings(
                 f"{{provider: {name}, model: 'm x', args: [--flag, \"it's\"], timeout_seconds: 5}}"
             )
-            assert isinstance(settings, CliSettings)
+            assert isinstance(settings, CliTargetSettings)
             line = settings.command.template.line or ""
             assert line.startswith(f"'{program}' ")
             assert """ '--model' 'm x' '--flag' 'it'"'"'s' """ in line
@@ -458,16 +460,17 @@ def test_models(site: Site, settings: str, url: str, key: str | None) -> None:
         "OPENROUTER_API_KEY": "openrouter-key",
         "AZURE_OPENAI_API_KEY": "azure-key",
     }
-    resolved = site.target(settings).resolved(environ)
+    long = {name: f"{value}-0123456789abcdef" for name, value in environ.items()}  # what is short is no secret
+    resolved = site.target(settings).resolved(long)
 
-    assert isinstance(resolved.settings, ModelSettings)
-    assert not isinstance(resolved.settings, AgentSettings)
-    assert resolved.settings.options.model in ("m", "simulated")
-    assert resolved.settings.options.base_url == url
-    found = resolved.settings.api_key
-    assert (found and found.get_secret_value()) == key
-    assert resolved.secrets == ((key,) if key else ())
-    assert "-key" not in repr(resolved.settings)
+    assert isinstance(resolved, ModelTargetSettings)
+    assert not isinstance(resolved, AgentTargetSettings)
+    assert resolved.options.model in ("m", "simulated")
+    assert resolved.options.base_url == url
+    found = None if resolved.api_key is None else resolved.api_key.get_secret_value()
+    assert found == (None if key is None else f"{key}-0123456789abcdef")
+    assert found is None or found not in KNOWN.text(f"it is {found}")
+    assert "-key" not in repr(resolved)
 
 
 def test_settings_of_models(site: Site) -> None:
@@ -483,7 +486,6 @@ def test_settings_of_models(site: Site) -> None:
         3.0,
         "Hi.",
     )
-    assert settings.given == {"model", "temperature", "max_tokens", "call_timeout", "system_prompt"}
 
 
 def test_the_built_in_agent(site: Site) -> None:
@@ -491,7 +493,7 @@ def test_the_built_in_agent(site: Site) -> None:
         "{provider: agent, model: simulated, maxTurns: 3, toolsets: [terminal, file], sandbox: local}"
     )
 
-    assert isinstance(settings, AgentSettings)
+    assert isinstance(settings, AgentTargetSettings)
     assert (settings.options.max_turns, settings.options.toolsets, settings.options.sandbox) == (
         3,
         ("terminal", "file"),
@@ -530,13 +532,15 @@ def test_wrong_settings_of_models_are_named(site: Site, settings: str, said: str
 def test_the_other_kinds(site: Site) -> None:
     site.write("out.jsonl", "")
 
-    assert site.settings("{provider: mock}") == MockSettings('{"answer":"Mock dry-run response"}')
-    assert site.settings("{provider: mock, response: {aB: [1]}, delayMs: 20}") == MockSettings('{"aB":[1]}', 0.02, 0.02)
-    assert site.settings("{provider: mock, delay_min_ms: 1, delay_max_ms: 2}").most == 0.002
+    assert site.settings("{provider: mock}") == MockTargetSettings('{"answer":"Mock dry-run response"}')
+    assert site.settings("{provider: mock, response: {aB: [1]}, delayMs: 20}") == MockTargetSettings(
+        '{"aB":[1]}', 0.02, 0.02
+    )
+    assert site.settings("{provider: mock, delay_min_ms: 1, delay_max_ms: 2}").max_seconds == 0.002
     assert site.settings(
         "{provider: python, function: 'a.b:c', config: {aB: '${{ X }}'}, timeout_seconds: 3}", X="x"
-    ) == PythonSettings("a.b:c", site.folder, {"aB": "x"}, 3.0)
-    assert site.settings("{provider: replay, path: out.jsonl}") == ReplaySettings(site.folder / "out.jsonl")
+    ) == PythonTargetSettings("a.b:c", site.folder, {"aB": "x"}, 3.0)
+    assert site.settings("{provider: replay, path: out.jsonl}") == ReplayTargetSettings(site.folder / "out.jsonl")
     assert "must be module:function" in site.refusal("{provider: python, function: nope}")
     assert "there is no file" in site.refusal("{provider: replay, path: none.jsonl}")
     assert "must not be more than" in site.refusal("{provider: mock, delay_min_ms: 5, delay_max_ms: 2}")
@@ -550,18 +554,16 @@ def test_variables_are_put_in_when_a_target_is_used(site: Site) -> None:
         "{provider: cli, command: 'run --key ${{ MY_TOKEN }} {PROMPT}', cwd: '${{ NOWHERE }}', timeout_seconds: '${{ T:-7 }}'}"
     )
 
-    assert target.missing({}) == ["MY_TOKEN", "NOWHERE"]
-    assert target.missing({"MY_TOKEN": "x", "NOWHERE": "."}) == []
     with pytest.raises(
         UserError, match=r"my\.yaml, line 3: targets\.t\.command: the environment variable MY_TOKEN is not set"
     ):
         target.resolved({})
-    resolved = target.resolved({"MY_TOKEN": "s3cret"})
-    assert isinstance(resolved.settings, CliSettings)
-    assert resolved.settings.command.template.line == "run --key s3cret {PROMPT}"
-    assert resolved.settings.command.folder == site.folder
-    assert resolved.settings.command.seconds == 7.0
-    assert resolved.secrets == ("s3cret",)
+    resolved = target.resolved({"MY_TOKEN": "tok-s3cret-s3cret"})
+    assert isinstance(resolved, CliTargetSettings)
+    assert resolved.command.template.line == "run --key tok-s3cret-s3cret {PROMPT}"
+    assert resolved.command.folder == site.folder
+    assert resolved.command.seconds == 7.0
+    assert "s3cret" not in KNOWN.text("it is tok-s3cret-s3cret")
 
 
 def test_a_targets_record_holds_no_value_of_the_environment(site: Site) -> None:
@@ -580,6 +582,47 @@ def test_a_targets_record_holds_no_value_of_the_environment(site: Site) -> None:
         again.resolved({})
 
 
+def test_what_is_recorded_of_a_file_stays_as_it_is_written(site: Site) -> None:
+    target = site.target("{provider: mock, response: {aB: [1, 2.0]}}")
+    location = {"file": str(target.location.file), "path": ["targets", "t"], "line": 3}
+    as_target: dict[str, Any] = {
+        "name": "t",
+        "kind": "mock",
+        "settings": {"provider": "mock", "response": {"aB": [1, 2.0]}},
+        "place": location,
+        "folder": str(site.folder),
+        "eval_file": str(site.folder / "my.yaml"),
+        "judge_target": None,
+        "workers": None,
+        "batching": False,
+        "words": [],
+    }
+    one = FileTargets("a/\udcff.yaml", "a", (target,), (), None, 2, others=("b",), cache_path="c", threshold=0.5)
+    recorded: dict[str, Any] = {
+        "path": "a/\udcff.yaml",
+        "dataset": "a",
+        "targets": [as_target],
+        "judges": [],
+        "workers": None,
+        "tests": 2,
+        "others": ["b"],
+        "cache": False,
+        "cache_path": "c",
+        "threshold": 0.5,
+        "fail_on_error": False,
+        "in_turn": 1,
+        "usual": [],
+    }
+
+    assert dumps(one.to_json()) == dumps(recorded)
+    assert FileTargets.from_json(loads(dumps(recorded))).to_json() == recorded
+    assert dumps(replace(one, depends=True).to_json()) == dumps({**recorded, "depends": True})
+    earlier = {name: recorded[name] for name in ("path", "dataset", "targets", "judges", "workers", "tests")}
+    assert FileTargets.from_json({**earlier, "of_a_later_version": 1}) == FileTargets(
+        one.path, "a", (Target.from_json(as_target),), (), None, 2
+    )
+
+
 def test_variables_may_stand_only_where_they_are_looked_at(site: Site) -> None:
     assert "targets.t.workers: can't be a variable" in site.refusal("{provider: mock, workers: '${{ N }}'}", N="3")
     assert "is no variable" in site.refusal("{provider: mock, response: '${{ a b }}'}")
@@ -595,11 +638,31 @@ def test_values_of_the_environment_are_checked_too(site: Site) -> None:
 def test_dotenv_files_are_part_of_the_environment(site: Site) -> None:
     site.write(".env", "A=far\nB=far\n")
     site.write("deep/.env", "A=near\n")
+    environ = {"B": "real", "C": "c"}
     targets = site.targets(
-        "targets: {t: {provider: mock, response: '${{ A }}-${{ B }}-${{ C }}'}}", name="deep/my.yaml", B="real", C="c"
+        "targets: {t: {provider: mock, response: '${{ A }}-${{ B }}-${{ C }}'}}", name="deep/my.yaml"
     )
 
-    settings = targets.resolve("t").resolved(targets.environ).settings
+    settings = targets.resolve("t").resolved(environment(site.folder / "deep", site.around, environ))
 
-    assert isinstance(settings, MockSettings)
+    assert isinstance(settings, MockTargetSettings)
     assert settings.response == "near-real-c"
+
+
+def test_every_kind_says_how_it_answers() -> None:
+    programs = {"cli", *AGENT_COMMANDS}
+    facts = {
+        "calls_models": {"agent", "model", "openai", "azure", "anthropic", "gemini", "openrouter"},
+        "starts_programs": programs,
+        "cost_at_end": {*programs, "python"},
+        "batches": {"cli"},
+        "one_file_for_all": {"replay"},
+        "conversational": {"agent"},
+        "simulated": {"mock"},
+    }
+    said_here = set[str]().union(*facts.values())
+    for fact, names in facts.items():
+        assert {name for name in said_here if getattr(KINDS[name], fact)} == names, fact
+    ways = ("calls_models", "cost_at_end", "one_file_for_all", "simulated")
+    for name, kind in KINDS.items():
+        assert sum(getattr(kind, way) for way in ways) == 1, name

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.io.locations import Place
-from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns, told_apart
-from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
+from manyhands.io.locations import Location
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
+from manyhands.workloads.evals.evalfile.loading import told_apart
+from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns
 from manyhands.workloads.evals.settings import EvalSpec
 
 
@@ -62,8 +63,8 @@ def test_commas_between_patterns_and_in_braces() -> None:
 
 
 def file(path: str, dataset: str, *ids: str) -> EvalFile:
-    tests = tuple(Test(id=test_id, input=(), place=Place(path)) for test_id in ids)
-    return EvalFile(Path(path), dataset, tests, Place(path))
+    tests = tuple(Test(id=test_id, input=(), location=Location(path)) for test_id in ids)
+    return EvalFile(Path(path), dataset, tests, Location(path))
 
 
 def test_datasets_of_the_same_name() -> None:

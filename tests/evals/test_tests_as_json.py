@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps, loads
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
+from manyhands.io.search_paths import SearchPath
+from manyhands.workloads.evals.evalfile.contents import Conversation, Hook, Test, Trials, Turn, Workspace
 from manyhands.workloads.evals.evalfile.loading import load_evals
-from manyhands.workloads.evals.evalfile.tests import Conversation, Hook, Test, Trials, Turn, Workspace
 from manyhands.workloads.evals.making import open_eval
 from manyhands.workloads.evals.settings import EvalSpec
 
@@ -52,12 +53,12 @@ CONVERSATIONS = st.builds(
 )
 LINES = st.integers(1, 10**6)
 FIELDS = st.lists(NAMES | st.integers(0, 9), max_size=3).map(tuple)
-PLACES = st.builds(lambda file, path, line: Place(file, path, {path: line}), TEXTS, FIELDS, LINES)
+LOCATIONS = st.builds(lambda file, path, line: Location(file, path, {path: line}), TEXTS, FIELDS, LINES)
 FULL = st.builds(
     Test,
     id=NAMES,
     input=MESSAGES,
-    place=PLACES,
+    location=LOCATIONS,
     criteria=TEXTS,
     expected_output=MESSAGES,
     graders=MESSAGES,
@@ -80,7 +81,7 @@ FULL = st.builds(
 
 def test_nothing_of_a_test_is_forgotten_here() -> None:
     assert set(Test.__slots__) == {
-        *("id", "input", "place", "criteria", "expected_output", "graders", "default_grader", "metadata", "tags"),
+        *("id", "input", "location", "criteria", "expected_output", "graders", "default_grader", "metadata", "tags"),
         *(
             "conversation_id",
             "targets",
@@ -104,8 +105,8 @@ def test_every_test_survives_json(test: Test) -> None:
 
 def test_a_test_knows_the_lines_of_its_fields(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("tests:\n  - id: a\n    criteria: c\n    input: i\n    tags: [x]\n")
-    (file,) = load_evals([tmp_path / "x.yaml"], here=tmp_path, notices=lambda _: None)
-    assert str(file.tests[0].place.at("tags")) == "x.yaml, line 5: tests[0].tags"
+    (file,) = load_evals([tmp_path / "x.yaml"], SearchPath.of(tmp_path), notices=lambda _: None)
+    assert str(file.tests[0].location.at("tags")) == "x.yaml, line 5: tests[0].tags"
 
 
 def lines(folder: Path, count: int, changes: dict[int, str]) -> Path:

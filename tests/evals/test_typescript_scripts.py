@@ -1,4 +1,4 @@
-"""AgentV's example of a batch command on its own toolchain: its judge as published, and a runner in the same language.
+"""The example of a batch command in AgentV's documentation on that program's own toolchain: a runner and a judge in TypeScript.
 
 Run where ``bun`` is on the path, or ``MANYHANDS_BUN`` names the program.
 """
@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(BUN is None, reason="bun is not on the path, and MANYHANDS_BUN does not name it"),
 ]
-JUDGE = Path(__file__).parents[1] / "data/evals/check-output.ts"
 
 CASE = """\
   - id: {id}
@@ -58,6 +57,32 @@ targets:
     provider: cli
     commandTemplate: bun run ./scripts/batch-runner.ts --eval {EVAL_FILE} --output {OUTPUT_FILE}
     provider_batching: true
+"""
+# A judge reads the test and the answer as JSON from standard input, in snake case, and prints its score as JSON.
+JUDGE = """\
+import { readFileSync } from 'node:fs';
+
+const given = JSON.parse(readFileSync(0, 'utf8'));
+
+function decisionOf(text: string | undefined): unknown {
+  try {
+    return JSON.parse(text ?? '').decision;
+  } catch {
+    return undefined;
+  }
+}
+
+const wanted = (given.expected_output ?? []).map((message: any) => message.content?.decision).find(Boolean);
+const found = decisionOf(given.answer);
+const right = wanted === found;
+console.log(
+  JSON.stringify({
+    score: Number(right),
+    hits: right ? [`decision: ${found}`] : [],
+    misses: right ? [] : [`decision: ${found} instead of ${wanted}`],
+    reasoning: right ? 'The decision is the expected one.' : 'The decision is another one.',
+  }),
+);
 """
 # AgentV's documentation has this runner's command line, its output and its answer to --healthcheck, and leaves the rest to the reader.
 RUNNER = """\
@@ -100,7 +125,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "agentv-targets.yaml").write_text(TARGETS)
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "batch-runner.ts").write_text(RUNNER)
-    shutil.copy(JUDGE, tmp_path / "scripts")
+    (tmp_path / "scripts" / "check-output.ts").write_text(JUDGE)
     monkeypatch.setenv("PATH", f"{Path(BUN or '').parent}:{os.environ['PATH']}")
     return tmp_path
 
@@ -119,8 +144,8 @@ def test_both_tests_score_1(folder: Path) -> None:
         ("case-001", 1, "passed"),
         ("case-002", 1, "passed"),
     ]
-    assert found[0]["hits"] == ["decision matches: CLEAR"]
-    assert found[1]["reasoning"] == "decision-check: Batch runner output matches expected."
+    assert found[0]["hits"] == ["decision: CLEAR"]
+    assert found[1]["reasoning"] == "decision-check: The decision is the expected one."
     assert json.loads(found[1]["answer"]) == {"id": "case-002", "decision": "REVIEW"}
 
 
@@ -139,4 +164,4 @@ def test_a_wrong_decision(folder: Path) -> None:
     ran = evaluate(folder)
     assert ran.code == 1
     found = read_lines(folder / "data" / "r" / "results.jsonl")
-    assert [each["misses"] for each in found] == [[], ["mismatch: expected=CLEAR actual=REVIEW"]]
+    assert [each["misses"] for each in found] == [[], ["decision: REVIEW instead of CLEAR"]]

@@ -1,1 +1,1 @@
-"""Workload 2: tests × targets × trials, each answered by the target and scored by its graders."""
+"""Workload 2: tests × targets × samples, each answered by the target and scored by its graders."""

@@ -1,4 +1,4 @@
-"""What has become of the tests of a run since it was made: eval files are edited, and a run goes on with its tests as they were."""
+"""What differs between a run's tests and its eval files: files are edited, and a run goes on with its tests as they were."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from manyhands.core.jsonio import Json, canonical, dumps, loads
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import counted
 from manyhands.engine.contract import ItemRow
-from manyhands.io.search_paths import Surroundings
+from manyhands.io.search_paths import SearchPath
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
 from manyhands.workloads.evals.evalfile.loading import examine
-from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
 from manyhands.workloads.evals.prepared import FileTargets, PreparedEval, chosen
 from manyhands.workloads.evals.targets.definitions import Target, find_targets
 
-LISTED = 20
-"""Tests that are named to a person, of each file."""
+MAX_LISTED = 20
+"""Tests of each file that are named to a person."""
 MAX_KEPT = 1000
 """Tests of each kind that the summary names."""
 _CALLED = {
@@ -31,7 +31,7 @@ _CALLED = {
     "on_dependency_failure": "depends_on",
     "conversation": "turns",
 }
-"""What fields of tests are called, if not by their names."""
+"""What messages call fields of tests, if not by their names."""
 _OF_FILES = ("threshold", "dataset", "workers", "fail_on_error", "cache")
 """What is written once for all tests of a file, and kept as it was."""
 _NOT_COMPARED = ("id", "place", "targets")
@@ -39,19 +39,24 @@ _NOT_COMPARED = ("id", "place", "targets")
 
 @dataclass(slots=True)
 class Edits:
-    """What is different in an eval file. ``problem``: why it can't be compared, None if it can; ``head``: what concerns all tests;
-    ``changed``: by id, what of a test; ``new``: ids of tests that the run would have, made now; ``gone``: ids of its tests that the file
-    has no more; ``left``: those that have changed or are gone, and are still to be performed; ``readers``: targets that read the file
-    themselves, and have tests before them."""
+    """What is different in an eval file."""
 
     file: str
+    """Its path, as people are shown it."""
     problem: str | None = None
+    """Why it can't be compared; None if it can."""
     head: list[str] = field(default_factory=list)
+    """What has changed that concerns all tests."""
     changed: dict[str, list[str]] = field(default_factory=dict)
+    """What of a test has changed, by its id."""
     new: list[str] = field(default_factory=list)
+    """Ids of tests that the run would have if it were made now."""
     gone: list[str] = field(default_factory=list)
+    """Ids of the run's tests that the file has no more."""
     left: set[str] = field(default_factory=set)
+    """Ids of tests that have changed or are gone, and are still to be executed."""
     readers: dict[str, None] = field(default_factory=dict)
+    """Targets that read the file themselves, and have tests to answer."""
 
     def __bool__(self) -> bool:
         return bool(self.problem or self.head or self.changed or self.new or self.gone)
@@ -76,7 +81,7 @@ class Edits:
         }
 
     def lines(self) -> Iterator[str]:
-        """What a person is told, in bounded lines."""
+        """For the person: at most ``MAX_LISTED`` tests are named."""
         if self.problem is not None:
             yield f"{self.file} can't be compared with the tests of this run, which goes on with them as they were: {self.problem}"
             return
@@ -85,12 +90,12 @@ class Edits:
             yield f"  {', '.join(self.head)} changed: as before in this run"
         for target in self.readers:
             yield f"  target {target} reads the file itself: what it answers from now on is of the file as it is now"
-        told = [*self._told()]
-        yield from told[:LISTED]
-        if len(told) > LISTED:
-            yield f"  … and {counted(len(told) - LISTED, 'more test')}"
+        tests = [*self._test_lines()]
+        yield from tests[:MAX_LISTED]
+        if len(tests) > MAX_LISTED:
+            yield f"  … and {counted(len(tests) - MAX_LISTED, 'more test')}"
 
-    def _told(self) -> Iterator[str]:
+    def _test_lines(self) -> Iterator[str]:
         for test_id, what in self.changed.items():
             yield f"  test {test_id} has changed ({', '.join(what)}): {self._becomes(test_id)}"
         for test_id in self.gone:
@@ -99,12 +104,12 @@ class Edits:
             yield f"  test {test_id} is new: not part of this run"
 
     def _becomes(self, test_id: str) -> str:
-        return "it is performed as it was" if test_id in self.left else "its result is that of the test as it was"
+        return "it is executed as it was" if test_id in self.left else "its result is that of the test as it was"
 
 
 def edits_of(rows: Iterable[ItemRow], prepared: PreparedEval, environ: Mapping[str, str]) -> list[Edits]:
     """What is different in the eval files of a run, for those that are. ``rows``: its items. Raises nothing for what is in the files."""
-    around = Surroundings.of(Path(prepared.here))
+    around = SearchPath.of(Path(prepared.here))
     files = [_Compared.of(file, prepared, around, environ) for file in prepared.files]
     for row in rows:
         if not row.left_input and "test" in row.payload:
@@ -130,14 +135,14 @@ class _Compared:
         self._usual = usual
         self._wanted = wanted
         tests = () if file is None else file.tests
-        self._now = {test.id: (place, _digest(_written(test)), test.targets) for place, test in enumerate(tests)}
+        self._now = {test.id: (index, _digest(_written(test)), test.targets) for index, test in enumerate(tests)}
         self._invalid = {} if file is None else {each.id: each.message for each in file.invalid}
         self._met: set[str] = set()
         self._reading = reading
 
     @classmethod
     def of(
-        cls, recorded: FileTargets, prepared: PreparedEval, around: Surroundings, environ: Mapping[str, str]
+        cls, recorded: FileTargets, prepared: PreparedEval, around: SearchPath, environ: Mapping[str, str]
     ) -> _Compared:
         edits = Edits(around.shown(Path(recorded.path)))
         found = examine(Path(recorded.path), around)
@@ -182,11 +187,11 @@ class _Compared:
         return self._edits
 
     def _difference(self, test: dict[str, Json]) -> list[str]:
-        place, digest, targets = self._now[test["id"]]
+        index, digest, targets = self._now[test["id"]]
         if digest == _digest(test) and targets is None and "targets" not in test:
             return []
         assert self._file is not None
-        now, before = _written(self._file.tests[place]), Test.from_json(test).to_json()  # as this version writes it
+        now, before = _written(self._file.tests[index]), Test.from_json(test).to_json()  # as this version writes it
         named = [*dict.fromkeys((*before, *now))]
         found = [name for name in named if name not in _NOT_COMPARED and before.get(name) != now.get(name)]
         if not self._same_targets(before.get("targets"), now.get("targets")):
@@ -216,7 +221,7 @@ def _digest(test: Mapping[str, Json]) -> bytes:
 
 
 def _changed_targets(
-    file: EvalFile, recorded: FileTargets, prepared: PreparedEval, around: Surroundings, environ: Mapping[str, str]
+    file: EvalFile, recorded: FileTargets, prepared: PreparedEval, around: SearchPath, environ: Mapping[str, str]
 ) -> list[str]:
     """The targets and judges of a run whose settings are others now, and those that the file asks for now."""
     options = prepared.options
@@ -226,7 +231,7 @@ def _changed_targets(
         found.append("target")
     try:
         option = None if options.targets is None else Path(options.targets)
-        available = find_targets(file, option, environ, surroundings=around)
+        available = find_targets(file, option, environ, search_path=around)
         for target in {each.name: each for each in (*recorded.targets, *recorded.judges)}.values():
             if not available.knows(target.name):
                 found.append(f"target {target.name} (gone)")
@@ -238,7 +243,7 @@ def _changed_targets(
 
 
 def _reads_the_file(target: Target) -> bool:
-    """Whether a command is told of the eval file."""
+    """Whether a command gets the path of the eval file."""
     return "EVAL_FILE" in str(target.settings.get("command"))
 
 

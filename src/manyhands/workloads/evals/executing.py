@@ -16,60 +16,71 @@ from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.workloads.evals.batch.target import BatchTarget
-from manyhands.workloads.evals.control import RunControl, within
 from manyhands.workloads.evals.grading.conversation import Conversing, SharedWorkspace, converse
-from manyhands.workloads.evals.grading.judges import OwnJudge, SessionJudges
-from manyhands.workloads.evals.grading.test_grader import TestGrader, answer_record, grader_broken
-from manyhands.workloads.evals.items import ERROR, FAILED, PASSED, TestItem
-from manyhands.workloads.evals.opening import Openings, SessionWorkspaces
-from manyhands.workloads.evals.order import ended_by_dependencies, left_out, stopping_early
-from manyhands.workloads.evals.prepared import MODELS, PreparedEval
+from manyhands.workloads.evals.grading.graded_answer import TestGrader, answer_record
+from manyhands.workloads.evals.items import (
+    ERROR,
+    FAILED,
+    PASSED,
+    TestItem,
+    ended_by_dependencies,
+    left_out,
+    stopping_early,
+)
+from manyhands.workloads.evals.opening import Openings, SessionJudges, SessionWorkspaces, TargetJudges
+from manyhands.workloads.evals.prepared import PreparedEval
+from manyhands.workloads.evals.scheduling import SessionSchedule, within
 from manyhands.workloads.evals.targets.answers import Answer, read_text
 from manyhands.workloads.evals.targets.definitions import Target
-from manyhands.workloads.evals.targets.protocol import Conversational, LiveTarget, Talk
+from manyhands.workloads.evals.targets.live import Conversational, LiveTarget, Talk
 from manyhands.workloads.evals.targets.recorded import CachedTarget, RecordedTarget
 from manyhands.workloads.evals.workspaces.workspace import WORKSPACE_KEY, Seen, TestWorkspace
 
 
 class SessionExecutor:
-    """Executes the items of one session. ``openings``: what targets are opened with, which closes them too."""
+    """Executes the items of one session."""
 
     def __init__(
-        self, prepared: PreparedEval, run_folder: Path, openings: Openings, grader: TestGrader, control: RunControl
+        self,
+        prepared: PreparedEval,
+        run_folder: Path,
+        openings: Openings,
+        grader: TestGrader,
+        schedule: SessionSchedule,
     ) -> None:
-        self.control = control
+        """``openings``: opens targets and judges, and closes them too."""
+        self.schedule = schedule
         self._prepared = prepared
         self._folder = run_folder
         self._openings = openings
         self._grader = grader
         self._workspaces = SessionWorkspaces(prepared, openings)
         self._judges = SessionJudges(prepared, openings)
-        self._targets: dict[tuple[int, str], tuple[Target, OwnJudge]] = {}
+        self._targets: dict[tuple[int, str], tuple[Target, TargetJudges]] = {}
         self._live_targets: dict[tuple[int, str, int], asyncio.Future[LiveTarget]] = {}
         self._batches: dict[tuple[int, str, int], BatchTarget] = {}
-        self.settling = 0
-        """Tests that are graded, and wait for the end of the command that answers all of them: they end with it."""
+        self.graded = 0
+        """Tests that are graded, and wait for the end of the command that answers all of them."""
 
     async def run(self, context: Context) -> Outcome:
         """Execute one item. Raises ItemError, with the record, where its target or a grader fails."""
         item = TestItem.from_json(context.item.payload)
-        target, control = self._target(item)[0], self.control
-        if (
-            "depends_on" in item.written
-            and (ended := ended_by_dependencies(item, control.dependencies.failed(item))) is not None
-        ):
-            return ended
-        batch = self._batches.get((item.file, item.target, item.trial))
-        if batch is not None:  # neither trials' order nor workspaces concern it
-            return await self._run_in_batch(context, item, target, batch)
-        rules = control.rules(item, target)
+        target, schedule = self._target(item)[0], self.schedule
+        if "depends_on" in item.written:
+            ended = ended_by_dependencies(item, schedule.dependencies.failed(item))
+            if ended is not None:
+                return ended
+        batch = self._batches.get((item.file, item.target, item.sample))
+        if batch is not None:  # neither the order of samples nor workspaces concern it
+            return await self._run_in_batch(context, item, batch)
+        rules = schedule.stop_rules(item, target)
         if rules is None:
             return await self._run_alone(context, item, target)
-        with control.order.performing(item, control.limit(item)) as turn:
-            if not control.replay and (reason := await turn.needless(rules)) is not None:
+        with schedule.samples.running(item, schedule.threshold(item)) as turn:
+            if not schedule.replay and (reason := await turn.needless(rules)) is not None:
                 return left_out(reason)
             outcome = await self._run_alone(context, item, target)
-            turn.told(outcome.record, passed=outcome.record.get("status") == PASSED)
+            turn.ended(outcome.record, passed=outcome.record.get("status") == PASSED)
         return stopping_early(outcome) if rules.at_first_pass else outcome
 
     async def _run_alone(self, context: Context, item: TestItem, target: Target) -> Outcome:
@@ -84,39 +95,35 @@ class SessionExecutor:
     async def _answered_and_graded(
         self, context: Context, item: TestItem, target: Target, workspace: TestWorkspace | None
     ) -> Outcome:
-        lasting = workspace is not None or ("conversation" in item.written and target.kind == "agent")
-        live, concurrency = await self._live_target(item, target, cached=not lasting), self.control.concurrency
+        lasting = workspace is not None or ("conversation" in item.written and target.facts.conversational)
+        live, concurrency = await self._live_target(item, target, cached=not lasting), self.schedule.concurrency
         if isinstance(live, BatchTarget):
-            self._batches[item.file, item.target, item.trial] = live
-            return await self._run_in_batch(context, item, target, live)
-        recorded = live.trial(item) if isinstance(live, RecordedTarget) else None
+            self._batches[item.file, item.target, item.sample] = live
+            return await self._run_in_batch(context, item, live)
+        recorded = live.sample(item) if isinstance(live, RecordedTarget) else None
         if recorded is not None and recorded.reason is not None:
             return left_out(recorded.reason)
         if "conversation" in item.written:
-            async with concurrency.for_target(item.file, target), concurrency.for_test(item.file) or nullcontext():
+            async with concurrency.for_target(item.file, target), concurrency.for_test(item.file):
                 outcome = await self._conversed(context, item, live, workspace)
             return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
         async with AsyncExitStack() as work:
             async with concurrency.for_target(item.file, target):
-                await work.enter_async_context(concurrency.for_test(item.file) or nullcontext())
+                await work.enter_async_context(concurrency.for_test(item.file))
                 answer = await self._answered(context, item, live, workspace)
             seen = None if workspace is None else workspace.seen
             if isinstance(live, RecordedTarget):
                 seen = live.seen(item)
-            outcome = await self._graded(context, item, target, live, answer, seen)
+            outcome = await self._graded(context, item, live, answer, seen)
         return stopping_early(outcome) if recorded is not None and recorded.stops_early else outcome
 
-    async def _run_in_batch(self, context: Context, item: TestItem, target: Target, live: BatchTarget) -> Outcome:
+    async def _run_in_batch(self, context: Context, item: TestItem, live: BatchTarget) -> Outcome:
         """A test of a target that answers all tests at once. Whoever waits for that keeps nobody from work."""
         answer = await self._answered(context, item, live)
         seen = await live.seen(item.test_id) if live.has_workspaces else None
-        work = self.control.concurrency.for_test(item.file)
         try:
-            if work is None:
-                outcome = await self._graded(context, item, target, live, answer, seen)
-            else:
-                async with work:
-                    outcome = await self._graded(context, item, target, live, answer, seen)
+            async with self.schedule.concurrency.for_test(item.file):
+                outcome = await self._graded(context, item, live, answer, seen)
         except ItemError as failure:
             # Its end waits for the command's, so that this is not cut off when its last test has ended.
             contradiction = await self._settled(item, live, failure.record)
@@ -132,11 +139,11 @@ class SessionExecutor:
 
     async def _settled(self, item: TestItem, live: BatchTarget, record: dict[str, Any]) -> str | None:
         """Wait for the command's end; how it contradicts the answer, None if it does not."""
-        self.settling += 1
+        self.graded += 1
         try:
             return await live.settle(item.test_id, record)
         finally:
-            self.settling -= 1
+            self.graded -= 1
 
     async def _conversed(
         self, context: Context, item: TestItem, live: LiveTarget, workspace: TestWorkspace | None
@@ -146,16 +153,16 @@ class SessionExecutor:
         if workspace is not None:
             await workspace.begin()
             shared = SharedWorkspace(workspace)
-        judges, told = self._target(item)[1], live
+        judges, asked = self._target(item)[1], live
         talk: Talk | None = None
 
         async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
             if isinstance(live, RecordedTarget):
                 return self._counted(item, live.turn(item, number))
-            return await self._answered(scope, turn, told, shared)
+            return await self._answered(scope, turn, asked, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
-            limited = partial(self.control.time.running, context.item.number)
+            limited = partial(self.schedule.time.running, context.item.number)
             async with talk.still() if talk is not None and workspace is not None else nullcontext():
                 return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
 
@@ -169,12 +176,19 @@ class SessionExecutor:
             if workspace is not None:
                 await workspace.end()
 
-        limit, folder = self.control.limit(item), Path(self._prepared.files[item.file].path).parent
-        judged = judges.own is not None
-        means = Conversing(ask, grade, limit, folder, judged, lambda: live.simulated, seen, answered)
+        means = Conversing(
+            ask=ask,
+            grade=grade,
+            threshold=self.schedule.threshold(item),
+            folder=Path(self._prepared.files[item.file].path).parent,
+            judged=judges.own is not None,
+            simulated=lambda: live.simulated,
+            seen=seen,
+            answered=answered,
+        )
         async with AsyncExitStack() as stack:
             if isinstance(live, Conversational):
-                told = talk = await stack.enter_async_context(live.conversing(context))
+                asked = talk = await stack.enter_async_context(live.conversing(context))
             return await converse(context, item, means)
 
     async def _answered(
@@ -185,8 +199,8 @@ class SessionExecutor:
             if isinstance(live, BatchTarget):  # its time limit is the command's
                 return await live.answer_to(context, item.test_id, item.graders)
             limit = within(seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
-            async with self.control.time.running(context.item.number), limit:
-                return self._counted(item, await live.answer(context, item.test, item.trial, workspace))
+            async with self.schedule.time.running(context.item.number), limit:
+                return self._counted(item, await live.answer(context, item.test, item.sample, workspace))
         except ItemError as failure:
             record = answer_record(item, read_text("", error=failure.message), simulated=live.simulated)
             raise ItemError(
@@ -198,52 +212,38 @@ class SessionExecutor:
 
     def _counted(self, item: TestItem, answer: Answer) -> Answer:
         """An answer that says how its tokens are counted: of a model that this program asks, as its endpoint counts them."""
-        return replace(answer, cached_in_input=True) if self._target(item)[0].kind in MODELS else answer
+        return replace(answer, cached_in_input=True) if self._target(item)[0].facts.calls_models else answer
 
     async def _graded(
-        self,
-        context: Context,
-        item: TestItem,
-        target: Target,
-        live: LiveTarget,
-        answer: Answer,
-        seen: Seen | None,
+        self, context: Context, item: TestItem, live: LiveTarget, answer: Answer, seen: Seen | None
     ) -> Outcome:
-        simulated, judges = live.simulated, self._target(item)[1]
-        try:
-            return await self._grader.outcome(
-                context,
-                item,
-                answer,
-                judges=judges,
-                simulated=simulated,
-                limited=lambda: self.control.time.running(context.item.number),
-                seen=seen,
-            )
-        except ItemError as failure:
-            raise grader_broken(item, answer, failure, simulated=simulated) from failure
+        limited = partial(self.schedule.time.running, context.item.number)
+        judges = self._target(item)[1]
+        return await self._grader.outcome(
+            context, item, answer, judges=judges, simulated=live.simulated, limited=limited, seen=seen
+        )
 
-    def _target(self, item: TestItem) -> tuple[Target, OwnJudge]:
+    def _target(self, item: TestItem) -> tuple[Target, TargetJudges]:
         """A test's target, and its judges."""
         key = (item.file, item.target)
         found = self._targets.get(key)
         if found is None:
             target = self._prepared.target_of(*key)
-            found = target, OwnJudge(self._judges, item.file, self._prepared.judge_of(item.file, target))
+            found = target, TargetJudges(self._judges, item.file, self._prepared.judge_of(item.file, target))
             self._targets[key] = found
         return found
 
     async def _live_target(self, item: TestItem, target: Target, *, cached: bool) -> LiveTarget:
-        """A target, opened when the first of its tests is performed; a command that takes all tests at once, for each trial. ``cached``:
+        """A target, opened when the first of its tests is executed; a command that answers all tests at once, for each sample. ``cached``:
         whether an answer of an earlier run will do."""
-        key = (item.file, target.name, item.trial if target.batching else 0)
+        key = (item.file, target.name, item.sample if target.batching else 0)
         future = self._live_targets.get(key)
         if future is None:
             opening = self._openings.live(*key[::2], target=target)
             future = self._live_targets[key] = asyncio.ensure_future(opening)
         live = future.result() if future.done() else await asyncio.shield(future)
-        # Trials are there to see how answers differ.
-        cached = cached and item.trials == 1
+        # Samples are there to see how answers differ.
+        cached = cached and item.samples == 1
         return live.target if isinstance(live, CachedTarget) and not cached else live
 
 

@@ -1,4 +1,4 @@
-"""From settings to a run of evaluations that can be performed: made anew, or continued."""
+"""Makes a run of evaluations from its settings, or continues one."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from manyhands.agents.options import AgentOptions
-from manyhands.agents.run_settings import check_prices, tell_bound, warn_of_unpriced
+from manyhands.agents.run_settings import check_prices, warn_of_budget
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import UserError
-from manyhands.io.search_paths import Surroundings
-from manyhands.runs.folders import is_made, open_reader
-from manyhands.runs.making import Opened, keep_files, make_run, recorded_run, refuse_unless_resumed
+from manyhands.io.search_paths import SearchPath
+from manyhands.models.settings import ModelSettings
+from manyhands.runs.folders import free_name, is_made, open_reader
+from manyhands.runs.making import Opened, keep_files, make_run, other_name, recorded_run, refuse_unless_resumed
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.workloads.evals.edits import Edits, edits_of
-from manyhands.workloads.evals.evalfile.tests import EvalFile
-from manyhands.workloads.evals.evalfile.variables import has_reference
-from manyhands.workloads.evals.order import DEPENDENCY_FAILED, PASSED_BEFORE
-from manyhands.workloads.evals.prepared import MODELS, LoadedEvals, PreparedEval, load
+from manyhands.workloads.evals.evalfile.contents import EvalFile
+from manyhands.workloads.evals.items import DEPENDENCY_FAILED, PASSED_BEFORE
+from manyhands.workloads.evals.prepared import LoadedEvals, PreparedEval, load
 from manyhands.workloads.evals.results.writing import check_output, named_outputs
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.targets.checks import check_usable
-from manyhands.workloads.evals.workload import EvalsWorkload
+from manyhands.workloads.evals.targets.keys import has_reference
+from manyhands.workloads.evals.workload import EvalsWorkload, nothing_told
 
-_INVALID_SHOWN = 20
+MAX_INVALID = 20
+"""Tests that were left out as invalid that are named."""
 
 
 async def open_eval(
@@ -39,8 +40,10 @@ async def open_eval(
     notice: Notice,
     environ: Mapping[str, str],
     clock: Clock | None = None,
+    tell: Notice = nothing_told,
 ) -> Opened[EvalsWorkload]:
-    """Make or continue the run that the settings name; a new run without a name gets one of its first dataset and the time.
+    """Make or continue the run that the settings name; a new run without a name gets one of its first dataset and the time. ``tell``: shows
+    the person a line while the run is executed.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings
     changed), StorageError.
@@ -54,8 +57,8 @@ async def open_eval(
     if options.run_name is not None:
         folder = Path(options.data_dir) / options.run_name
         if is_made(folder):
-            refuse_unless_resumed(resume, folder, options.run_name)
-            return _continued(folder, options, notice, environ)
+            refuse_unless_resumed(resume, folder)
+            return _continued(folder, options, notice, environ, tell)
     loaded = load(options, environ, notice)
     _tell_invalid(loaded, notice)
     options = _with_budget(options, loaded.files, notice)
@@ -63,13 +66,13 @@ async def open_eval(
         targets = (target for file in loaded.prepared.files for target in file.targets)
         await check_usable(targets, (), Path(loaded.prepared.here), environ, notice)
     if options.run_name is None:
-        options = options.model_copy(update={"run_name": _free_name(loaded, options, clock or SystemClock())})
-    return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice)
+        options = options.model_copy(update={"run_name": _default_name(loaded, options, clock or SystemClock())})
+    return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell)
 
 
 def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -> EvalSpec:
     """With the eval files' budget for the run where the settings say nothing: the least of several, so that none is passed."""
-    budgets = [(file.budget_usd, file.place.file) for file in files if file.budget_usd is not None]
+    budgets = [(file.budget_usd, file.location.file) for file in files if file.budget_usd is not None]
     if not budgets or "max_cost" in options.model_fields_set:
         return options
     least, named = min(budgets)
@@ -78,21 +81,20 @@ def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -
     return options.model_copy(update={"max_cost": least})
 
 
-def _made(loaded: LoadedEvals, notice: Notice) -> Opened[EvalsWorkload]:
+def _made(loaded: LoadedEvals, notice: Notice, tell: Notice) -> Opened[EvalsWorkload]:
     options = loaded.prepared.options
     folder = Path(options.data_dir) / (options.run_name or "")
-    workload = EvalsWorkload(loaded.prepared.to_json(), folder)
-    workload.have(loaded.files)
+    workload = EvalsWorkload(loaded.prepared.to_json(), folder, files=loaded.files, tell=tell)
     _check_outputs(options, folder, workload)
     opened = Opened(folder, workload, retry_failed=False)
     make_run(opened, options, notice)
-    _warn_of_unpriced(loaded.prepared, notice)
+    _warn_of_budget(loaded.prepared, notice)
     _tell_uncached(loaded.prepared, notice)
     return opened
 
 
 def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
-    """Which targets are asked although answers of earlier runs may be taken."""
+    """Say which targets are asked although answers of earlier runs may be taken."""
     options = prepared.options
     if options.regrade is not None:
         return
@@ -101,30 +103,27 @@ def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
         notice(f"target {name} answers all tests at once, and is invoked whatever is in the cache")
 
 
-def _warn_of_unpriced(prepared: PreparedEval, notice: Notice) -> None:
-    """What of the budget can't be kept, or changes how models are asked."""
+def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:
+    """Say what of the budget can't be kept, or changes how models are asked."""
     options = prepared.options
     named = [target for file in prepared.files for target in (*file.targets, *file.judges)]
-    models = [target.settings for target in named if target.kind in MODELS]
+    models = [target.settings for target in named if target.facts.calls_models]
     asked = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
-    for model, settings in asked.items():
-        if not has_reference(model):
-            told = AgentOptions(
-                model=model,
-                prices=options.prices,
-                max_cost=options.max_cost,
-                max_total_tokens=options.max_total_tokens,
-                max_tokens=1 if "max_tokens" in settings else None,
-            )
-            warn_of_unpriced(told, notice)
-            tell_bound(told, notice)
-    if options.max_cost is not None and any(target.kind not in (*MODELS, "mock", "replay") for target in named):
-        notice(
-            "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
-        )
+    told = [
+        ModelSettings(model=model, max_tokens=1 if "max_tokens" in settings else None)
+        for model, settings in asked.items()
+        if not has_reference(model)
+    ]
+    outside = any(target.facts.cost_at_end for target in named)
+    programs = (
+        "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
+    )
+    warn_of_budget(options, told, notice, programs=programs if outside else None)
 
 
-def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str]) -> Opened[EvalsWorkload]:
+def _continued(
+    folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[str, str], tell: Notice
+) -> Opened[EvalsWorkload]:
     run = recorded_run(folder, EvalsWorkload.name)
     recorded = PreparedEval.from_json(run.spec, folder.parent)
     with closing(open_reader(folder)) as reader:
@@ -132,13 +131,12 @@ def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[s
     options = resume_spec(recorded.options, given)
     if options.targets != recorded.options.targets:
         notice("--targets has no effect on a run that was made already: it keeps the targets it was made with")
-    workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder)
-    workload.edits = tuple(edits)
+    workload = EvalsWorkload(replace(recorded, options=options).to_json(), folder, edits=edits, tell=tell)
     _check_outputs(options, folder, workload)
-    _tell_edits(edits, recorded, folder.name, notice)
+    _tell_edits(edits, recorded, folder, notice)
     keep_files(options, folder)
-    _warn_of_unpriced(workload.prepared, notice)
-    again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.limits != recorded.limits else ()
+    _warn_of_budget(workload.prepared, notice)
+    again: tuple[str, ...] = (PASSED_BEFORE,) if workload.prepared.thresholds != recorded.thresholds else ()
     again += (DEPENDENCY_FAILED,) if given.retry_errors else ()
     return Opened(
         folder,
@@ -149,20 +147,20 @@ def _continued(folder: Path, given: EvalSpec, notice: Notice, environ: Mapping[s
     )
 
 
-def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, run: str, notice: Notice) -> None:
-    """What has become of the eval files, and how to have their tests as they are now."""
+def _tell_edits(edits: Sequence[Edits], recorded: PreparedEval, folder: Path, notice: Notice) -> None:
+    """Say what differs in the eval files, and how to have their tests as they are now."""
     for each in edits:
         for line in each.lines():
             notice(line)
     if not edits or any(each.problem is not None for each in edits):
         return  # a file that can't be read makes no other run
-    around = Surroundings.of(Path.cwd())
+    around = SearchPath.of(Path.cwd())
     files = shlex.join(around.shown(Path(path)) for path in recorded.options.eval_files)
     notice(
-        f"to have the tests as they are now, make another run:  manyhands eval {files} --run_name={shlex.quote(run + '-2')}"
+        f"to have the tests as they are now, make another run:  manyhands eval {files} --run_name={other_name(folder)}"
     )
     if recorded.options.regrade is None and all(each.only_graders for each in edits):
-        notice(f"to grade the answers of this run as the file says now, add  --regrade={shlex.quote(run)}")
+        notice(f"to grade the answers of this run as the file says now, add  --regrade={shlex.quote(folder.name)}")
 
 
 def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> None:
@@ -170,26 +168,22 @@ def _check_outputs(options: EvalSpec, folder: Path, workload: EvalsWorkload) -> 
     given = [Path(path).resolve() for path in (options.targets, options.from_output) if path is not None]
     taken = {*given, *(path.resolve() for path in workload.files_read())}
     for path in named_outputs(options):
-        place = check_output(path, folder)
-        if place in taken:
+        target_path = check_output(path, folder)
+        if target_path in taken:
             raise UserError(f"{path}: results would take the place of another file of this run")
-        taken.add(place)
+        taken.add(target_path)
 
 
-def _free_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:
+def _default_name(loaded: LoadedEvals, options: EvalSpec, clock: Clock) -> str:
     """``eval-<dataset>-<time>``, with a number behind it where a run of that second is there already."""
     dataset = re.sub(r"[^\w.-]+", "-", loaded.files[0].dataset)[:60].strip("-.") or "evals"
     moment = datetime.fromtimestamp(clock.now()).strftime("%Y%m%d-%H%M%S")
-    name, number = f"eval-{dataset}-{moment}", 1
-    while (Path(options.data_dir) / name).exists():
-        number += 1
-        name = f"eval-{dataset}-{moment}-{number}"
-    return name
+    return free_name(Path(options.data_dir), f"eval-{dataset}-{moment}")
 
 
 def _tell_invalid(loaded: LoadedEvals, notice: Notice) -> None:
     invalid = [each for file in loaded.files for each in file.invalid]
-    for each in invalid[:_INVALID_SHOWN]:
+    for each in invalid[:MAX_INVALID]:
         notice(f"left out: {each.message}")
-    if len(invalid) > _INVALID_SHOWN:
-        notice(f"… and {len(invalid) - _INVALID_SHOWN} more")
+    if len(invalid) > MAX_INVALID:
+        notice(f"… and {len(invalid) - MAX_INVALID} more")

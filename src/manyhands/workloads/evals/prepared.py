@@ -11,33 +11,29 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.graders.protocol import PASS_LIMIT
-from manyhands.io.findings import Findings, told
-from manyhands.io.search_paths import Surroundings
-from manyhands.workloads.evals.evalfile.finding import find_evals
-from manyhands.workloads.evals.evalfile.grader_lists import JudgeNeed
-from manyhands.workloads.evals.evalfile.loading import load_evals
-from manyhands.workloads.evals.evalfile.patterns import id_filter, told_apart
-from manyhands.workloads.evals.evalfile.tests import EvalFile, Test
-from manyhands.workloads.evals.order import in_turn
+from manyhands.io.locations import Findings, problems_error
+from manyhands.io.search_paths import SearchPath
+from manyhands.workloads.evals.evalfile.contents import EvalFile, JudgeNeed, Test
+from manyhands.workloads.evals.evalfile.files import find_evals
+from manyhands.workloads.evals.evalfile.loading import load_evals, told_apart
+from manyhands.workloads.evals.evalfile.patterns import id_filter
+from manyhands.workloads.evals.items import in_turn
 from manyhands.workloads.evals.settings import DELAYS, EvalSpec
-from manyhands.workloads.evals.targets.checks import Judging, TargetCheck, workspace_problems
-from manyhands.workloads.evals.targets.choice import (
-    Choice,
-    Survey,
+from manyhands.workloads.evals.targets.checks import (
+    Judging,
+    TargetCheck,
     check_askable,
     check_chosen,
-    choose_judges,
-    choose_targets,
     tell_of_batches,
-    usual_judge,
+    workspace_problems,
 )
+from manyhands.workloads.evals.targets.choice import Choice, Survey, choose_judges, choose_targets, usual_judge
 from manyhands.workloads.evals.targets.definitions import Target, find_targets
 from manyhands.workloads.evals.targets.recorded import open_recorded
 
 Notices = Callable[[str], None]
-MODELS = frozenset(("agent", "model", "openai", "azure", "anthropic", "gemini", "openrouter"))
-"""Kinds of targets that can judge."""
 DRY = "dry-run"
+"""The name of the target that stands in for all with ``--dry-run``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +88,12 @@ class FileTargets:
 
 @dataclass(frozen=True, slots=True)
 class PreparedEval:
-    """What a run records as its spec. ``here``: the folder where it was given, for what is looked for from there."""
+    """What a run records as its spec."""
 
     options: EvalSpec
     files: tuple[FileTargets, ...]
     here: str
+    """The folder in which the command was given, for what is looked for from there."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -108,29 +105,28 @@ class PreparedEval:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], data_dir: Path) -> PreparedEval:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
-        known = {name: each for name, each in value["options"].items() if name in EvalSpec.model_fields}
-        options = EvalSpec(**known, data_dir=str(data_dir))
+        options = EvalSpec.from_record(value["options"], data_dir=str(data_dir))
         return cls(options, tuple(FileTargets.from_json(file) for file in value["files"]), value["here"])
 
     @property
-    def limits(self) -> tuple[float, ...]:
-        """The pass limit of each file's tests, but for those that have one of their own: as the settings say, else the file, else the
-        usual one."""
+    def thresholds(self) -> tuple[float, ...]:
+        """The threshold of each file's tests, but for those that have one of their own: as the settings say, else the file, else the
+        default."""
         given = self.options.threshold
         own = (given if given is not None else file.threshold for file in self.files)
-        return tuple(PASS_LIMIT if limit is None else limit for limit in own)
+        return tuple(PASS_LIMIT if each is None else each for each in own)
 
     @property
-    def pass_limit(self) -> float:
-        """The one that reports state: the files' where they agree, else the usual one."""
-        return self.limits[0] if len(set(self.limits)) == 1 else PASS_LIMIT
+    def threshold(self) -> float:
+        """The one that reports state: the files' where they agree, else the default."""
+        return self.thresholds[0] if len(set(self.thresholds)) == 1 else PASS_LIMIT
 
     def judge_of(self, file: int, target: Target) -> Target | None:
         """The target that judges another one's answers: the one that it names, else the run's, else itself if it is a model."""
         name = target.judge_target or self.options.judge_target
         if name is not None:
             return next((judge for judge in self.files[file].judges if judge.name == name), None)
-        return target if target.kind in MODELS else None
+        return target if target.facts.calls_models else None
 
     def target_of(self, file: int, name: str) -> Target:
         """A target that answers tests of a file."""
@@ -155,17 +151,15 @@ class LoadedEvals:
 
 
 def load(
-    options: EvalSpec, environ: Mapping[str, str], notices: Notices, *, around: Surroundings | None = None
+    options: EvalSpec, environ: Mapping[str, str], notices: Notices, *, around: SearchPath | None = None
 ) -> LoadedEvals:
     """Read and check everything. ``options`` must be resolved; ``around``: where the command was given, if not in the current folder.
 
     Raises UserError with one line for each problem: file, line, field.
     """
-    around = around or Surroundings.of(Path.cwd())
+    around = around or SearchPath.of(Path.cwd())
     paths = find_evals(options.eval_files, around)
-    found = told_apart(
-        load_evals(paths, root=around.root, here=around.here, notices=notices, skip_invalid=options.skip_invalid)
-    )
+    found = told_apart(load_evals(paths, around, notices=notices, skip_invalid=options.skip_invalid))
     files = [chosen(file, options) for file in found]
     if not any(file.tests or file.invalid for file in files):
         raise UserError("no tests are left: " + _why_none(options))
@@ -174,7 +168,7 @@ def load(
     for notice in choosing.findings.notices:
         notices(notice)
     if choosing.findings.problems:
-        raise told(list(dict.fromkeys(choosing.findings.problems)))
+        raise problems_error(list(dict.fromkeys(choosing.findings.problems)))
     if not any(file.tests or file.invalid for file, _ in settled):
         raise UserError(f"no tests are left: --target={','.join(options.target or ())} fits none")
     prepared = PreparedEval(options, tuple(targets for _, targets in settled), str(around.here))
@@ -210,8 +204,8 @@ def _why_none(options: EvalSpec) -> str:
 
 
 def _with_others(targets: FileTargets, file: EvalFile, whole: EvalFile) -> FileTargets:
-    """With the ids of the tests that were not chosen, if a target is told of all tests or answers them at once."""
-    if not any(target.batching or target.kind == "replay" for target in targets.targets):
+    """With the ids of the tests that were not chosen, if a target answers all tests at once."""
+    if not any(target.batching or target.facts.one_file_for_all for target in targets.targets):
         return targets
     if file is whole and not whole.invalid:
         return targets
@@ -221,9 +215,9 @@ def _with_others(targets: FileTargets, file: EvalFile, whole: EvalFile) -> FileT
 
 
 class _Choosing:
-    """Finds the targets of eval files, and whether they can be used. ``findings``: what is wrong, and what the person is told."""
+    """Finds the targets of eval files, and whether they can be used. ``findings``: what is wrong, and what the person should know."""
 
-    def __init__(self, options: EvalSpec, environ: Mapping[str, str], around: Surroundings) -> None:
+    def __init__(self, options: EvalSpec, environ: Mapping[str, str], around: SearchPath) -> None:
         self._options = options
         self._environ = environ
         self._around = around
@@ -231,7 +225,7 @@ class _Choosing:
         self.findings = Findings()
 
     def file(self, file: EvalFile, whole: EvalFile) -> tuple[EvalFile, FileTargets]:
-        """A file with the tests that are put to targets. ``whole``: with those that were not chosen."""
+        """A file with the tests that targets answer. ``whole``: with those that were not chosen."""
         survey, choice, judges = Survey.of(file.tests), Choice(), tuple[Target, ...]()
         before = len(self.findings.problems)
         with self.findings.catching():
@@ -253,7 +247,7 @@ class _Choosing:
     def _choice(self, file: EvalFile, survey: Survey) -> tuple[Choice, tuple[Target, ...]]:
         options, recorded = self._options, tuple[Target, ...]()
         available = find_targets(
-            file, None if options.targets is None else Path(options.targets), self._environ, surroundings=self._around
+            file, None if options.targets is None else Path(options.targets), self._environ, search_path=self._around
         )
         if options.regrade is not None:
             choice, recorded = _recorded_choice(file, options)
@@ -277,7 +271,7 @@ class _Choosing:
         for judge in judging.needed(survey):
             self._check.judging(judge, self.findings)
         for target in targets.targets if options.regrade is None else ():
-            self._check.asked(target, self.findings, hooked=survey.hooked)
+            self._check.answering(target, self.findings, hooked=survey.hooked)
 
 
 def _file_targets(
@@ -333,7 +327,7 @@ def _stand_in(file: EvalFile, options: EvalSpec) -> Target:
         name = Path(options.from_output).stem
     else:
         kind, settings, name = "mock", {"provider": "mock", **_delay_keys(options)}, DRY
-    return Target(name, kind, settings, file.place, file.folder, file.path)
+    return Target(name, kind, settings, file.location, file.folder, file.path)
 
 
 def _delay_keys(options: EvalSpec) -> dict[str, float]:

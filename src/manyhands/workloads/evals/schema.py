@@ -1,5 +1,6 @@
 """JSON Schema (draft 2020-12) of eval files and targets files, for editors. It is made of the classes that check the files, so it knows
-all their keys, and their older and other names too."""
+all their keys, and their older and other names too.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +11,10 @@ from typing import Any
 from manyhands.graders.config import grader_types
 from manyhands.graders.registry import load_kind
 from manyhands.io.keys import Entry
-from manyhands.io.locations import Place
+from manyhands.io.locations import Location
 from manyhands.workloads.evals.evalfile.keys import ASIDE, REFERENCE, Block, EvalBlock, TestBlock, TurnBlock
 from manyhands.workloads.evals.evalfile.messages import ROLES
-from manyhands.workloads.evals.targets.keys import HealthcheckBlock
-from manyhands.workloads.evals.targets.kinds import ALIASES, KINDS
+from manyhands.workloads.evals.targets.kinds.registry import ALIASES, KINDS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -71,7 +71,8 @@ def _targets(definitions: Schema) -> Schema:
         "properties": {"provider": {"type": "string"}},
         "allOf": [_if(_provider(kind), _define(KINDS[kind].block(), definitions, variables=True)) for kind in KINDS],
     }
-    _define(HealthcheckBlock, definitions, variables=True)
+    for block in (block for kind in KINDS.values() for block in kind.block().mappings.values()):
+        _define(block, definitions, variables=True)
     target = {"$ref": "#/$defs/Target"}
     return {"type": ["array", "object"], "items": target, "additionalProperties": target}
 
@@ -86,7 +87,7 @@ def _provider(kind: str) -> Schema:
 def _grader(definitions: Schema) -> Schema:
     kinds = []
     for name, schema in grader_types().items():
-        entry = load_kind(name, Place("")).entry
+        entry = load_kind(name, Location("")).entry
         inner = schema.pop("$defs", {})
         classes = {} if entry is None else {each.__name__: each for each in _within(entry)}
         for each, found in inner.items():

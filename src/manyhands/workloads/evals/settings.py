@@ -6,12 +6,14 @@ Names are those of AgentV's options where it has one.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator
 
+from manyhands.agents.options import AgentOptions
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
     Flag,
@@ -35,7 +37,7 @@ TARGETS = "Targets"
 GRADING = "Grading"
 GRADER_SECONDS = 120.0
 RETRIES = 2
-"""How often a target that took too long is asked again where nobody says."""
+"""How often a test whose target timed out is retried by default."""
 DELAYS = ("dry_run_delay", "dry_run_delay_min", "dry_run_delay_max")
 
 
@@ -71,8 +73,27 @@ def _patterns(value: Any) -> Any:
     return tuple(filter(None, patterns)) or None
 
 
+_OTEL = ("otel_file", "export_otel", "otel_backend", "otel_capture_content", "otel_group_turns")
+_OF_NOBODY = ("executor", "log_prefix_chars", "reasoning_config", "prefill_messages")
+_INSTEAD = {
+    **{
+        name: f"the targets of an evaluation say this themselves; write {name} below the target"
+        for name in AgentOptions.model_fields
+        if name not in (*RunOptions.model_fields, "keep_workspaces")
+    },
+    **dict.fromkeys(_OF_NOBODY, "it has no meaning for evaluations"),
+    **dict.fromkeys(
+        _OTEL,
+        "nothing is written for OpenTelemetry; --trace_file writes a line of JSON for each test, with its tool calls",
+    ),
+}
+
+
 class EvalSpec(RunOptions):
-    """Everything that can be set for an evaluation run."""
+    """Everything that can be set for an evaluation run. What agents and models are asked is said by targets."""
+
+    instead: ClassVar[Mapping[str, str]] = _INSTEAD
+    retired: ClassVar[frozenset[str]] = frozenset(AgentOptions.model_fields)
 
     headings: ClassVar[tuple[str, ...]] = (
         TESTS,
@@ -93,108 +114,120 @@ class EvalSpec(RunOptions):
     )
     test_id: Annotated[tuple[str, ...] | None, BeforeValidator(_patterns)] = setting(
         None,
-        "Only tests whose id fits one of these globs; with a ! before it, none that fit.",
+        "Only tests whose id matches one of these globs; with a leading !, none that match.",
         group=TESTS,
         identity=True,
         value="GLOB",
     )
-    tag: OptionalList = setting(None, "Only tests with one of these tags.", group=TESTS, identity=True)
-    exclude_tag: OptionalList = setting(None, "No tests with one of these tags.", group=TESTS, identity=True)
+    tag: OptionalList = setting(None, "Only tests with at least one of these tags.", group=TESTS, identity=True)
+    exclude_tag: OptionalList = setting(None, "Exclude tests with any of these tags.", group=TESTS, identity=True)
     skip_invalid: Flag = setting(
-        False, "Go on without tests that can't be run; they are counted as discarded.", group=TESTS, identity=True
+        False, "Leave out tests that can't be run; they count as discarded.", group=TESTS, identity=True
     )
     trials: Annotated[int | None, optional_whole(1, 1000)] = setting(
         None,
-        "How often each test is tried, whether or not a trial has passed; without it the eval file says.",
+        "Samples of each test, whether or not one has passed (default: as the eval file says).",
         group=TESTS,
         identity=True,
     )
 
     targets: OptionalPath = setting(
-        None, "Targets file, or a folder with one; without it one is looked for.", group=TARGETS, value="FILE"
+        None,
+        "Targets file, or a folder with one (default: searched from the eval file's folder up).",
+        group=TARGETS,
+        value="FILE",
     )
     target: OptionalList = setting(
-        None, "Targets that are questioned; with several, every test is put to each.", group=TARGETS, identity=True
+        None, "Targets to evaluate; with several, each evaluates every test.", group=TARGETS, identity=True
     )
     from_output: OptionalPath = setting(
         None,
-        "Grade this file of answers, as a batch command writes them; no target is run.",
+        "Grade the answers in this file, in the format of batch commands; no target is run.",
         group=TARGETS,
         identity=True,
         value="FILE",
     )
     rerun: Literal["missing"] | None = setting(
-        None, "Invoke a batch command again for the tests whose records are missing.", group=TARGETS
+        None, "Invoke a batch command again for tests whose records are missing.", group=TARGETS
     )
     dry_run: Flag = setting(
-        False, "Made-up answers in place of the targets'; graders are real.", group=TARGETS, identity=True
+        False, "Replace the targets' answers by made-up ones; graders are real.", group=TARGETS, identity=True
     )
     dry_run_delay: Annotated[float | None, optional_number(0)] = setting(
-        None, "Milliseconds that a made-up answer takes.", group=TARGETS
+        None, "Latency of made-up answers in milliseconds.", group=TARGETS
     )
     dry_run_delay_min: Annotated[float | None, optional_number(0)] = setting(
-        None, "The least that it takes, in milliseconds.", group=TARGETS
+        None, "Minimum latency of made-up answers in milliseconds.", group=TARGETS
     )
     dry_run_delay_max: Annotated[float | None, optional_number(0)] = setting(
-        None, "The most that it takes, in milliseconds.", group=TARGETS
+        None, "Maximum latency of made-up answers in milliseconds.", group=TARGETS
     )
     agent_timeout: Annotated[float | None, optional_number(above=0)] = setting(
         None,
-        "Seconds for one answer of a target (but for commands that answer all tests at once), and for graders without --grader_timeout.",
+        "Timeout of one answer in seconds (not for commands that answer all tests at once); also of graders without --grader_timeout.",
         group=TARGETS,
     )
     cache: OptionalFlag = setting(
         None,
-        "Use answers of earlier runs to the same question by the same target and command; not with several trials, a temperature above 0, "
-        "or a command that answers all tests at once. Without it the eval file says; --no-cache: not even then.",
+        "Reuse answers of earlier runs to the same question by the same target and command (default: as the eval file says). Not with "
+        "several samples, a temperature above 0, or a command that answers all tests at once.",
         group=TARGETS,
     )
-    cache_dir: OptionalPath = setting(None, "Where the cache is; without it in the data folder.", group=TARGETS)
+    cache_dir: OptionalPath = setting(
+        None, "Folder of the cache (default: in the data folder).", group=TARGETS, value="FOLDER"
+    )
 
     threshold: Annotated[float | None, optional_number(0, 1)] = setting(
         None,
-        f"The score from which on a test has passed; without it the eval file says, else {PASS_LIMIT}. A test's own counts more.",
+        f"Minimum score to pass (default: as the eval file says, else {PASS_LIMIT}); a test's own threshold takes precedence.",
         group=GRADING,
     )
     judge_target: OptionalText = setting(
-        None, "The target that judges answers where the questioned one names none.", group=GRADING, identity=True
+        None,
+        "Target that judges answers where the evaluated target names none.",
+        group=GRADING,
+        identity=True,
+        value="NAME",
     )
     allow_ungraded: Flag = setting(
         False,
-        "Tests that nothing grades are accepted, and count as ungraded: those without graders where no judge is configured, and those "
+        "Accept tests that nothing grades, and count them as ungraded: those without graders where no judge is configured, and those "
         "whose graders found nothing to compare.",
         group=GRADING,
         identity=True,
     )
     grader_timeout: Annotated[float | None, optional_number(above=0)] = setting(
         None,
-        f"Seconds for one run of a grader's program or function; without it --agent_timeout, else {GRADER_SECONDS:g}.",
+        f"Timeout of a grader's program or function in seconds (default: --agent_timeout, else {GRADER_SECONDS:g}).",
         group=GRADING,
     )
     grader_processes: Annotated[int | None, optional_whole(1, 1000)] = setting(
-        None, "Graders' programs at once; without it as many as there are processors.", group=GRADING
+        None, "Maximum concurrent programs of graders (default: number of CPUs).", group=GRADING
     )
     fail_on: Literal["any", "failed", "error", "never"] = setting(
-        "any", "What makes the exit code other than 0: failed tests, errors, any of them, or nothing.", group=GRADING
+        "any", "What makes the exit code nonzero: failed tests, errors, any of them, or nothing.", group=GRADING
     )
 
     out: OptionalPath = setting(
-        None, "Also write the results to this file, as its ending says, or --output_format.", group=OUTPUT, value="FILE"
+        None,
+        "Also write the results to this file, in the format of its suffix, or --output_format.",
+        group=OUTPUT,
+        value="FILE",
     )
     output_format: Literal["jsonl", "yaml"] | None = setting(
-        None, "The format of --out where its ending says none; jsonl without it.", group=OUTPUT
+        None, "Format of --out if its suffix names none (default: jsonl).", group=OUTPUT
     )
     trace_file: OptionalPath = setting(
-        None, "Also write a line of JSON for each test: what it cost, and its tool calls.", group=OUTPUT, value="FILE"
+        None, "Also write one JSON line per test: its cost and tool calls.", group=OUTPUT, value="FILE"
     )
     output: Annotated[tuple[str, ...] | None, BeforeValidator(_outputs)] = setting(
         None,
-        "Also write the results as the ending says: .jsonl, .json, .xml (JUnit), .html, .yaml.",
+        "Also write the results in the format of the suffix: .jsonl, .json, .xml (JUnit), .html, .yaml.",
         group=OUTPUT,
         value="FILE",
     )
     keep_workspaces: Flag = setting(
-        False, "Keep all workspaces; without it only those of tests that did not pass.", group=OUTPUT
+        False, "Keep all workspaces (default: those of tests that did not pass).", group=OUTPUT
     )
     cleanup_workspaces: Flag = setting(False, "Keep no workspaces.", group=OUTPUT)
     run_name: Annotated[str | None, BeforeValidator(_run_name)] = setting(
@@ -203,36 +236,36 @@ class EvalSpec(RunOptions):
 
     workers: Annotated[int | None, optional_whole(1, 10_000)] = setting(
         None,
-        "Tests in work at once, in all; without it the eval file or the target says, else 3 for commands and 16 for models. What a "
-        "target says of itself holds besides.",
+        "Maximum concurrent tests (default: as the eval file or the target says, else 3 for commands and 16 for models). A target's own "
+        "limit also applies.",
         group=SPEED,
     )
-    item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Seconds for one test, in all.", group=LIMITS)
+    item_timeout: Annotated[float, number(above=0)] = setting(3600.0, "Time limit per test in seconds.", group=LIMITS)
     max_retries: Annotated[int | None, optional_whole(0)] = setting(
         None,
-        f"How often a test is tried again whose target took too long, or whose endpoint failed; without it {RETRIES} times for what took "
-        "too long, and each other cause has its own number. 0: nothing is tried again, no call of a model either.",
+        f"Maximum retries of a test whose target timed out or whose endpoint failed (default: {RETRIES} after a timeout, else by "
+        "cause). 0: nothing is retried, model calls included.",
         group=LIMITS,
     )
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(
-        None, "The same counted otherwise: how often such a test is tried in all.", group=LIMITS
+        None, "Maximum attempts of such a test: --max_retries plus 1.", group=LIMITS
     )
     max_cost: Annotated[float | None, optional_number(above=0)] = setting(
         None,
-        "US dollars that the run may cost, over all resumes: its model calls, and what commands say that they cost. At the limit it "
-        "stops and stays resumable. Without it the eval file's budget_usd.",
+        "Maximum cost of the run in US dollars, over all resumes: model calls, and what commands report; the run stops there and can be "
+        "resumed (default: budget_usd of the eval file).",
         group=LIMITS,
     )
     verbose: Flag = setting(
-        False, "Show the commands that are run, each test as it ends, and full tracebacks of errors.", group=OUTPUT
+        False, "Print the commands that are run, each test as it ends, and full tracebacks of errors.", group=OUTPUT
     )
     resume: Flag = setting(False, "Continue the run of this name.", group=RESUME, recorded=False)
     retry_errors: Flag = setting(
-        False, "With --resume: try tests again that ended in errors.", group=RESUME, recorded=False
+        False, "With --resume: retry tests that ended in errors.", group=RESUME, recorded=False
     )
     regrade: OptionalText = setting(
         None,
-        "Grade the answers of this finished run again, without asking the targets.",
+        "Grade the answers of this finished run again, without running the targets.",
         group=RESUME,
         identity=True,
         value="RUN",
@@ -241,15 +274,15 @@ class EvalSpec(RunOptions):
         False, "Run again whenever an eval file or targets file changes, until Ctrl-C.", group=RESUME, recorded=False
     )
     bootstrap_seed: Annotated[int, whole(0)] = setting(
-        0, "Seed of the intervals that are found by resampling.", group=GRADING, typed=False
+        0, "Seed of resampled confidence intervals.", group=GRADING, typed=False
     )
     score_interval: Annotated[float | None, optional_number(0.5, 0.999)] = setting(
-        0.95, "Level of confidence of intervals.", group=GRADING
+        0.95, "Confidence level of intervals.", group=GRADING
     )
 
     @property
     def retries(self) -> int | None:
-        """How often a test is tried again, whichever way it was counted; None: not said."""
+        """Maximum retries of a test, whichever way they were counted; None by default."""
         return self.max_retries if self.max_attempts is None else self.max_attempts - 1
 
     def resolved(self) -> Self:

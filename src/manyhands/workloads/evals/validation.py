@@ -6,13 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.core.settings import shown, suggestion
-from manyhands.io.findings import Findings
-from manyhands.io.search_paths import Surroundings
+from manyhands.core.settings import shown
+from manyhands.core.text import suggestion
+from manyhands.io.locations import Findings
+from manyhands.io.search_paths import SearchPath
 from manyhands.io.yaml_files import read_yaml
-from manyhands.workloads.evals.evalfile.config_file import Config
-from manyhands.workloads.evals.evalfile.finding import FileKind, files_below, find_evals, kind_of_file
-from manyhands.workloads.evals.evalfile.sources import JSONL_ENDING
+from manyhands.workloads.evals.evalfile.files import (
+    JSONL_ENDING,
+    Config,
+    FileKind,
+    files_below,
+    find_evals,
+    kind_of_file,
+)
 from manyhands.workloads.evals.prepared import load
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.targets.definitions import made_target, read_targets
@@ -20,11 +26,13 @@ from manyhands.workloads.evals.targets.definitions import made_target, read_targ
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found in a file. ``kind``: None if it is of none that is known."""
+    """What was found in a file."""
 
     path: Path
     kind: FileKind | None
+    """None if it is of no known kind."""
     problems: tuple[str, ...]
+    """A line for each, with its location."""
     notices: tuple[str, ...] = ()
 
     @property
@@ -46,29 +54,29 @@ def validate(
     What an eval file's report says is what an evaluation of that file with these settings would be refused for.
     Raises UserError for a path, a pattern or a setting that can't be used.
     """
-    surroundings = Surroundings.of(here or Path.cwd(), root)
-    checking = _Checking(surroundings, environ, options or {})
-    return [checking.report(path, kind) for named in paths for path, kind in _files(named, surroundings)]
+    search_path = SearchPath.of(here or Path.cwd(), root)
+    checking = _Checking(search_path, environ, options or {})
+    return [checking.report(path, kind) for named in paths for path, kind in _files(named, search_path)]
 
 
-def _files(named: str, surroundings: Surroundings) -> Iterator[tuple[Path, FileKind | None]]:
-    path = surroundings.here / named
+def _files(named: str, search_path: SearchPath) -> Iterator[tuple[Path, FileKind | None]]:
+    path = search_path.here / named
     if path.is_dir():
-        yield from files_below(path, surroundings)
+        yield from files_below(path, search_path)
     else:
-        yield from ((found, None) for found in find_evals([named], surroundings))
+        yield from ((found, None) for found in find_evals([named], search_path))
 
 
 @dataclass(frozen=True, slots=True)
 class _Checking:
-    surroundings: Surroundings
+    search_path: SearchPath
     environ: Mapping[str, str]
     options: Mapping[str, object]
 
     def report(self, path: Path, kind: FileKind | None) -> Report:
         """``kind``: None if it has to be found out."""
         findings = Findings()
-        name = self.surroundings.shown(path)
+        name = self.search_path.shown(path)
         with findings.catching():
             if kind is None and path.suffix != JSONL_ENDING:
                 kind = kind_of_file(path, read_yaml(path, name)[0])
@@ -78,12 +86,12 @@ class _Checking:
             elif kind == "targets":
                 self._targets(path, name, findings)
             else:
-                Config.read(path, self.surroundings)
+                Config.read(path, self.search_path)
         return Report(path, kind, tuple(dict.fromkeys(findings.problems)), tuple(findings.notices))
 
     def _eval(self, path: Path, findings: Findings) -> None:
         options = EvalSpec.make({**self.options, "eval_files": [str(path)]}).resolved()
-        load(options, self.environ, findings.notice, around=self.surroundings)
+        load(options, self.environ, findings.notice, around=self.search_path)
 
     def _targets(self, path: Path, name: str, findings: Findings) -> None:
         entries = read_targets(path, name)

@@ -1,4 +1,4 @@
-"""Workload 2: tests are put to targets, and graders score the answers."""
+"""The workload of evaluations: targets answer tests, and graders score the answers."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.descriptions import describe_step
+from manyhands.agents.trajectory import describe_step
 from manyhands.core.errors import ItemError
 from manyhands.core.outcomes import Outcome
 from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload
 from manyhands.engine.journal.reader import JournalReader, run_id_of
-from manyhands.io.dotenv_files import additions
-from manyhands.io.search_paths import Surroundings
+from manyhands.io.search_paths import SearchPath, additions
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.scripts import Scripts
 from manyhands.processes.strays import process_mark
-from manyhands.workloads.evals.control import RunControl, slots
 from manyhands.workloads.evals.edits import Edits
-from manyhands.workloads.evals.evalfile.grader_lists import judge_needs
-from manyhands.workloads.evals.evalfile.tests import EvalFile
+from manyhands.workloads.evals.evalfile.contents import EvalFile, judge_needs
 from manyhands.workloads.evals.executing import SessionExecutor
 from manyhands.workloads.evals.grading.conversation import written_graders
-from manyhands.workloads.evals.grading.test_grader import GradingSettings, TestGrader
+from manyhands.workloads.evals.grading.graded_answer import GradingSettings, TestGrader
 from manyhands.workloads.evals.items import plan_tests
-from manyhands.workloads.evals.opening import Openings, workspace_tools
+from manyhands.workloads.evals.opening import Openings, finish_workspaces, workspace_tools
 from manyhands.workloads.evals.prepared import PreparedEval, chosen_names, load
-from manyhands.workloads.evals.results.workspaces import finish_workspaces
 from manyhands.workloads.evals.results.writing import write_results
+from manyhands.workloads.evals.scheduling import SessionSchedule, slots
 from manyhands.workloads.evals.settings import GRADER_SECONDS
 from manyhands.workloads.evals.targets.checks import check_usable
 from manyhands.workloads.evals.targets.definitions import Target
+
+
+def nothing_told(text: str) -> None:
+    """Shows nothing."""
 
 
 class EvalsWorkload(Workload):
@@ -41,53 +42,54 @@ class EvalsWorkload(Workload):
 
     name = "evals"
 
-    def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        run_folder: Path,
+        *,
+        files: tuple[EvalFile, ...] | None = None,
+        edits: Sequence[Edits] = (),
+        tell: Callable[[str], None] = nothing_told,
+    ) -> None:
+        """``files``: the eval files, if they were read and their targets checked already; ``edits``: what is different in them since the
+        run was made; ``tell``: shows the person a line while the run is executed."""
         self.spec = spec
         self._folder = run_folder
         self._prepared = PreparedEval.from_json(spec, run_folder.parent)
         self._depends = any(file.depends for file in self._prepared.files)
-        self._loaded: tuple[EvalFile, ...] | None = None
-        self._checked = False
+        self._loaded = files
+        self._checked = files is not None
         self._test_files: set[str] = set()
         self._executor: SessionExecutor | None = None
-        self.edits: tuple[Edits, ...] = ()
-        """What is different in the eval files since the run was made."""
-        self.tell: Callable[[str], None] = _say_nothing
-        """Shows the person a line while the run is performed."""
+        self._edits = edits
+        self._tell = tell
 
     @property
     def prepared(self) -> PreparedEval:
         return self._prepared
 
     @property
-    def settling(self) -> int:
-        """See ``SessionExecutor``."""
-        return 0 if self._executor is None else self._executor.settling
-
-    def have(self, files: tuple[EvalFile, ...]) -> None:
-        """Take what was read already for planning. Its targets were looked after."""
-        self._loaded, self._checked = files, True
+    def graded(self) -> int:
+        """How many tests are graded, and wait for the end of the command that answers all of them."""
+        return 0 if self._executor is None else self._executor.graded
 
     def files_read(self) -> set[Path]:
         """The files in which tests and targets stand."""
         files = self._prepared.files
-        targets = {target.place.file for file in files for target in (*file.targets, *file.judges)}
+        targets = {target.location.file for file in files for target in (*file.targets, *file.judges)}
         return {Path(name).absolute() for name in {*self._test_files, *targets, *(file.path for file in files)}}
 
     @property
     def execution(self) -> Execution:
         options = self._prepared.options
-        return Execution(
+        return options.execution(
             executor="local",
             workers=1,
             concurrency=slots(self._prepared),
+            max_attempts=None,  # the method of that name counts otherwise
             item_timeout=None,  # tests have limits of their own, which don't count what they wait for
-            max_cost=options.max_cost,
-            max_total_tokens=options.max_total_tokens,
-            max_seconds=options.max_seconds,
             keep_workspaces=options.keep_workspaces,
             remove_workspaces=options.cleanup_workspaces,
-            on_divergence=options.on_divergence,
         )
 
     @property
@@ -95,16 +97,16 @@ class EvalsWorkload(Workload):
         return any(file.fail_on_error for file in self._prepared.files)
 
     def max_attempts(self, item: Item, failure: ItemError) -> int | None:
-        return self._opened.control.tries(item, failure)
+        return self._opened.schedule.max_attempts(item, failure)
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
-        return self._opened.control.stops(item, outcome)
+        return self._opened.schedule.stop_reason(item, outcome)
 
     def must_wait(self, item: Item) -> bool:
-        return self._depends and self._opened.control.dependencies.holds(item)
+        return self._depends and self._opened.schedule.dependencies.holds(item)
 
     def freed(self) -> Sequence[int]:
-        return self._opened.control.dependencies.freed() if self._depends else ()
+        return self._opened.schedule.dependencies.freed() if self._depends else ()
 
     def input_identity(self) -> str | None:
         return "imported"  # tests count as they were when the run was made
@@ -128,20 +130,19 @@ class EvalsWorkload(Workload):
             scripts = await stack.enter_async_context(
                 Scripts.opened(mark, os.environ, at_once=options.grader_processes)
             )
-            said = self._say if options.verbose else _say_nothing
-            around, run_id = Surroundings.of(Path(self._prepared.here)), run_id_of(self._folder)
+            said = self._tell if options.verbose else nothing_told
+            around, run_id = SearchPath.of(Path(self._prepared.here)), run_id_of(self._folder)
             tools = workspace_tools(self._folder, run_id, runner, os.environ, said, around, live=not replay)
             stack.push_async_callback(tools.templates.close)
-            openings = Openings(self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._say)
-            control = RunControl(self._prepared, self._folder, replay=replay)
-            stack.callback(control.order.close)
-            stack.callback(control.dependencies.close)
+            openings = Openings(self._prepared, self._folder, os.environ, runner, mark, stack, tools, self._tell)
+            schedule = SessionSchedule(self._prepared, self._folder, replay=replay)
+            stack.callback(schedule.close)
             seconds = options.grader_timeout or options.agent_timeout or GRADER_SECONDS
             folders = [Path(file.path).parent for file in self._prepared.files]
             environments = [{} if replay else additions(folder, around, os.environ) for folder in folders]
-            settings = GradingSettings(self._prepared.limits, folders, seconds, environments)
+            settings = GradingSettings(self._prepared.thresholds, folders, seconds, environments)
             grader = TestGrader(settings, scripts)
-            self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, control)
+            self._executor = SessionExecutor(self._prepared, self._folder, openings, grader, schedule)
             if not replay:
                 await self._check_targets()
             yield
@@ -156,16 +157,13 @@ class EvalsWorkload(Workload):
         return describe_step(step)
 
     def export(self, reader: RunReader) -> None:
-        write_results(reader, self._prepared, self._folder, self.edits)
+        write_results(reader, self._prepared, self._folder, self._edits)
 
     @property
     def _opened(self) -> SessionExecutor:
         if self._executor is None:
-            raise RuntimeError("nothing is being performed")
+            raise RuntimeError("no session of the run is open")
         return self._executor
-
-    def _say(self, text: str) -> None:
-        self.tell(text)
 
     async def _check_targets(self) -> None:
         """Look after all targets and judges that will be asked, before any of them is, unless that was done just before the run was made.
@@ -176,7 +174,7 @@ class EvalsWorkload(Workload):
         targets, judges = await asyncio.to_thread(self._left_to_ask)
         if self._prepared.options.regrade is not None:
             targets = []
-        await check_usable(targets, judges, Path(self._prepared.here), os.environ, self._say)
+        await check_usable(targets, judges, Path(self._prepared.here), os.environ, self._tell)
 
     def _left_to_ask(self) -> tuple[list[Target], list[Target]]:
         """The targets that have tests before them, and the judges of these tests."""
@@ -192,7 +190,3 @@ class EvalsWorkload(Workload):
                 for judge in self._prepared.judges_of(file, found, needs):
                     judges[file, judge.name] = judge
         return list(targets.values()), list(judges.values())
-
-
-def _say_nothing(text: str) -> None:
-    return

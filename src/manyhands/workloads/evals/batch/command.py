@@ -9,9 +9,9 @@ An answer that was taken while the command was still writing may be contradicted
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from pathlib import Path
 
 from manyhands.core.clock import Clock, SystemClock
@@ -26,7 +26,7 @@ from manyhands.workloads.evals.batch.invocation import (
     STDERR,
     STDOUT,
     Invocation,
-    InvocationRun,
+    InvocationWorkspaces,
     Request,
     State,
     TestLines,
@@ -35,10 +35,9 @@ from manyhands.workloads.evals.batch.invocation import (
 )
 from manyhands.workloads.evals.batch.output import OutputFile
 from manyhands.workloads.evals.batch.records import RecordIndex
-from manyhands.workloads.evals.batch.reports import BatchReport, Fault, FaultKind
-from manyhands.workloads.evals.batch.workspaces import InvocationWorkspaces
-from manyhands.workloads.evals.targets.answers import Answer, read_record, shown
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
+from manyhands.workloads.evals.batch.reports import BatchReport, Fault
+from manyhands.workloads.evals.targets.answers import Answer, shown
+from manyhands.workloads.evals.targets.command import CommandSettings
 
 _FOLDER = "invocation_"
 
@@ -58,7 +57,7 @@ class BatchJob:
     runner: CommandRunner | None = None
     """Starts the command; None where nothing may be started."""
     tests: TestLines = only_ids
-    """What the command is told about tests."""
+    """What the command reads about tests."""
     files: Collection[Path] = ()
     """All input files of the tests."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -75,13 +74,15 @@ class BatchCommand:
 
     def __init__(self, job: BatchJob) -> None:
         self._job = job
-        self._numbers = dict(zip(dict.fromkeys(job.ids), count()))
-        self._ids = tuple(self._numbers)
-        self._known = frozenset(job.known)
+        self._ids = tuple(dict.fromkeys(job.ids))
+        self._own = frozenset(self._ids)
+        self._known = self._own.union(job.known)
         self._redactor = Redactor.of(job.environ)
         self._invocations: list[Invocation] = []
         self._task: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        """Runs the last invocation."""
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        """Done when a test can be answered, by its id."""
         self._turn = asyncio.Lock()
         self._last_number = 0
 
@@ -105,7 +106,7 @@ class BatchCommand:
         batch = cls(job)
         await asyncio.to_thread(_make_folder, job.folder)
         output = OutputFile(file, job.folder / RECORDS)
-        invocation = Invocation(file.parent, output, batch._index(range(len(batch._ids))), State("", 0.0, ended=True))
+        invocation = Invocation(file.parent, output, batch._index(batch._ids), State("", 0.0, ended=True))
         batch._invocations.append(invocation)
         try:
             await invocation.read_to_the_end(batch._notify)
@@ -124,10 +125,8 @@ class BatchCommand:
     @property
     def missing(self) -> list[str]:
         """The tests that have no usable record now, in their order."""
-        numbers: Iterable[int] = range(len(self._ids))
-        for invocation in reversed(self._invocations):
-            numbers = invocation.index.unanswered(numbers)
-        return [self._ids[number] for number in numbers]
+        indexes = [invocation.index for invocation in reversed(self._invocations)]
+        return [test_id for test_id in self._ids if not any(index.answers(test_id) for index in indexes)]
 
     async def start(self) -> bool:
         """Invoke the command for the tests that it was not asked for yet, or was cut off before it answered. Returns whether that was
@@ -135,10 +134,10 @@ class BatchCommand:
         async with self._turn:
             if self.running:
                 return False
-            numbers = [number for number in range(len(self._ids)) if self._open(number)]
-            if numbers:
-                await self._invoke(numbers)
-            return bool(numbers)
+            ids = [test_id for test_id in self._ids if self._is_open(test_id)]
+            if ids:
+                await self._invoke(ids)
+            return bool(ids)
 
     async def rerun(self, ids: Iterable[str]) -> None:
         """Invoke the command again, for these tests only; their answers are then those of this invocation. What it writes about other
@@ -146,9 +145,11 @@ class BatchCommand:
         async with self._turn:
             if self.running:
                 raise ValueError("the command runs: it can't be invoked again now")
-            numbers = [self._number(test_id) for test_id in dict.fromkeys(ids)]
-            if numbers:
-                await self._invoke(numbers)
+            wanted = list(dict.fromkeys(ids))
+            for test_id in wanted:
+                self._check(test_id)
+            if wanted:
+                await self._invoke(wanted)
 
     async def answer(self, test_id: str) -> Answer | Fault:
         """A test's answer, or why there is none, as soon as that is known.
@@ -156,21 +157,21 @@ class BatchCommand:
         Raises ValueError for an id that is none of its tests', or if the command was not started; StorageError if its files can't be
         written.
         """
-        number = self._number(test_id)
+        self._check(test_id)
         while True:
-            found = self._settled(number)
+            found = self._answer_so_far(test_id)
             if found is not None:
                 return found
             if not self.running:
                 self._raise_failure()
                 raise ValueError(f"test {shown(test_id)}: the batch command was not started")
-            await asyncio.shield(self._waiting.setdefault(number, asyncio.get_running_loop().create_future()))
+            await asyncio.shield(self._waiting.setdefault(test_id, asyncio.get_running_loop().create_future()))
 
     def invocation_folder(self, test_id: str) -> Path | None:
         """The folder of the invocation that a test's answer is of; None if it has none yet."""
-        number = self._number(test_id)
-        answering = (each for each in reversed(self._invocations) if not each.index.unanswered([number]))
-        return next((each.folder for each in answering), None)
+        self._check(test_id)
+        answering = (each.folder for each in reversed(self._invocations) if each.index.answers(test_id))
+        return next(answering, None)
 
     async def wait(self) -> BatchReport:
         """Wait for the command's end, if it runs. Raises StorageError."""
@@ -179,16 +180,11 @@ class BatchCommand:
         self._raise_failure()
         return self.report()
 
-    async def share_ms(self) -> int:
-        """The duration of a test whose record gives none: the command's, divided by its tests, in milliseconds. Known at its end."""
-        report = await self.wait()
-        return round(1000 * report.seconds / max(1, len(self._ids)))
-
     def report(self) -> BatchReport:
         """How it went, so far."""
         last = self._invocations[-1] if self._invocations else None
         state = State("", 0.0) if last is None else last.state
-        kept = last is not None and self._job.settings is not None
+        kept = None if last is None or self._job.settings is None else last.folder
         return BatchReport(
             invocations=len(self._invocations),
             command=state.command,
@@ -201,8 +197,8 @@ class BatchCommand:
             missing=tuple(self.missing),
             retracted=self._retracted(),
             output=None if last is None else last.output.path,
-            stdout=last.folder / STDOUT if kept and last is not None else None,
-            stderr=last.folder / STDERR if kept and last is not None else None,
+            stdout=None if kept is None else kept / STDOUT,
+            stderr=None if kept is None else kept / STDERR,
         )
 
     async def close(self) -> None:
@@ -213,115 +209,61 @@ class BatchCommand:
             await to_the_end(_ended(task))
         self._close_outputs()
 
-    # --- What is there
-
-    def _settled(self, number: int) -> Answer | Fault | None:
+    def _answer_so_far(self, test_id: str) -> Answer | Fault | None:
         """The answer by the latest invocation that was asked for the test; of one that was cut off only what it had written."""
         for invocation in reversed(self._invocations):
-            if not invocation.index.requests(number):
-                continue
-            found = self._found(invocation, number)
-            if found is not None or invocation.running:
-                return found
+            if invocation.index.requests(test_id):
+                found = invocation.answer(test_id)
+                if found is not None or invocation.running:
+                    return found
         return None
 
-    def _found(self, invocation: Invocation, number: int) -> Answer | Fault | None:
-        test_id = self._ids[number]
-        conflict = invocation.index.conflicts.get(number)
-        if conflict is not None:
-            first, second = conflict
-            where = f"{invocation.output.unit}s {first} and {second}"
-            message = f"two different records for test {shown(test_id)} ({where})"
-            return Fault(test_id, FaultKind.CONTRADICTION, message)
-        record = invocation.record(number)
-        if record is not None:
-            invocation.index.use(number)
-            return read_record(record)
-        return self._fault(invocation, number) if invocation.state.ended and not invocation.running else None
-
-    def _fault(self, invocation: Invocation, number: int) -> Fault:
-        test_id, state = self._ids[number], invocation.state
-        without = f"no record for test {shown(test_id)}"
-        unit, broken = invocation.output.unit, invocation.index.broken.get(number)
-        if invocation.index.entry(number) is not None:
-            return Fault(test_id, FaultKind.UNREADABLE, f"{without}: it is not in the output any more")
-        if broken is not None:
-            message = f"{without}: {unit} {broken.line}, which seems to be it, {broken.problem}"
-            return Fault(test_id, FaultKind.UNREADABLE, message)
-        if invocation.failure is not None:
-            kind = FaultKind.TIMEOUT if state.timed_out else FaultKind.COMMAND_FAILED
-            kind = kind if state.failure is not None else FaultKind.NO_OUTPUT
-            return Fault(test_id, kind, f"{without}: {invocation.failure}")
-        return Fault(test_id, FaultKind.MISSING, without + self._excuse(invocation, number))
-
-    def _excuse(self, invocation: Invocation, number: int) -> str:
-        hint = invocation.hints(self._ids).get(number)
-        if hint is not None:
-            return f" (there is one with the unknown id {shown(hint)})"
-        bad = invocation.index.bad
-        if not bad.count:
-            return ""
-        first, unit = bad.named[0], invocation.output.unit
-        return f" ({unit} {first.line} {first.problem})" if bad.count == 1 else f" ({bad.count} {unit}s hold no record)"
-
-    def _open(self, number: int) -> bool:
+    def _is_open(self, test_id: str) -> bool:
         """Whether nothing is known about a test, and nothing that has ended was asked for it."""
-        asked = [each for each in self._invocations if each.index.requests(number)]
-        return not any(each.state.ended or each.index.entry(number) is not None for each in asked)
+        asked = [each for each in self._invocations if each.index.requests(test_id)]
+        return not any(each.state.ended or each.index.entry(test_id) is not None for each in asked)
 
     def _retracted(self) -> dict[str, str]:
-        """What counts against tests by the latest invocation that was asked for them."""
-        reasons: dict[int, str] = {}
+        """What counts against tests by the latest invocation that was asked for them, in their order."""
+        reasons: dict[str, str] = {}
         for invocation in self._invocations:
-            reasons = {number: why for number, why in reasons.items() if not invocation.index.requests(number)}
-            kept = invocation.state.retracted
-            reasons |= {self._numbers[test_id]: why for test_id, why in kept.items() if test_id in self._numbers}
-            reasons |= invocation.index.retracted
-        return {self._ids[number]: why for number, why in sorted(reasons.items())}
+            reasons = {test_id: why for test_id, why in reasons.items() if not invocation.index.requests(test_id)}
+            reasons |= {**invocation.state.retracted, **invocation.index.retracted}
+        return {test_id: reasons[test_id] for test_id in self._ids if test_id in reasons} if reasons else {}
 
-    def _notices(self) -> Iterable[str]:
+    def _notices(self) -> Iterator[str]:
         for number, invocation in enumerate(self._invocations, 1):
             prefix = f"invocation {number}: " if len(self._invocations) > 1 else ""
-            for notice in self._notices_of(invocation):
+            for notice in invocation.notices():
                 yield prefix + notice
 
-    def _notices_of(self, invocation: Invocation) -> Iterable[str]:
-        cut_off = not invocation.state.ended and not invocation.running
-        if cut_off:
-            yield f"it was cut off after {invocation.index.records} records"
-        if invocation.output.note is not None:
-            yield invocation.output.note
-        yield from invocation.index.notices(self._ids, invocation.output.unit, complete=not cut_off)
-
-    # --- What is done
-
-    async def _invoke(self, numbers: Sequence[int]) -> None:
+    async def _invoke(self, ids: Sequence[str]) -> None:
         job, settings, runner = self._job, self._job.settings, self._job.runner
         if settings is None or runner is None:
             raise ValueError("nothing may be started here")
         number = self._last_number + 1
         folder = job.folder / f"{_FOLDER}{number}"
-        request = Request([self._ids[each] for each in numbers], job.tests, job.files, attempt=number - 1)
         await asyncio.to_thread(_make_folder, folder)
         workspace = None if job.workspaces is None else await job.workspaces.make(folder)
         settings = settings.within(workspace)
+        request = Request(ids, job.tests, job.files, attempt=number - 1)
         values = await asyncio.to_thread(request.values, settings, folder, workspace)
         state = State(self._redactor.text(values.shown(settings.template)), job.clock.now(), settings.seconds)
         if job.notice is not None:
             job.notice(state.command)
-        await asyncio.to_thread(state.written, folder)
-        invocation = Invocation(folder, _output_in(folder), self._index(numbers), state)
+        await asyncio.to_thread(state.write, folder)
+        invocation = Invocation(folder, _output_in(folder), self._index(ids), state)
         invocation.running = True
         self._last_number = number
         self._invocations.append(invocation)
-        run = InvocationRun(invocation, settings, runner, self._redactor, self._ids)
-        self._task = asyncio.create_task(self._run(invocation, run, values))
+        run = partial(invocation.run, settings, values, runner, self._redactor, self._notify)
+        self._task = asyncio.create_task(self._to_its_end(invocation, run))
 
-    async def _run(self, invocation: Invocation, run: InvocationRun, values: Values) -> None:
+    async def _to_its_end(self, invocation: Invocation, run: Callable[[], Awaitable[None]]) -> None:
         try:
-            await run.run(values, self._notify)
+            await run()
             if self._job.workspaces is not None:
-                await self._job.workspaces.look(invocation.folder)
+                await self._job.workspaces.note_changes(invocation.folder)
         finally:
             invocation.running = False
             self._notify(list(self._waiting))
@@ -329,27 +271,25 @@ class BatchCommand:
     async def _read_kept(self) -> None:
         for number, folder in await asyncio.to_thread(_kept_folders, self._job.folder):
             self._last_number = number
-            ids = await asyncio.to_thread(lambda folder=folder: list(requested_ids(folder)))  # type: ignore[misc]
-            requested = [self._numbers[test_id] for test_id in ids if test_id in self._numbers]
+            ids = await asyncio.to_thread(requested_ids, folder)
             state = await asyncio.to_thread(State.read, folder)
-            invocation = Invocation(folder, _output_in(folder), self._index(requested), state)
+            index = self._index(test_id for test_id in ids if test_id in self._own)
+            invocation = Invocation(folder, _output_in(folder), index, state)
             self._invocations.append(invocation)
             await invocation.read_to_the_end(self._notify)
 
-    def _index(self, requested: Iterable[int]) -> RecordIndex:
-        return RecordIndex(self._numbers, requested, self._known)
+    def _index(self, requested: Iterable[str]) -> RecordIndex:
+        return RecordIndex(self._ids, requested, self._known)
 
-    def _notify(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            waiting = self._waiting.pop(number, None)
+    def _notify(self, ids: Iterable[str]) -> None:
+        for test_id in ids:
+            waiting = self._waiting.pop(test_id, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
 
-    def _number(self, test_id: str) -> int:
-        number = self._numbers.get(test_id)
-        if number is None:
+    def _check(self, test_id: str) -> None:
+        if test_id not in self._own:
             raise ValueError(f"{shown(test_id)} is none of this command's tests")
-        return number
 
     def _raise_failure(self) -> None:
         """Raise what broke the last invocation, if anything did but its cancellation."""
@@ -360,7 +300,6 @@ class BatchCommand:
 
     def _close_outputs(self) -> None:
         for invocation in self._invocations:
-            invocation.running = False
             invocation.close()
         self._notify(list(self._waiting))
 

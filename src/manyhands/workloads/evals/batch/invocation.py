@@ -1,6 +1,6 @@
 """One invocation of a batch command, and everything about it in one folder, from which it can be opened again.
 
-``state.json`` says how it went, ``test_ids.txt`` and ``tests.jsonl`` what it was asked, ``output.jsonl`` is its output
+``state.json`` says how it ended, ``test_ids.txt`` and ``tests.jsonl`` what it was to answer, ``output.jsonl`` is its output
 (``records.jsonl`` the same as lines, where it is none), ``stdout.txt`` and ``stderr.txt`` what it printed.
 """
 
@@ -8,30 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.jsonio import Json, dumps, exact_line, loads
 from manyhands.core.redaction import KNOWN, Redactor
-from manyhands.io.files import bytes_written_aside, mask_secrets
+from manyhands.io.files import bytes_written_aside, mask_secrets, written_aside
 from manyhands.processes.children import to_the_end
 from manyhands.processes.commands import CommandRunner, RunningCommand, failure_of
 from manyhands.processes.output import KeptStream
+from manyhands.sandboxes.files.trees import Tree
 from manyhands.workloads.evals.batch.output import OutputFile, Progress
 from manyhands.workloads.evals.batch.records import NoRecord, RecordIndex, meaning_of, parse_line
-from manyhands.workloads.evals.targets.command import PROMPT
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
+from manyhands.workloads.evals.batch.reports import Fault, FaultKind
+from manyhands.workloads.evals.evalfile.contents import Workspace
+from manyhands.workloads.evals.targets.answers import Answer, read_record, shown
+from manyhands.workloads.evals.targets.command import PROMPT, CommandSettings, Values
+from manyhands.workloads.evals.workspaces.changes import MAX_CHARACTERS
+from manyhands.workloads.evals.workspaces.templates import TREE
+from manyhands.workloads.evals.workspaces.workspace import (
+    Seen,
+    WorkspaceTools,
+    fresh_copy,
+    make_sure,
+    workspace_changes,
+)
 
 STATE, OUTPUT, RECORDS, STDOUT, STDERR = "state.json", "output.jsonl", "records.jsonl", "stdout.txt", "stderr.txt"
 TEST_IDS, TESTS = "test_ids.txt", "tests.jsonl"
 MIN_PAUSE, MAX_PAUSE = 0.02, 0.25
 """Seconds between looks at the output while it is written."""
 _SLOWER = 1.5
+"""By how much a pause is longer than the one before."""
 _IN_MEMORY = 4096
-Tell = Callable[[list[int]], None]
-"""Called with the tests that can be answered now, by their numbers."""
+CHANGES = "file_changes.diff"
+"""The file in an invocation's folder that says what it changed in its workspace."""
+_MAX_CHANGES = 8 * MAX_CHARACTERS
+"""Bytes of it that are read."""
+Notify = Callable[[Iterable[str]], None]
+"""Called with the ids of the tests that can be answered now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,7 @@ class State:
     exit_code: int | None = None
     """As shells count; None if it was stopped or never started."""
     timed_out: bool = False
+    """Whether it was stopped at its time limit."""
     seconds: float = 0.0
     """How long it took."""
     problem: str | None = None
@@ -65,7 +85,7 @@ class State:
             return self.problem
         return failure_of(self.exit_code, self.limit if self.timed_out else None, self.errors)
 
-    def written(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Raises StorageError."""
         with bytes_written_aside(folder / STATE) as file:
             file.write(dumps(asdict(self)))
@@ -81,15 +101,15 @@ class State:
 
 
 class Invocation:
-    """An invocation that runs, or ran. Its records are found in ``index``."""
+    """An invocation that runs, or ran."""
 
     def __init__(self, folder: Path, output: OutputFile, index: RecordIndex, state: State) -> None:
+        """``index``: takes the records of ``output``."""
         self.folder = folder
         self.output = output
         self.index = index
         self.state = state
         self.running = False
-        self._hints: dict[int, str] | None = None
 
     @property
     def failure(self) -> str | None:
@@ -97,9 +117,32 @@ class Invocation:
         reasons = [reason for reason in (self.state.failure, self.output.problem) if reason is not None]
         return "; ".join(reasons) if self.state.ended and reasons else None
 
-    def record(self, number: int) -> dict[str, Json] | None:
+    # --- Its answers
+
+    def answer(self, test_id: str) -> Answer | Fault | None:
+        """A test's answer, which counts as used then, or why there will be none; None while neither is known, and where it was cut off
+        before it answered."""
+        if (lines := self.index.conflicts.get(test_id)) is not None:
+            where = f"{self.output.unit}s {lines[0]} and {lines[1]}"
+            return Fault(test_id, FaultKind.CONTRADICTION, f"two different records for test {shown(test_id)} ({where})")
+        record = self._record(test_id)
+        if record is not None:
+            self.index.use(test_id)
+            return read_record(record)
+        return self._fault(test_id) if self.state.ended and not self.running else None
+
+    def notices(self) -> Iterator[str]:
+        """What a person should know of it, a line each."""
+        cut_off = not self.state.ended and not self.running
+        if cut_off:
+            yield f"it was cut off after {self.index.records} records"
+        if self.output.note is not None:
+            yield self.output.note
+        yield from self.index.notices(self.output.unit, complete=not cut_off)
+
+    def _record(self, test_id: str) -> dict[str, Json] | None:
         """A test's record; None if there is none (any more)."""
-        entry = self.index.entry(number)
+        entry = self.index.entry(test_id)
         if entry is None:
             return None
         try:
@@ -108,33 +151,137 @@ class Invocation:
             return None
         return record if meaning_of(record) == entry.meaning else None
 
-    def hints(self, names: Sequence[str]) -> dict[int, str]:
-        """Unknown ids that tests without a record may be meant by. Known at the end."""
-        if self._hints is None:
-            self._hints = self.index.hints(names)
-        return self._hints
+    def _fault(self, test_id: str) -> Fault:
+        without = f"no record for test {shown(test_id)}"
+        if self.index.entry(test_id) is not None:
+            return Fault(test_id, FaultKind.UNREADABLE, f"{without}: it is not in the output any more")
+        if (broken := self.index.broken.get(test_id)) is not None:
+            message = f"{without}: {self.output.unit} {broken.line}, which seems to be it, {broken.problem}"
+            return Fault(test_id, FaultKind.UNREADABLE, message)
+        if self.failure is not None:
+            kind = FaultKind.TIMEOUT if self.state.timed_out else FaultKind.COMMAND_FAILED
+            kind = kind if self.state.failure is not None else FaultKind.NO_OUTPUT
+            return Fault(test_id, kind, f"{without}: {self.failure}")
+        return Fault(test_id, FaultKind.MISSING, without + self._hint(test_id))
 
-    def take(self, progress: Progress) -> list[int]:
+    def _hint(self, test_id: str) -> str:
+        """What in the output may have been meant as a test's record, in brackets."""
+        if (unknown := self._similar_ids.get(test_id)) is not None:
+            return f" (there is one with the unknown id {shown(unknown)})"
+        bad, unit = self.index.bad, self.output.unit
+        if not bad.count:
+            return ""
+        first = bad.named[0]
+        return f" ({unit} {first.line} {first.problem})" if bad.count == 1 else f" ({bad.count} {unit}s hold no record)"
+
+    @cached_property
+    def _similar_ids(self) -> dict[str, str]:
+        """By tests without a record, the unknown id that is much like theirs. Known at the end."""
+        return self.index.hints()
+
+    # --- Its output
+
+    def take(self, progress: Progress) -> list[str]:
         """Take note of what was read; the tests that can be answered now."""
         if progress.anew:
             self.index.forget()
-        return [number for event in progress.events if (number := self.index.add(event)) is not None]
+        return [test_id for event in progress.events if (test_id := self.index.add(event)) is not None]
 
-    async def read_to_the_end(self, tell: Tell) -> None:
+    async def read_to_the_end(self, notify: Notify) -> None:
         """Read all that is left of an output that nobody writes to. Raises StorageError."""
         try:
             progress = Progress(more=True)
             while progress.more:
                 progress = await to_the_end(asyncio.to_thread(self.output.read_on))
-                tell(self.take(progress))
-            tell(self.take(await to_the_end(asyncio.to_thread(self.output.read_to_the_end))))
+                notify(self.take(progress))
+            notify(self.take(await to_the_end(asyncio.to_thread(self.output.read_to_the_end))))
         except OSError as error:
             raise StorageError(f"{self.output.path}: can't be read ({error.strerror or error})") from error
         self.index.finish()
 
     def close(self) -> None:
         """Idempotent."""
+        self.running = False
         self.output.close()
+
+    # --- Its command
+
+    async def run(
+        self, settings: CommandSettings, values: Values, runner: CommandRunner, redactor: Redactor, notify: Notify
+    ) -> None:
+        """Run the command to its end or its time limit, and read its output meanwhile. Raises StorageError.
+
+        Nothing that it started runs afterwards, whatever happens; cancelled, it leaves the invocation cut off.
+        """
+        began = time.monotonic()
+        with (
+            closing(KeptStream(self.folder / STDOUT, redactor)) as stdout,
+            closing(KeptStream(self.folder / STDERR, redactor)) as stderr,
+        ):
+            state = await self._executed(settings, values, runner, (stdout, stderr), notify)
+        await self.read_to_the_end(notify)
+        for path in (self.output.path, self.output.aside):
+            await asyncio.to_thread(mask_secrets, path)
+        await asyncio.to_thread(self.output.sync)
+        state = replace(
+            state,
+            ended=True,
+            seconds=round(time.monotonic() - began, 3),
+            errors=stderr.tail,
+            retracted=dict(self.index.retracted),
+        )
+        await asyncio.to_thread(state.write, self.folder)
+        self.state = state
+
+    async def _executed(
+        self,
+        settings: CommandSettings,
+        values: Values,
+        runner: CommandRunner,
+        streams: tuple[KeptStream, KeptStream],
+        notify: Notify,
+    ) -> State:
+        """The state with how the command ended."""
+        if not settings.folder.is_dir():
+            return replace(self.state, problem=f"there is no folder {settings.folder} to start the command in")
+        stdout, stderr = streams
+        try:
+            command = runner.start(
+                values.filled(settings.template),
+                folder=settings.folder,
+                additions={**settings.additions, **values.environment()},
+                max_output=_IN_MEMORY,
+                on_output=stdout.feed,
+                on_errors=stderr.feed,
+            )
+        except ItemError as error:
+            return replace(self.state, problem=f"the command can't be started: {error.message}")
+        try:
+            if not await self._followed(command, settings.seconds, notify):
+                command.so_far()
+                return replace(self.state, timed_out=True)
+            await command.gathered()
+            return replace(self.state, exit_code=command.exit_code)
+        finally:
+            await command.close()
+
+    async def _followed(self, command: RunningCommand, seconds: float | None, notify: Notify) -> bool:
+        """Read the output while the command runs. Returns False at the time limit."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        ended = asyncio.ensure_future(command.wait())
+        pause = MIN_PAUSE
+        try:
+            while not ended.done():
+                progress = await to_the_end(asyncio.to_thread(self.output.read_on))
+                notify(self.take(progress))
+                pause = MIN_PAUSE if progress.events else min(MAX_PAUSE, pause * _SLOWER)
+                left = pause if deadline is None else min(pause, deadline - time.monotonic())
+                if left <= 0:
+                    return ended.done()
+                await asyncio.wait([ended], timeout=0 if progress.more else left)
+            return True
+        finally:
+            ended.cancel()
 
 
 TestLines = Callable[[Collection[str]], Iterable[bytes]]
@@ -151,14 +298,19 @@ class Request:
     """What an invocation is to answer."""
 
     ids: Collection[str]
+    """The tests."""
     tests: TestLines
+    """What the command reads about them."""
     files: Collection[Path]
     """The tests' input files."""
     attempt: int
     """How many invocations there were before."""
 
     def values(self, settings: CommandSettings, folder: Path, workspace: Path | None = None) -> Values:
-        """Raises StorageError if its files can't be written, UserError for an id that can't be on a line."""
+        """Write what the command reads into the invocation's folder; what its placeholders stand for.
+
+        Raises StorageError if the files can't be written, UserError for an id that can't be on a line.
+        """
         _write_lines(folder / TEST_IDS, map(_id_line, self.ids))
         _write_lines(folder / TESTS, self.tests(self.ids))
         _write_lines(folder / PROMPT, ())
@@ -176,99 +328,6 @@ class Request:
         )
 
 
-class InvocationRun:
-    """An invocation's run: from its start to its end, its time limit, or its cancellation."""
-
-    def __init__(
-        self,
-        invocation: Invocation,
-        settings: CommandSettings,
-        runner: CommandRunner,
-        redactor: Redactor,
-        names: Sequence[str],
-    ) -> None:
-        """``names``: the ids of all tests, by number."""
-        self._names = names
-        self._invocation = invocation
-        self._settings = settings
-        self._runner = runner
-        self._redactor = redactor
-
-    async def run(self, values: Values, tell: Tell) -> None:
-        """Raises StorageError. Nothing that it started runs afterwards, whatever happens; cancelled, it leaves the invocation cut
-        off."""
-        invocation, began = self._invocation, time.monotonic()
-        stdout = KeptStream(invocation.folder / STDOUT, self._redactor)
-        stderr = KeptStream(invocation.folder / STDERR, self._redactor)
-        try:
-            timed_out, exit_code, problem = await self._executed(values, stdout, stderr, tell)
-        finally:
-            stdout.close()
-            stderr.close()
-        await invocation.read_to_the_end(tell)
-        for path in (invocation.output.path, invocation.output.aside):
-            await asyncio.to_thread(mask_secrets, path)
-        await asyncio.to_thread(invocation.output.sync)
-        seconds = round(time.monotonic() - began, 3)
-        state = replace(
-            invocation.state,
-            ended=True,
-            exit_code=exit_code,
-            timed_out=timed_out,
-            seconds=seconds,
-            problem=problem,
-            errors=stderr.tail,
-            retracted={self._names[number]: why for number, why in invocation.index.retracted.items()},
-        )
-        await asyncio.to_thread(state.written, invocation.folder)
-        invocation.state = state
-
-    async def _executed(
-        self, values: Values, stdout: KeptStream, stderr: KeptStream, tell: Tell
-    ) -> tuple[bool, int | None, str | None]:
-        settings = self._settings
-        if not settings.folder.is_dir():
-            return False, None, f"there is no folder {settings.folder} to start the command in"
-        try:
-            command = self._runner.start(
-                values.filled(settings.template),
-                folder=settings.folder,
-                additions={**settings.additions, **values.environment()},
-                max_output=_IN_MEMORY,
-                on_output=stdout.feed,
-                on_errors=stderr.feed,
-            )
-        except ItemError as error:
-            return False, None, f"the command can't be started: {error.message}"
-        try:
-            timed_out = not await self._followed(command, tell)
-            if timed_out:
-                command.so_far()
-            else:
-                await command.gathered()
-            return timed_out, None if timed_out else command.exit_code, None
-        finally:
-            await command.close()
-
-    async def _followed(self, command: RunningCommand, tell: Tell) -> bool:
-        """Read the output while the command runs. Returns False at the time limit."""
-        deadline = None if self._settings.seconds is None else time.monotonic() + self._settings.seconds
-        ended = asyncio.ensure_future(command.wait())
-        pause = MIN_PAUSE
-        try:
-            while not ended.done():
-                progress = await to_the_end(asyncio.to_thread(self._invocation.output.read_on))
-                tell(self._invocation.take(progress))
-                pause = MIN_PAUSE if progress.events else min(MAX_PAUSE, pause * _SLOWER)
-                left = pause if deadline is None else min(pause, deadline - time.monotonic())
-                if left <= 0:
-                    return ended.done()
-                await asyncio.wait([ended], timeout=0 if progress.more else left)
-            return True
-        finally:
-            ended.cancel()
-
-
 def _id_line(test_id: str) -> bytes:
     if "\n" in test_id or "\r" in test_id:
         raise UserError(f"test {test_id!r}: an id with a line break can't be asked of a batch command")
@@ -281,10 +340,57 @@ def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
             file.write(line + b"\n")
 
 
-def requested_ids(folder: Path) -> Iterator[str]:
-    """The tests that an invocation was asked for, as far as it came to that."""
+def requested_ids(folder: Path) -> list[str]:
+    """The tests that an invocation was to answer; none if it was cut off before that was written."""
     try:
         with (folder / TEST_IDS).open("rb") as file:
-            yield from (line.rstrip(b"\n").decode("utf-8", "surrogatepass") for line in file)
+            return [line.rstrip(b"\n").decode("utf-8", "surrogatepass") for line in file]
     except OSError:
-        return
+        return []
+
+
+class InvocationWorkspaces:
+    """The workspaces of a command's invocations: one for each, in its folder."""
+
+    def __init__(self, eval_file: str, workspace: Workspace, tools: WorkspaceTools) -> None:
+        self._eval_file = eval_file
+        self._settings = workspace
+        self._tools = tools
+
+    async def make(self, folder: Path) -> Path:
+        """A fresh one. ``folder``: the invocation's. Raises UserError if it can't be made."""
+        folder = folder.absolute()
+        source = await self._tools.templates.ready(self._eval_file, self._settings)
+        try:
+            await asyncio.to_thread(fresh_copy, source, folder / TREE)
+        except OSError as error:
+            raise UserError(f"{self._eval_file}: the workspace can't be made: {error}") from error
+        return folder / TREE
+
+    async def note_changes(self, folder: Path) -> None:
+        """Write down what the command changed, which has ended. Raises StorageError."""
+        folder = folder.absolute()
+        await asyncio.to_thread(make_sure, folder / TREE)
+        before = await self._tools.templates.ready(self._eval_file, self._settings)
+        changes, _ = await workspace_changes(before, folder, self._tools)
+        if changes is not None:
+            await asyncio.to_thread(_write_changes, folder / CHANGES, changes)
+
+    async def seen(self, folder: Path) -> Seen:
+        """What graders get to know of it."""
+        folder = folder.absolute()
+        try:
+            changes = await asyncio.to_thread(_read_changes, folder)
+        except (OSError, ValueError):
+            return Seen(folder / TREE, None)  # the command was cut off
+        return Seen(folder / TREE, changes)
+
+
+def _read_changes(folder: Path) -> str:
+    with Tree(folder) as tree:
+        return tree.read(CHANGES, _MAX_CHANGES).decode()
+
+
+def _write_changes(path: Path, text: str) -> None:
+    with written_aside(path) as file:
+        file.write(text)

@@ -13,13 +13,21 @@ from typing import Generic, NamedTuple, TypeVar
 from manyhands.core.jsonio import Json, TooDeep, canonical, loads, too_deep
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import nearest
-from manyhands.workloads.evals.batch.output_lines import MAX_RECORD
-from manyhands.workloads.evals.targets.answers import MAX_ID_LENGTH, RecordFault, record_id, shown
+from manyhands.workloads.evals.targets.answer_figures import NUMBERS, RecordFault
+from manyhands.workloads.evals.targets.answers import MAX_ID_LENGTH, record_id, shown
 
+MAX_RECORD = 64 << 20
+"""Bytes of a record's line."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MAX_NAMED = 50
+"""Lines and ids that notices name; the others are counted."""
+MAX_HINTS = 20
+"""Ids for which a similar one is looked for, on either side."""
+_MAX_COMPARED = 1000
+"""Ids that one id is compared with."""
 _ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
 _LARGE_EXPONENT = re.compile(rb"[eE]\+?[0-9]{3}")
-_NO_FIGURE = re.compile(rb'("(?:cost_usd|duration_ms)"\s*:\s*)(?:NaN|-?Infinity)')
+_NO_FIGURE = re.compile(rb'("(?:%s)"\s*:\s*)(?:NaN|-?Infinity)' % "|".join(NUMBERS).encode())
 _MANY_DIGITS = b"0" * 300
 _DIGITS = bytes(ord("0") if code in b"0123456789" else code for code in range(256))
 
@@ -40,13 +48,16 @@ class Found(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that holds no record. ``id``: the test that it seems to be about, if that can be seen; ``cut``: it is the last one, and
-    has no end."""
+    """A line that holds no record."""
 
     line: int
+    """The line's number, from 1."""
     problem: str
+    """Why it holds none."""
     id: str | None = None
+    """The test that it seems to be about, if that can be seen."""
     cut: bool = False
+    """Whether it is the last line, and has no end."""
 
 
 Event = Found | BadLine
@@ -173,20 +184,12 @@ def _finite(text: str) -> float:
     return number
 
 
-MAX_NAMED = 50
-"""Lines and ids that are named in notices; the others are counted."""
-MAX_HINTS = 20
-"""Ids for which a similar one is looked for, on either side."""
-_MAX_COMPARED = 1000
-"""Ids that one is compared with."""
-
-
 Kind = TypeVar("Kind")
 
 
 @dataclass(slots=True)
 class _Named(Generic[Kind]):
-    """The first few of many, and how many there were."""
+    """The first few of many, which notices name, and how many there were."""
 
     named: list[Kind] = field(default_factory=list)
     count: int = 0
@@ -202,120 +205,110 @@ class _Named(Generic[Kind]):
 
 
 class RecordIndex:
-    """The records of one output, by the numbers of their tests."""
+    """The records of one output, by the ids of their tests."""
 
-    def __init__(self, numbers: Mapping[str, int], requested: Iterable[int], known: Collection[str] = ()) -> None:
-        """``numbers``: each test's number, from 0; ``requested``: those that the output is to answer; ``known``: ids that are no surprise,
-        though nobody asked for them."""
-        self._numbers = numbers
+    def __init__(self, tests: Sequence[str], requested: Iterable[str], known: Collection[str]) -> None:
+        """``tests``: the ids of all tests of the command; ``requested``: those that this output is to answer; ``known``: ids whose records
+        are no surprise, with those of ``tests``."""
+        self._tests = tests
         self._known = known
-        self._requested = dict.fromkeys(sorted(requested))
-        self._used: dict[int, int] = {}
-        """The meanings of the records that somebody took and goes by."""
-        self._void()
-
-    def _void(self) -> None:
-        self._entries: dict[int, Found] = {}
-        self.records = 0
-        self.surplus = 0
-        self.conflicts: dict[int, tuple[int, int]] = {}
-        self.broken: dict[int, BadLine] = {}
-        self.retracted: dict[int, str] = {}
-        self.bad = _Named[BadLine]()
-        self.unknown = _Named[Found]()
-        self.repeated = _Named[Found]()
-
-    def requests(self, number: int) -> bool:
-        """Whether this output is to answer that test."""
-        return number in self._requested
-
-    def entry(self, number: int) -> Found | None:
-        """A test's record; None if there is none yet."""
-        return self._entries.get(number)
-
-    def use(self, number: int) -> None:
-        """Note that somebody took a test's record, and goes by it."""
-        self._used[number] = self._entries[number].meaning
+        self._requested = dict.fromkeys(requested)
+        self._used: dict[str, int] = {}
+        """The meanings of the records that were used."""
+        self.forget()
 
     def forget(self) -> None:
-        """The file is another one now: what was found is void. What was used is remembered."""
-        self._void()
+        """The file is another one now: what was found is void. Which records were used is remembered."""
+        self._entries: dict[str, Found] = {}
+        self.records = 0
+        self.conflicts: dict[str, tuple[int, int]] = {}
+        """The lines of the first two different records of a test."""
+        self.broken: dict[str, BadLine] = {}
+        self.retracted: dict[str, str] = {}
+        """Why a record that may have been used does not count any more."""
+        self.bad = _Named[BadLine]()
+        self._unknown = _Named[Found]()
+        self._repeated = _Named[Found]()
 
-    def add(self, event: Event) -> int | None:
+    def requests(self, test_id: str) -> bool:
+        """Whether this output is to answer that test."""
+        return test_id in self._requested
+
+    def entry(self, test_id: str) -> Found | None:
+        """A test's record; None if there is none yet."""
+        return self._entries.get(test_id)
+
+    def answers(self, test_id: str) -> bool:
+        """Whether there is one record for a test."""
+        return test_id in self._entries and test_id not in self.conflicts
+
+    def use(self, test_id: str) -> None:
+        """Note that a test's record is an answer now: should it change, the answer is retracted."""
+        self._used[test_id] = self._entries[test_id].meaning
+
+    def add(self, event: Event) -> str | None:
         """Take note of a line; the test that can be answered now, if any."""
         if isinstance(event, BadLine):
             self._add_bad(event)
             return None
         self.records += 1
-        number = self._numbers.get(event.id)
-        if number is None:
-            self._add_stranger(event)
-        elif number not in self._requested:
-            self.surplus += 1
-        elif number in self._entries:
-            self._add_again(number, event)
-        else:
-            self._entries[number] = event
-            if self._used.get(number, event.meaning) != event.meaning:
-                self.retracted[number] = "the output was written anew, with another record for it"
-            return number
+        test_id = event.id
+        if test_id in self._entries:
+            self._add_again(event)
+        elif test_id in self._requested:
+            self._entries[test_id] = event
+            if self._used.get(test_id, event.meaning) != event.meaning:
+                self.retracted[test_id] = "the output was written anew, with another record for it"
+            return test_id
+        elif test_id not in self._known:
+            self._unknown.add(event._replace(id=test_id[: 4 * MAX_ID_LENGTH]))
         return None
 
-    def missing(self) -> Iterator[int]:
-        """The tests that were asked for and have no record, in order."""
-        return (number for number in self._requested if number not in self._entries)
-
     def finish(self) -> None:
-        """Nothing more comes: what was used and is not there any more counts as taken back."""
-        for number in sorted(self._used.keys() - self._entries.keys()):
-            self.retracted[number] = "the output was written anew, without its record"
+        """Nothing more comes: what was used and is not there any more is retracted."""
+        for test_id in self._used:
+            if test_id not in self._entries:
+                self.retracted[test_id] = "the output was written anew, without its record"
 
-    def unanswered(self, numbers: Iterable[int]) -> list[int]:
-        """Those of some tests that this output does not answer."""
-        return [number for number in numbers if number not in self._entries or number in self.conflicts]
+    def hints(self) -> dict[str, str]:
+        """For tests without a record an unknown id that is much like theirs, where there is one."""
+        strangers = [found.id for found in self._unknown.named]
+        tests = islice(self._missing(), MAX_HINTS if strangers else 0)
+        found = {test_id: nearest(test_id, strangers) for test_id in tests}
+        return {test_id: name for test_id, name in found.items() if name is not None}
 
-    def hints(self, names: Sequence[str]) -> dict[int, str]:
-        """Unknown ids that are much like tests without a record."""
-        strangers = [found.id for found in self.unknown.named]
-        numbers = islice(self.missing(), MAX_HINTS if strangers else 0)
-        found = {number: nearest(names[number], strangers) for number in numbers}
-        return {number: name for number, name in found.items() if name is not None}
-
-    def notices(self, names: Sequence[str], unit: str, *, complete: bool) -> Iterator[str]:
-        """What a person should know of the output, a line each. ``names``: the tests' ids; ``unit``: what is counted; ``complete``:
-        nobody cut it off, so that an end in the middle of a line is worth a word."""
+    def notices(self, unit: str, *, complete: bool) -> Iterator[str]:
+        """What a person should know of the output, a line each. ``unit``: what is counted; ``complete``: the command was not cut off, so
+        that an end in the middle of a line is worth a word."""
         for bad in self.bad.named:
             if complete or not bad.cut:
                 yield f"{unit} {bad.line} {bad.problem}"
         yield from self.bad.others(f"{unit}s without a record")
-        candidates = [names[number] for number in islice(self.missing(), _MAX_COMPARED)] or names[:_MAX_COMPARED]
-        for index, found in enumerate(self.unknown.named):
+        candidates = list(islice(self._missing(), _MAX_COMPARED)) or self._tests[:_MAX_COMPARED]
+        for index, found in enumerate(self._unknown.named):
             near = nearest(found.id, candidates) if index < MAX_HINTS else None
             hint = "" if near is None else f" (did you mean {shown(near)}?)"
             yield f"unknown id {shown(found.id)} in {unit} {found.line}{hint}"
-        yield from self.unknown.others("records with an unknown id")
-        for found in self.repeated.named:
+        yield from self._unknown.others("records with an unknown id")
+        for found in self._repeated.named:
             yield f"id {shown(found.id)} twice, identical records (again in {unit} {found.line})"
-        yield from self.repeated.others("identical records that came twice")
-        for number, (first, second) in islice(self.conflicts.items(), MAX_NAMED):
-            yield f"id {shown(names[number])} twice, different records ({unit}s {first} and {second})"
+        yield from self._repeated.others("identical records that came twice")
+        for test_id, (first, second) in islice(self.conflicts.items(), MAX_NAMED):
+            yield f"id {shown(test_id)} twice, different records ({unit}s {first} and {second})"
+
+    def _missing(self) -> Iterator[str]:
+        """The requested tests without a record, in order."""
+        return (test_id for test_id in self._requested if test_id not in self._entries)
 
     def _add_bad(self, bad: BadLine) -> None:
         self.bad.add(bad)
-        number = None if bad.id is None else self._numbers.get(bad.id)
-        if number is not None:
-            self.broken.setdefault(number, bad)
+        if bad.id is not None and bad.id in self._requested:
+            self.broken.setdefault(bad.id, bad)
 
-    def _add_stranger(self, found: Found) -> None:
-        if found.id in self._known:
-            self.surplus += 1
-        else:
-            self.unknown.add(found._replace(id=found.id[: 4 * MAX_ID_LENGTH]))
-
-    def _add_again(self, number: int, found: Found) -> None:
-        first = self._entries[number]
+    def _add_again(self, found: Found) -> None:
+        first = self._entries[found.id]
         if first.meaning == found.meaning:
-            self.repeated.add(found)
+            self._repeated.add(found)
             return
-        self.conflicts.setdefault(number, (first.line, found.line))
-        self.retracted[number] = "there are two different records for it"
+        self.conflicts.setdefault(found.id, (first.line, found.line))
+        self.retracted[found.id] = "there are two different records for it"

@@ -1,4 +1,4 @@
-"""How the commands of a run went that answer all tests at once: kept beside their files, for whoever writes what a run came to."""
+"""How the commands of a run went that answer all tests at once: kept beside their files, for the results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps, loads
@@ -43,38 +43,68 @@ class Fault:
 
     @property
     def cause(self) -> Cause:
-        """The same for the engine's table of failures."""
+        """The cause of failure, by the engine's table of failures."""
         return _CAUSES.get(self.kind, Cause.INVALID_OUTPUT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """How a batch command went, all invocations together; command, exit code, output and ``failure`` are the last one's.
-
-    ``failure``: what went wrong with the command as a whole, None if nothing did; ``notices``: what a person should know, a line each;
-    ``missing``: tests without a usable record, in their order; ``retracted``: tests whose record was contradicted by a later one, and how:
-    if an answer was taken from the first, it must not count.
-    """
+    """How a batch command went, all its invocations together."""
 
     invocations: int
+    """How often it was invoked."""
     command: str
+    """The last invocation's, as it was run, without secrets."""
+    exit_code: int | None
+    """The last invocation's, as shells count; None if it was stopped or never started."""
+    timed_out: bool
+    """Whether the last invocation was stopped at its time limit."""
+    seconds: float
+    """How long all invocations took."""
+    failure: str | None
+    """What went wrong with the last invocation as a whole; None if nothing did."""
+    notices: tuple[str, ...]
+    """What a person should know, a line each."""
+    records: int
+    """Records in all outputs."""
+    missing: tuple[str, ...]
+    """The tests without a usable record, in their order."""
+    retracted: Mapping[str, str]
+    """The tests whose record was contradicted by a later one, and how: an answer that was taken from the first must not count."""
+    output: Path | None = None
+    """The last invocation's output file."""
+    stdout: Path | None = None
+    """What the last invocation printed, where the command was run."""
+    stderr: Path | None = None
+    """What it printed to standard error."""
+
+    def share_ms(self, tests: int) -> int:
+        """The command's time in milliseconds divided by its tests: the duration of a test whose record gives none."""
+        return round(1000 * self.seconds / max(1, tests))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        value = asdict(self)
+        paths = {name: None if value[name] is None else str(value[name]) for name in ("output", "stdout", "stderr")}
+        return {**value, **paths, "missing": list(self.missing), "notices": list(self.notices)}
+
+
+class CommandFigures(TypedDict):
+    """How a command that answers all tests went, as summaries have it. See ``BatchReport``."""
+
+    dataset: str
+    target: str
+    trial: int
+    """Which sample of the tests it answered, from 0."""
+    invocations: int
     exit_code: int | None
     timed_out: bool
     seconds: float
     failure: str | None
-    notices: tuple[str, ...]
+    notices: list[str]
     records: int
-    missing: tuple[str, ...]
-    retracted: Mapping[str, str]
-    output: Path | None = None
-    stdout: Path | None = None
-    stderr: Path | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain object."""
-        value = asdict(self)
-        paths = {name: None if value[name] is None else str(value[name]) for name in ("output", "stdout", "stderr")}
-        return {**value, **paths, "missing": list(self.missing), "notices": list(self.notices)}
+    missing: int
+    """How many tests have no usable record."""
 
 
 TARGETS = "targets"
@@ -82,31 +112,30 @@ TARGETS = "targets"
 REPORT = "report.json"
 
 
-def write_report(folder: Path, report: BatchReport, *, dataset: str, target: str, trial: int) -> None:
+def write_report(folder: Path, report: BatchReport, *, dataset: str, target: str, sample: int) -> None:
     """``folder``: the command's own, in the run folder. Raises StorageError."""
-    told = {"dataset": dataset, "target": target, "trial": trial, **report.to_json()}
+    value = {"dataset": dataset, "target": target, "trial": sample, **report.to_json()}
     with bytes_written_aside(folder / REPORT) as file:
-        file.write(dumps(told) + b"\n")
+        file.write(dumps(value) + b"\n")
 
 
-def target_reports(run_folder: Path) -> list[dict[str, Any]]:
-    """What ``write_report`` wrote, in order of the eval files and targets. ``notices`` (lines for the person) and ``failure`` (what went
-    wrong with the command as a whole, or null) are those of ``BatchReport``. A damaged file counts as none."""
+def command_figures(run_folder: Path) -> list[CommandFigures]:
+    """Of all reports in a run folder, in order of the eval files and targets. A damaged file counts as none."""
     return list(_read(sorted((run_folder / TARGETS).glob(f"*/{REPORT}"))))
 
 
-def said(report: dict[str, Any]) -> Iterator[str]:
-    """What a person should know of a report, a line each."""
-    name = report["target"] + (f", trial {report['trial'] + 1}" if report["trial"] else "")
-    for text in (*([report["failure"]] if report["failure"] else []), *report["notices"]):
+def report_lines(command: CommandFigures) -> Iterator[str]:
+    """What a person should know of a command, a line each."""
+    name = command["target"] + (f", trial {command['trial'] + 1}" if command["trial"] else "")
+    for text in (*([command["failure"]] if command["failure"] else []), *command["notices"]):
         yield f"target {name}: {text}"
 
 
-def _read(paths: list[Path]) -> Iterator[dict[str, Any]]:
+def _read(paths: list[Path]) -> Iterator[CommandFigures]:
     for path in paths:
         try:
             value = loads(path.read_bytes())
-        except (OSError, ValueError):
+            figures = {name: value[name] for name in CommandFigures.__annotations__}
+            yield cast(CommandFigures, {**figures, "missing": len(value["missing"])})
+        except (OSError, ValueError, KeyError, TypeError):
             continue
-        if isinstance(value, dict):
-            yield value

@@ -1,19 +1,23 @@
-"""A target whose command answers all tests in one invocation."""
+"""A target whose command answers all tests in one invocation: its answers, and its tests as the journal holds them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from manyhands.core.jsonio import dumps
+from manyhands.core.jsonio import Json, dumps, exact_line
 from manyhands.engine.contract import Context
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.workloads.evals.batch.command import BatchCommand
+from manyhands.workloads.evals.batch.invocation import InvocationWorkspaces
 from manyhands.workloads.evals.batch.reports import BatchReport, Fault
-from manyhands.workloads.evals.batch.workspaces import InvocationWorkspaces
-from manyhands.workloads.evals.evalfile.tests import Test
+from manyhands.workloads.evals.evalfile.contents import Test, Workspace, each_once
 from manyhands.workloads.evals.targets.answers import Answer, read_text
-from manyhands.workloads.evals.targets.protocol import record_cost
+from manyhands.workloads.evals.targets.live import record_cost
 from manyhands.workloads.evals.workspaces.workspace import Seen, TestWorkspace
 
 
@@ -42,14 +46,12 @@ class BatchTarget:
         self._end: asyncio.Task[BatchReport] | None = None
         self._rerun: asyncio.Task[None] | None = None
         self._rerun_for = rerun_for
-        self._latest: tuple[Sequence[Mapping[str, Any]], bool] = ((), False)
-        self._share: tuple[BatchReport | None, int] = (None, 0)
 
-    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self.answer_to(context, test.id, test.graders)
 
     async def answer_to(self, context: Context, test_id: str, graders: Sequence[Mapping[str, Any]]) -> Answer:
-        """The same for a test of which only this is known."""
+        """The answer to a test of which only the id and the graders are known."""
         found = await self._batch.answer(test_id)
         if isinstance(found, Fault) and self._rerun_for is not None:
             await self._invoked_again()
@@ -58,8 +60,8 @@ class BatchTarget:
             return read_text("", error=found.message)
         if self._ran and found.cost_usd:
             await record_cost(context, "target", found.cost_usd)
-        if self._ran and found.duration_ms is None and self._wants_duration(graders):
-            return found.timed(self._share_ms(await self._ended()))
+        if self._ran and found.duration_ms is None and wants_duration(graders):
+            return found.timed((await self._ended()).share_ms(self._tests))
         return found
 
     @property
@@ -78,19 +80,14 @@ class BatchTarget:
     async def settle(self, test_id: str, record: dict[str, Any]) -> str | None:
         """Enter the command's share as duration into what is recorded of a test, if its own record gives none. Returns how its answer is
         contradicted by what the command wrote later, None if it is not. Waits for the command's end."""
-        report = self._end.result() if self._end is not None and self._end.done() else await self._ended()
+        report = await self._ended()
         if self._ran and record.get("duration_ms") is None:
-            record["duration_ms"] = share = self._share_ms(report)
+            record["duration_ms"] = share = report.share_ms(self._tests)
             record["trace"] = {**(record.get("trace") or {}), "duration_ms": share}
         if test_id not in report.retracted:
             return None
         found = await self._batch.answer(test_id)  # says which lines these are
         return found.message if isinstance(found, Fault) else report.retracted[test_id]
-
-    def _wants_duration(self, graders: Sequence[Mapping[str, Any]]) -> bool:
-        if graders != self._latest[0]:  # mostly all tests have the same ones
-            self._latest = graders, wants_duration(graders)
-        return self._latest[1]
 
     async def _ended(self) -> BatchReport:
         """The end of the last invocation that there will be."""
@@ -104,12 +101,6 @@ class BatchTarget:
             await self._invoked_again()
             return await self._batch.wait()
         return report
-
-    def _share_ms(self, report: BatchReport) -> int:
-        """The command's time, divided by its tests."""
-        if self._share[0] is not report:
-            self._share = report, round(1000 * report.seconds / max(1, self._tests))
-        return self._share[1]
 
     async def _invoked_again(self) -> None:
         """Whoever is the first to find something missing has the command invoked again; the others wait until it has begun."""
@@ -128,3 +119,86 @@ def wants_duration(graders: Sequence[Mapping[str, Any]]) -> bool:
     """Whether one of a test's graders, at any depth, looks at how long the answer took."""
     written = dumps(list(graders))
     return b'"latency"' in written or b'"execution_metrics"' in written
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTests:
+    """The tests that one command answers."""
+
+    ids: tuple[str, ...]
+    """In order."""
+    files: tuple[Path, ...]
+    """All their input files, each once."""
+    known: frozenset[str]
+    """Further ids of the eval file."""
+    workspace: Workspace | None = None
+    """The one that all of them have."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScope:
+    """Which tests of a run a command answers: those of an eval file, for a target and one sample."""
+
+    run_folder: Path
+    file: int
+    """The eval file's index among the run's."""
+    target: str
+    sample: int
+    """From 0."""
+    others: tuple[str, ...] = ()
+    """Ids of the eval file that are not in the run."""
+
+    def tests(self) -> BatchTests:
+        """The tests, read in one pass."""
+        ids: dict[str, None] = {}
+        files: dict[Path, None] = {}
+        known = set(self.others)
+        workspace: Workspace | None = None
+        with closing(JournalReader(self.run_folder)) as reader:
+            for payload in self._of_file(reader):
+                test = payload["test"]
+                if not self._covers(payload):
+                    known.add(test["id"])
+                    continue
+                if not ids and test.get("workspace"):
+                    workspace = Test.from_json(test).workspace
+                ids[test["id"]] = None
+                files |= dict.fromkeys(_files(test))
+        return BatchTests(tuple(ids), each_once(files), frozenset(known - ids.keys()), workspace)
+
+    def lines(self, ids: Collection[str]) -> Iterator[bytes]:
+        """What the command reads of these tests: an object each, a line of JSON without its end, in the order of all tests."""
+        wanted = frozenset(ids)
+        with closing(JournalReader(self.run_folder)) as reader:
+            for payload in self._of_file(reader):
+                if self._covers(payload) and payload["test"]["id"] in wanted:
+                    yield exact_line(_line(payload["test"]))[:-1]
+
+    def unfinished(self) -> frozenset[str]:
+        """The ids of the tests that have not ended."""
+        with closing(JournalReader(self.run_folder)) as reader:
+            rows = (row for row in reader.items() if not (row.state.final or row.left_input))
+            return frozenset(row.payload["test"]["id"] for row in rows if self._covers(row.payload))
+
+    def _of_file(self, reader: JournalReader) -> Iterator[Json]:
+        """The payloads of the eval file's items, but for invalid tests."""
+        return (each for each in reader.payloads() if each["file"] == self.file and "test" in each)
+
+    def _covers(self, payload: Json) -> bool:
+        return bool(
+            payload["file"] == self.file and payload["target"] == self.target and payload["trial"] == self.sample
+        )
+
+
+def _files(test: Json) -> Sequence[Path]:
+    return Test.from_json(test).all_files if test.get("references") else ()
+
+
+def _line(test: Json) -> dict[str, Json]:
+    return {
+        "id": test["id"],
+        "input": test["input"],
+        "criteria": test.get("criteria", ""),
+        "metadata": test.get("metadata", {}),
+        "files": [str(path) for path in _files(test)],
+    }

@@ -1,4 +1,4 @@
-"""The keys of eval files: what they are called, were called and will be called, and what their values must be.
+"""The keys of eval files: their present, former and later names, and what their values must be.
 
 Names of all versions of the format are understood. Keys may be written
 ``expected_output``, ``expectedOutput`` or ``expected-output``. What stands below the keys declared here is the person's own data and stays
@@ -16,11 +16,10 @@ from manyhands.core.settings import Flag, Text, number, whole
 from manyhands.graders.preprocessors import PreprocessorEntry
 from manyhands.io.keys import Entry, key
 
-STRATEGIES = ("pass_at_k", "mean", "confidence_interval")
 REFERENCE = "x-definition"
-"""In schemas of fields: the name of a definition that ``schema_export`` makes."""
+"""In schemas of fields: the name of a definition that ``workloads.evals.schema`` makes."""
 DEPRECATED: dict[str, Any] = {"deprecated": True}
-"""Of keys at places that are older than the format's present version."""
+"""In schemas of keys that stand where older versions of the format have them."""
 _NAME = re.compile(r"[a-z0-9-]{1,64}")
 
 
@@ -72,11 +71,11 @@ Ids = Annotated[tuple[str | int | float, ...], BeforeValidator(_ids), WithJsonSc
 Graders = Annotated[Any, WithJsonSchema(_GRADERS)]
 """A list of graders, which ``manyhands.graders.config`` checks."""
 Messages = Annotated[Any, WithJsonSchema(_MESSAGES)]
-"""What ``messages`` checks."""
+"""Messages, or what becomes one, which ``evalfile.messages`` checks."""
 
 
 ASIDE = "x-"
-"""Keys that begin with this mean nothing."""
+"""The beginning of keys that mean nothing to the program, for anchors and notes of a person."""
 
 
 class Block(Entry):
@@ -93,9 +92,9 @@ class HookBlock(Block):
 
     script: Argv = key(..., "The command: a line for sh, or a list of words.")
     timeout_ms: Annotated[float, number(above=0)] | None = key(
-        None, "Milliseconds that it may take; 60000 without it, 30000 after tests."
+        None, "Time limit in milliseconds (default: 60000; 30000 for hooks that run after tests)."
     )
-    cwd: Text | None = key(None, "Where it runs; relative to the eval file, whose folder it is without this.")
+    cwd: Text | None = key(None, "Working directory, relative to the eval file (default: the eval file's folder).")
 
 
 class WorkspaceBlock(Block):
@@ -106,7 +105,7 @@ class WorkspaceBlock(Block):
     )
 
     template: Text | None = key(
-        None, "Folder that is copied; relative to the eval file. Without one the workspace is empty."
+        None, "Folder that is copied, relative to the eval file. Without one the workspace is empty."
     )
     before_all: HookBlock | None = key(
         None, "Runs once, before all tests, in the copy of which all workspaces are copies."
@@ -120,46 +119,50 @@ class WorkspaceBlock(Block):
 class TrialsBlock(Block):
     """Repeated trials of each test."""
 
-    count: Annotated[int, whole(1, 1000)] = key(..., "How often each test is tried.")
-    strategy: Literal["pass_at_k", "mean", "confidence_interval"] = key("pass_at_k", "How the trials become one score.")
-    cost_limit_usd: Annotated[float, number(above=0)] | None = key(
-        None, "US dollars after which no further trial begins."
+    count: Annotated[int, whole(1, 1000)] = key(..., "Number of trials of each test.")
+    strategy: Literal["pass_at_k", "mean", "confidence_interval"] = key(
+        "pass_at_k", "How the scores of the trials become one: pass_at_k, mean or confidence_interval."
     )
-    stop_early: Flag = key(True, "Whether no further trial begins once one has passed; with pass_at_k.")
+    cost_limit_usd: Annotated[float, number(above=0)] | None = key(
+        None, "Cost of a test's trials in US dollars from which on no further one begins."
+    )
+    stop_early: Flag = key(True, "Begin no further trial once one has passed (with pass_at_k).")
 
 
 class TestExecution(Block):
-    """How a test is run."""
+    """How a test is executed."""
 
     __test__: ClassVar[bool] = False
     spellings: ClassVar = Block._spelled_graders
     obsolete: ClassVar = frozenset(("evaluators",))
     entries: ClassVar = {"trials": TrialsBlock}
 
-    skip_defaults: Flag = key(False, "Whether the suite's input and graders are left out.")
-    target: Text | None = key(None, "The target that answers this test.")
-    targets: Texts | None = key(None, "The targets that answer this test.")
+    skip_defaults: Flag = key(False, "Leave out the file's own input and graders.")
+    target: Text | None = key(None, "Target that answers this test.")
+    targets: Texts | None = key(None, "Targets that answer this test.")
     trials: TrialsBlock | None = key(None, "Trials of this test.")
-    assert_: Graders = key(None, "Obsolete place of the graders.", alias="assert", json_schema_extra=DEPRECATED)
+    assert_: Graders = key(None, "Obsolete: use assert of the test.", alias="assert", json_schema_extra=DEPRECATED)
 
 
 class SuiteExecution(Block):
-    """How the tests of a file are run."""
+    """How the tests of a file are executed."""
 
     spellings: ClassVar = {**Block._spelled_graders, "total_budget_usd": "budget_usd", "max_cost_usd": "budget_usd"}
     obsolete: ClassVar = frozenset(("evaluators",))
     entries: ClassVar = {"trials": TrialsBlock}
 
-    target: Text | None = key(None, "The target that answers the tests.")
-    targets: Texts | None = key(None, "The targets that answer the tests: every test goes to each of them.")
+    target: Text | None = key(None, "Target that answers the tests.")
+    targets: Texts | None = key(None, "Targets that answer the tests; each answers every test.")
     trials: TrialsBlock | None = key(None, "Repeated trials of each test.")
-    cache: Flag | None = key(None, "Whether answers may be taken from earlier runs.")
-    cache_path: Text | None = key(None, "Where such answers are kept.")
-    workers: Annotated[int, whole(1)] | None = key(None, "Tests in work at once.")
-    threshold: Annotated[float, number(0, 1)] | None = key(None, "The score from which on a test passes.")
-    budget_usd: Annotated[float, number(above=0)] | None = key(None, "US dollars that the run may cost.")
-    fail_on_error: Flag | None = key(None, "Whether the run stops at the first test whose target fails.")
-    assert_: Graders = key(None, "Obsolete place of the suite's graders.", alias="assert", json_schema_extra=DEPRECATED)
+    cache: Flag | None = key(None, "Use answers of earlier runs from the cache.")
+    cache_path: Text | None = key(None, "Folder of the cache, relative to the eval file.")
+    workers: Annotated[int, whole(1)] | None = key(None, "Maximum concurrent tests.")
+    threshold: Annotated[float, number(0, 1)] | None = key(
+        None, "Minimum score of a test that passes, 0 to 1 (default: 0.8)."
+    )
+    budget_usd: Annotated[float, number(above=0)] | None = key(None, "Budget of the run in US dollars.")
+    fail_on_error: Flag | None = key(None, "Stop the run at the first test whose target fails.")
+    assert_: Graders = key(None, "Obsolete: use assert of the file.", alias="assert", json_schema_extra=DEPRECATED)
 
 
 _OF_EACH_TEST = {
@@ -176,9 +179,9 @@ class TurnBlock(Block):
     spellings: ClassVar = {**Block._spelled_graders, "input_messages": "input", "expected_messages": "expected_output"}
     obsolete: ClassVar = frozenset(("evaluators", "input_messages", "expected_messages"))
 
-    input: Messages = key(..., "What is said to the target: a text, an object, or parts.")
-    expected_output: Messages = key(None, "What it should answer.")
-    assert_: Graders = key(None, "The graders of its answer.", alias="assert")
+    input: Messages = key(..., "The user's message: a text, an object, or a list of parts.")
+    expected_output: Messages = key(None, "The answer that is expected.")
+    assert_: Graders = key(None, "Graders of the answer.", alias="assert")
 
 
 class TestBlock(Block):
@@ -196,37 +199,42 @@ class TestBlock(Block):
     beyond: ClassVar = {"preprocessors": "they stand at the head of the file, or with a grader"}
 
     id: Annotated[Any, WithJsonSchema({"type": ["string", "number"]})] = key(
-        ..., "What the test is called; unique in its file."
+        ..., "Name of the test, unique in its file."
     )
-    description: str | None = key(None, "For people.")
-    criteria: Text | None = key(None, "What a good answer does, in words.")
-    input: Messages = key(None, "What the target gets: a text, an object, or a list of messages.")
+    description: str | None = key(None, "A description for people.")
+    criteria: Text | None = key(None, "What a good answer does, in words, for a judge.")
+    input: Messages = key(None, "Input of the target: a text, an object, or a list of messages.")
     input_files: Texts | None = key(None, "Files that go with an input that is a text.")
-    expected_output: Messages = key(None, "What is expected: a text, an object, a list, or messages.")
-    assert_: Graders = key(None, "The graders.", alias="assert")
-    rubrics: Annotated[Any, WithJsonSchema({"type": "array"})] = key(None, "Rubrics, judged before all other graders.")
-    execution: TestExecution | None = key(None, "How the test is run.")
-    evaluator: Text | None = key(None, "The kind of grader where there is no list of graders.")
-    conversation_id: Text | None = key(None, "Tests of one conversation share it.")
+    expected_output: Messages = key(None, "The answer that is expected: a text, an object, a list, or messages.")
+    assert_: Graders = key(None, "Graders of the answer.", alias="assert")
+    rubrics: Annotated[Any, WithJsonSchema({"type": "array"})] = key(
+        None, "Rubrics that a judge checks, before all other graders."
+    )
+    execution: TestExecution | None = key(None, "How the test is executed.")
+    evaluator: Text | None = key(None, "Kind of grader that is used without a list of graders.")
+    conversation_id: Text | None = key(None, "Name that tests of one conversation share, for results.")
     metadata: Mapped | None = key(None, "Data of your own.")
-    tags: Texts | None = key(None, "Words by which tests are chosen.")
+    tags: Texts | None = key(None, "Tags by which tests are chosen (--tag).")
     vars: Mapped | None = key(None, "Values for {{ name }} in this test.")
-    threshold: Annotated[float, number(0, 1)] | None = key(None, "The score from which on this test passes.")
-    workspace: WorkspaceBlock | None = key(None, "Where the target works; on top of the suite's.")
-    depends_on: Ids | None = key(None, "Ids of tests of the file that end before this one begins.")
+    threshold: Annotated[float, number(0, 1)] | None = key(None, "Minimum score with which this test passes, 0 to 1.")
+    workspace: WorkspaceBlock | None = key(None, "Workspace of the target; what it doesn't say, the file's does.")
+    depends_on: Ids | None = key(None, "Ids of tests of the same file that end before this one begins.")
     on_dependency_failure: Literal["skip", "fail", "run"] = key(
-        "skip", "What becomes of it if one of these has no score because of an error."
+        "skip", "Action when a dependency has no score because of an error: skip, fail or run."
     )
-    mode: Literal["conversation"] | None = key(None, "`conversation`: the test has turns.")
+    mode: Literal["conversation"] | None = key(None, "`conversation`: a test of several turns.")
     turns: Annotated[Any, WithJsonSchema(_TURNS)] = key(
-        None, "What is said to the target, one after the other, each answered before the next."
+        None, "Turns of the conversation, each answered before the next."
     )
-    aggregation: Literal["mean", "min", "max"] | None = key(None, "How the turns' scores become one; mean without it.")
+    aggregation: Literal["mean", "min", "max"] | None = key(
+        None, "How the scores of the turns become one: mean, min or max (default: mean)."
+    )
     on_turn_failure: Literal["continue", "stop"] | None = key(
-        None, "Whether the conversation goes on after a turn below the limit; continue without it."
+        None, "Action after a turn whose score is below the threshold: continue or stop (default: continue)."
     )
     window_size: Annotated[int, whole(1)] | None = key(
-        None, "Turns that the target is told of: the last two messages for each, besides the system's; all without it."
+        None,
+        "Maximum turns of history that the target is given, two messages each, besides the system's (default: all).",
     )
 
 
@@ -246,31 +254,33 @@ class EvalBlock(Block):
     entries: ClassVar = {"execution": SuiteExecution, "workspace": WorkspaceBlock}
     beyond: ClassVar = {**_OF_EACH_TEST, "prompts": "give each test its input"}
 
-    schema_: str | None = key(None, "What kind of file this is.", alias="$schema")
+    schema_: str | None = key(None, "The kind of file.", alias="$schema")
     tests: Annotated[Any, WithJsonSchema({"type": ["string", "array"]})] = key(
         None, "The tests: a list, whose items may be file://PATH, or the path of a file that holds them."
     )
     name: Annotated[str, BeforeValidator(_eval_name)] | None = key(
-        None, "Name of the suite: lower-case letters, digits, -."
+        None, "Name of the suite: lower-case letters, digits and hyphens."
     )
-    description: str | None = key(None, "For people.")
-    dataset: Text | None = key(None, "What results call the suite; without it, the file's name.")
-    category: Text | None = key(None, "A heading of yours.")
+    description: str | None = key(None, "A description for people.")
+    dataset: Text | None = key(None, "Name of the suite in results (default: the file's name).")
+    category: Text | None = key(None, "A category of your own.")
     version: Annotated[Any, WithJsonSchema({"type": ["string", "number"]})] = key(None, "Version of the suite.")
-    author: Annotated[Any, WithJsonSchema({})] = key(None, "Who wrote it.")
-    license: str | None = key(None, "Its licence.")
-    requires: Mapped | None = key(None, "What it needs; kept and not checked.")
-    tags: Texts | None = key(None, "Tags of all its tests.")
+    author: Annotated[Any, WithJsonSchema({})] = key(None, "Author of the suite.")
+    license: str | None = key(None, "Licence of the suite.")
+    requires: Mapped | None = key(None, "What the suite needs; not checked.")
+    tags: Texts | None = key(None, "Tags of all tests.")
     metadata: Mapped | None = key(None, "Data of your own.")
-    execution: SuiteExecution | None = key(None, "How the tests are run.")
-    target: Text | None = key(None, "Obsolete place of execution.target.", json_schema_extra=DEPRECATED)
-    targets: Annotated[Any, WithJsonSchema({REFERENCE: "Targets"})] = key(None, "Targets of this file.")
+    execution: SuiteExecution | None = key(None, "How the tests are executed.")
+    target: Text | None = key(None, "Obsolete: use execution.target.", json_schema_extra=DEPRECATED)
+    targets: Annotated[Any, WithJsonSchema({REFERENCE: "Targets"})] = key(None, "Targets that the file itself defines.")
     input: Messages = key(None, "Messages that go before each test's own.")
     assert_: Graders = key(None, "Graders of all tests, after each test's own.", alias="assert")
-    evaluator: Text | None = key(None, "The kind of grader for tests that have no list of graders.")
+    evaluator: Text | None = key(None, "Kind of grader for tests without a list of graders.")
     preprocessors: tuple[PreprocessorEntry, ...] | None = key(
         None, "Programs that turn files in answers into text, for all graders: a list with type and command."
     )
     vars: Mapped | None = key(None, "Values for {{ name }} in all tests.")
-    threshold: Annotated[float, number(0, 1)] | None = key(None, "The score from which on a test passes.")
-    workspace: WorkspaceBlock | None = key(None, "Where targets work.")
+    threshold: Annotated[float, number(0, 1)] | None = key(
+        None, "Minimum score of a test that passes, 0 to 1 (default: 0.8)."
+    )
+    workspace: WorkspaceBlock | None = key(None, "Workspace of targets.")

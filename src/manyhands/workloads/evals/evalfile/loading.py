@@ -1,112 +1,111 @@
-"""Reads eval files: YAML, and JSON Lines with a sidecar. Whether tests can depend on what they say they depend on is found out here, before
-anything runs.
-"""
+"""Reads eval files: YAML, and JSON Lines with a sidecar. Dependencies between tests are checked here, before anything runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from manyhands.core.settings import shown, suggestion
-from manyhands.io.findings import Findings, told
+from manyhands.core.errors import UserError
+from manyhands.core.settings import shown
+from manyhands.core.text import suggestion
+from manyhands.io.json_files import read_jsonl
 from manyhands.io.keys import Read, collect, spelled_at
-from manyhands.io.locations import Place
-from manyhands.io.search_paths import Surroundings
-from manyhands.io.yaml_files import Source, read_source
+from manyhands.io.locations import Findings, Location, Source, problems_error
+from manyhands.io.search_paths import SearchPath
+from manyhands.io.yaml_files import read_source
+from manyhands.workloads.evals.evalfile.building import RawTest, read_test
+from manyhands.workloads.evals.evalfile.contents import EvalFile, InlineTargets, Invalid, Test
+from manyhands.workloads.evals.evalfile.files import JSONL_ENDING, YAML_ENDINGS, lines_of, sidecars
 from manyhands.workloads.evals.evalfile.keys import EvalBlock
-from manyhands.workloads.evals.evalfile.sources import JSONL_ENDING, SCHEME, YAML_ENDINGS, RawTest, RawTests
+from manyhands.workloads.evals.evalfile.patterns import is_pattern, matching_files
 from manyhands.workloads.evals.evalfile.suite import Suite, targets_of, trials_of
-from manyhands.workloads.evals.evalfile.tests import EvalFile, InlineTargets, Invalid, Test
 
 Notices = Callable[[str], None]
-_ABOUT = ("name", "version", "author", "license", "requires", "category", "metadata")
+SCHEME = "file://"
+"""What stands before the path where a list of tests names a file of tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What was found in an eval file. ``problems``: what is wrong with the file as a whole; wrong tests are in ``file.invalid``. With
-    problems there may be no file."""
+    """The result of reading an eval file."""
 
     file: EvalFile | None
+    """The file, with its wrong tests in ``invalid``; None if it can't be read, and then there are problems."""
     problems: tuple[str, ...]
+    """What is wrong with the file as a whole."""
     notices: tuple[str, ...]
 
     @property
     def all_problems(self) -> tuple[str, ...]:
-        """Those of the file and those of its tests."""
+        """The problems of the file and of its tests."""
         invalid = self.file.invalid if self.file is not None else ()
         return self.problems + tuple(line for test in invalid for line in test.problems)
 
 
 def load_evals(
-    paths: Sequence[Path],
-    *,
-    root: Path | None = None,
-    notices: Notices,
-    here: Path | None = None,
-    skip_invalid: bool = False,
+    paths: Sequence[Path], search_path: SearchPath, *, notices: Notices, skip_invalid: bool = False
 ) -> list[EvalFile]:
-    """Eval files, checked. ``root``: where the search for files ends, without it the repository's; ``here``: the current folder;
-    ``skip_invalid``: leave tests out that can't be run; they are in ``EvalFile.invalid``. Every notice is told once.
+    """Eval files, checked. ``skip_invalid``: leave tests out that can't be executed; they are in ``EvalFile.invalid``. Every notice is told
+    once.
 
     Raises UserError with a line for every problem of all files (the first 50), each with file, line and field.
     """
-    surroundings = Surroundings.of(here or Path.cwd(), root)
-    found = [examine(path, surroundings) for path in paths]
+    found = [examine(path, search_path) for path in paths]
     for notice in dict.fromkeys(notice for each in found for notice in each.notices):
         notices(notice)
     problems = [line for each in found for line in (each.problems if skip_invalid else each.all_problems)]
     if problems:
-        raise told(list(dict.fromkeys(problems)))
+        raise problems_error(list(dict.fromkeys(problems)))
     return [_with_tests(each.file) for each in found if each.file is not None]
 
 
-def examine(path: Path, surroundings: Surroundings) -> Examined:
-    """An eval file with all that is wrong with it. Raises nothing for what is in it."""
+def examine(path: Path, search_path: SearchPath) -> Examined:
+    """An eval file with everything that is wrong with it. Raises nothing for its content."""
     findings = Findings()
     file: EvalFile | None = None
     with findings.catching():
-        file = _file(surroundings.here / path, surroundings, findings)
+        file = _file(search_path.here / path, search_path, findings)
     notices = tuple(findings.notices)
     return Examined(None if file is None else replace(file, notices=notices), tuple(findings.problems), notices)
 
 
 def _with_tests(file: EvalFile) -> EvalFile:
     if not file.tests:
-        raise file.place.error(f"none of its tests is valid: {file.invalid[0].message}")
+        raise file.location.error(f"none of its tests is valid: {file.invalid[0].message}")
     return file
 
 
-def _file(path: Path, surroundings: Surroundings, findings: Findings) -> EvalFile | None:
-    place = Place(surroundings.shown(path))
+def _file(path: Path, search_path: SearchPath, findings: Findings) -> EvalFile | None:
+    location = Location(search_path.shown(path))
     if path.suffix not in (*YAML_ENDINGS, JSONL_ENDING):
-        raise place.error("an eval file is .yaml, .yml or .jsonl")
+        raise location.error("an eval file is .yaml, .yml or .jsonl")
     if not path.is_file():
-        raise place.error("there is no such file")
+        raise location.error("there is no such file")
     lines = path.suffix == JSONL_ENDING
-    source = _sidecar(path, surroundings, findings) if lines else read_source(path, surroundings.shown(path))
+    source = _sidecar(path, search_path, findings) if lines else read_source(path, search_path.shown(path))
     _check_shape(source)
-    file = collect(EvalBlock, source.value, source.place, findings)
+    file = collect(EvalBlock, source.value, source.location, findings)
     if file is None:
         return None
-    suite = Suite.of(file, path.parent, surroundings, findings)
-    reader = RawTests(path.parent, surroundings, findings)
+    suite = Suite.of(file, path.parent, search_path, findings)
+    reader = RawTests(path.parent, search_path, findings)
     if lines:
         _check_sidecar(file, path)
     raw = reader.lines(path) if lines else _own_tests(path, file, source, reader, findings)
     tests, invalid, depends, converses = _sorted_out(suite, raw)
     if not tests and not invalid and not findings.problems:
-        findings.problem(place, "holds no tests")
+        findings.problem(location, "holds no tests")
     return replace(_eval_file(file, suite, path, tests, invalid), depends=depends, converses=converses)
 
 
 def _check_shape(source: Source) -> None:
-    """Raises UserError that says more of files which are often given by mistake."""
+    """Raises UserError for files that are often given by mistake, with what they seem to be."""
     if source.value is None:
-        raise source.place.error("the file is empty")
+        raise source.location.error("the file is empty")
     if isinstance(source.value, list):
-        raise source.place.error(
+        raise source.location.error(
             "must be a mapping with tests; a list of them is a file that tests of an eval file names"
         )
 
@@ -121,36 +120,35 @@ def _own_tests(
             return ()
         of = next((lines for lines in lines_of(path) if lines.is_file()), None)
         hint = "" if of is None else f"; this seems to be the sidecar of {of.name}, which is the eval file"
-        findings.problem(file.place, f"tests is required{hint}")
+        findings.problem(file.location, f"tests is required{hint}")
         return ()
     return reader.listed(source, file.at("tests"))
 
 
 def _sorted_out(suite: Suite, raw: Iterable[RawTest]) -> tuple[tuple[Test, ...], tuple[Invalid, ...], bool, bool]:
-    """Tests, invalid ones, whether tests depend on others, and whether some have turns. Of tests with the same id the first is a test, the
-    others are invalid."""
-    tests, invalid, known, dependents = list[Test](), list[Invalid](), dict[str, int](), Dependents()
-    converses = False
+    """The tests, the invalid ones, whether tests depend on others, and whether some have turns. Of tests with the same id the first is a
+    test, the others are invalid."""
+    tests, invalid, known = list[Test](), list[Invalid](), dict[str, int]()
     for each in raw:
-        found = suite.test(each)
+        found = read_test(suite, each)
         if isinstance(found, Invalid):
             invalid.append(found)
         elif found.id in known:
-            at, first = found.place.at("id"), tests[known[found.id]].place
+            at, first = found.location.at("id"), tests[known[found.id]].location
             where = f"line {first.at('id').line}" + ("" if at.file == first.file else f" of {first.file}")
-            again = str(found.place) == str(first)
+            again = str(found.location) == str(first)
             said = "comes again, as its file is named twice" if again else f"is the id of another test too, in {where}"
             problem = at.says(f"{shown(found.id)} {said}")
-            invalid.append(Invalid(found.place, found.id, (problem,)))
+            invalid.append(Invalid(found.location, found.id, (problem,)))
         else:
             known[found.id] = len(tests)
-            dependents.add(len(tests), found)
-            converses = converses or found.conversation is not None
             tests.append(found)
-    if dependents and (wrong := dependents.wrong(tests, {*known, *(each.id for each in invalid if each.id)})):
+    depends = any(test.depends_on for test in tests)
+    converses = any(test.conversation is not None for test in tests)
+    if depends and (wrong := wrong_dependencies(tests, {*known, *(each.id for each in invalid if each.id)})):
         invalid += wrong.values()
         tests = [test for number, test in enumerate(tests) if number not in wrong]
-    return tuple(tests), tuple(invalid), bool(dependents), converses
+    return tuple(tests), tuple(invalid), depends, converses
 
 
 def _eval_file(
@@ -158,14 +156,12 @@ def _eval_file(
 ) -> EvalFile:
     block, execution = file.block, suite.execution
     if block.target is not None:
-        suite.findings.notice(f"{file.place.file}: 'target' is at an obsolete place; it belongs below 'execution'")
-    about = {name: value for name in _ABOUT if (value := getattr(block, name)) is not None}
+        suite.findings.notice(f"{file.location.file}: 'target' is at an obsolete place; it belongs below 'execution'")
     return EvalFile(
         path=path,
         dataset=block.dataset or path.name.removesuffix(path.suffix),
         tests=tests,
-        place=file.place,
-        description=block.description,
+        location=file.location,
         targets=None if block.targets is None else InlineTargets(block.targets, file.at("targets")),
         target_names=targets_of(execution.target or block.target, execution.targets) or (),
         trials=trials_of(execution.trials),
@@ -175,48 +171,116 @@ def _eval_file(
         cache=execution.cache,
         cache_path=None if execution.cache_path is None else path.parent / execution.cache_path,
         fail_on_error=execution.fail_on_error,
-        tags=block.tags or (),
         workspace=suite.workspace,
-        about=about,
         invalid=invalid,
     )
 
 
-# --- JSON Lines
+# --- Where tests stand
 
 
-def sidecar_of(path: Path) -> Path | None:
-    """The file that says what holds for all tests of a JSON Lines file: ``BASE.eval.yaml`` beside it, else ``BASE.yaml``."""
-    return next(_sidecars(path), None)
+@dataclass(frozen=True, slots=True)
+class RawTests:
+    """Reads tests as they stand in files."""
+
+    folder: Path
+    """What relative paths start from."""
+    search_path: SearchPath
+    findings: Findings
+
+    def listed(self, source: Source, location: Location) -> Iterator[RawTest]:
+        """The tests of a list, or of the file that a path names. ``source``: the file; ``location``: that of its tests."""
+        value = source.value
+        for step in location.path:
+            value = value[step]
+        if isinstance(value, str):
+            yield from self._named(value, location)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from self._item(RawTest(item, location.at(index), source.written))
+        else:
+            self.findings.problem(
+                location, f"must be a list of tests, or the path of a file that holds them, not {shown(value)}"
+            )
+
+    def lines(self, path: Path) -> Iterator[RawTest]:
+        """The tests of a JSON Lines file."""
+        with self.findings.catching():
+            for line in read_jsonl(path, self.search_path.shown(path)):
+                if isinstance(line, UserError):
+                    yield RawTest(None, Location(self.search_path.shown(path)), problem=str(line))
+                else:
+                    yield RawTest(line.value, line.location, line.written)
+
+    def _item(self, raw: RawTest) -> Iterator[RawTest]:
+        if isinstance(raw.value, str) and raw.value.startswith(SCHEME):
+            yield from self._named(raw.value, raw.location)
+        else:
+            yield raw
+
+    def _named(self, value: str, location: Location) -> Iterator[RawTest]:
+        for path in self._paths(value.removeprefix(SCHEME).strip(), location):
+            empty, before = True, len(self.findings.problems)
+            for raw in self._file(path, location):
+                empty = False
+                yield raw
+            if empty and len(self.findings.problems) == before:
+                self.findings.notice(f"{self.search_path.shown(path)}: holds no tests")
+
+    def _paths(self, named: str, location: Location) -> list[Path]:
+        path = self.folder / named
+        if named and path.is_file():
+            return [path]
+        try:
+            found = matching_files(named, self.folder) if is_pattern(named) else []
+        except ValueError as error:
+            self.findings.problem(location, str(error))
+            return []
+        if not found:
+            self.findings.problem(
+                location, f"no file fits {named}" if is_pattern(named) else f"there is no file {path}"
+            )
+        return found
+
+    def _file(self, path: Path, location: Location) -> Iterator[RawTest]:
+        if path.suffix == JSONL_ENDING:
+            yield from self.lines(path)
+        elif path.suffix in YAML_ENDINGS:
+            with self.findings.catching():
+                yield from self._yaml(read_source(path, self.search_path.shown(path)))
+        else:
+            self.findings.problem(location, f"{path.name}: a file of tests is .yaml, .yml or .jsonl")
+
+    def _yaml(self, source: Source) -> Iterator[RawTest]:
+        if not isinstance(source.value, (list, type(None))):
+            raise source.location.error(f"must be a list of tests, not {shown(source.value)}")
+        for index, item in enumerate(source.value or ()):
+            location = source.location.at(index)
+            further = isinstance(item, str) and item.startswith(SCHEME)
+            problem = (
+                location.says(f"{shown(item)}: only the eval file itself may name files of tests") if further else None
+            )
+            yield RawTest(item, location, source.written, problem)
 
 
-def _sidecars(path: Path) -> Iterator[Path]:
-    """All files that could be it, the one that counts first."""
-    names = (path.stem + end + ending for end in (".eval", "") for ending in YAML_ENDINGS)
-    return (path.with_name(name) for name in names if path.with_name(name).is_file())
+# --- Sidecars of JSON Lines files
 
 
-def lines_of(path: Path) -> Iterator[Path]:
-    """The JSON Lines files of which a file may be the sidecar."""
-    stem = path.stem.removesuffix(".eval")
-    return (path.with_name(stem + end + JSONL_ENDING) for end in ("", ".eval"))
-
-
-def _sidecar(path: Path, surroundings: Surroundings, findings: Findings) -> Source:
-    """What is in the sidecar; nothing without one."""
-    candidates = list(_sidecars(path))
+def _sidecar(path: Path, search_path: SearchPath, findings: Findings) -> Source:
+    """The content of the sidecar; an empty mapping without one."""
+    candidates = list(sidecars(path))
     if not candidates:
-        return Source({}, Place(surroundings.shown(path)))
+        return Source({}, Location(search_path.shown(path)))
     found, *others = candidates
     if others:
         named, verb = " and ".join(other.name for other in others), "does" if len(others) == 1 else "do"
-        findings.notice(f"{surroundings.shown(path)}: its sidecar is {found.name}; {named} beside it {verb} not count")
-    source = read_source(found, surroundings.shown(found))
-    return source if source.value is not None else Source({}, source.place)
+        findings.notice(f"{search_path.shown(path)}: its sidecar is {found.name}; {named} beside it {verb} not count")
+    source = read_source(found, search_path.shown(found))
+    return source if source.value is not None else Source({}, source.location)
 
 
 def _check_sidecar(file: Read[EvalBlock], path: Path) -> None:
-    """A sidecar may name the file that it belongs to, but have no other tests."""
+    """Raises UserError if a sidecar has tests other than the file that it belongs to."""
     tests = file.block.tests
     if tests is None:
         return
@@ -224,56 +288,45 @@ def _check_sidecar(file: Read[EvalBlock], path: Path) -> None:
         raise file.at("tests").error(f"this is the sidecar of {path.name}, and its tests are other ones")
 
 
+# --- Dependencies
+
 DEPENDS_ON = "depends_on"
 _MAX_CIRCLE = 10
 """Ids of a circle that are named."""
 
 
-class Dependents:
-    """What the tests of a file depend on, by their numbers, for as long as the file is read."""
-
-    def __init__(self) -> None:
-        self._tests: dict[str, tuple[int, tuple[str, ...]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._tests)
-
-    def add(self, number: int, test: Test) -> None:
-        """Take note of a test, the ``number``-th of its file."""
-        if test.depends_on:
-            self._tests[test.id] = number, test.depends_on
-
-    def wrong(self, tests: Sequence[Test], known: Collection[str]) -> dict[int, Invalid]:
-        """Tests that can't depend on what they name, by number. ``tests``: the file's, in order; ``known``: the ids of all of its tests,
-        those included that are invalid."""
-        found: dict[int, list[str]] = {}
-        for test_id, (number, named) in self._tests.items():
-            for place, each in enumerate(named):
-                if each == test_id:
-                    problem = "is the test's own id"
-                elif each not in known:
-                    problem = f"no test of the file is called {shown(each)}{suggestion(each, known)}"
-                else:
-                    continue
-                found.setdefault(number, []).append(place_of(tests[number], place).says(problem))
-        for circle in _circles({test_id: named for test_id, (_, named) in self._tests.items()}):
-            first, *_ = numbers = [self._tests[each][0] for each in circle]
-            problem = place_of(tests[first]).says(f"tests depend on each other in a circle: {_drawn(circle)}")
-            for number in numbers:  # one problem, which all of them have
-                found.setdefault(number, []).append(problem)
-        return {
-            number: Invalid(tests[number].place, tests[number].id, tuple(problems))
-            for number, problems in sorted(found.items())
-        }
+def wrong_dependencies(tests: Sequence[Test], known: Collection[str]) -> dict[int, Invalid]:
+    """The tests whose dependencies are unknown or lead in a circle, by their index. ``tests``: the file's, in order; ``known``: the ids of
+    all its tests, invalid ones included."""
+    numbers = {test.id: number for number, test in enumerate(tests) if test.depends_on}
+    found: dict[int, list[str]] = {}
+    for test_id, number in numbers.items():
+        for index, named in enumerate(tests[number].depends_on):
+            if named == test_id:
+                problem = "is the test's own id"
+            elif named not in known:
+                problem = f"no test of the file is called {shown(named)}{suggestion(named, known)}"
+            else:
+                continue
+            found.setdefault(number, []).append(location_of(tests[number], index).says(problem))
+    for circle in _circles({test_id: tests[number].depends_on for test_id, number in numbers.items()}):
+        within = [numbers[each] for each in circle]
+        problem = location_of(tests[within[0]]).says(f"tests depend on each other in a circle: {_drawn(circle)}")
+        for number in within:  # one problem, which all of them have
+            found.setdefault(number, []).append(problem)
+    return {
+        number: Invalid(tests[number].location, tests[number].id, tuple(problems))
+        for number, problems in sorted(found.items())
+    }
 
 
-def place_of(test: Test, number: int | None = None) -> Place:
-    """Where a test says what it depends on: the whole list, or one entry of it."""
-    place = spelled_at(test.place, DEPENDS_ON)
+def location_of(test: Test, number: int | None = None) -> Location:
+    """The location of a test's dependencies: the whole list, or the entry of an index."""
+    location = spelled_at(test.location, DEPENDS_ON)
     if number is None:
-        return place
-    entry = place.at(number)
-    return entry if entry.path in entry.lines else place
+        return location
+    entry = location.at(number)
+    return entry if entry.path in entry.lines else location
 
 
 def _drawn(circle: Sequence[str]) -> str:
@@ -282,10 +335,10 @@ def _drawn(circle: Sequence[str]) -> str:
 
 
 def _circles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
-    """Circles in a graph, until every test that is in one has been named: without these the rest has an order.
+    """Circles in a graph, until every node that is in one has been named: without these the rest has an order.
 
-    Whatever depends on nothing is taken out, again and again. Of what is left each test depends on another such, so that following
-    them leads into a circle.
+    Nodes that depend on nothing are removed, again and again. Each of those that are left depends on another one that is left, so that
+    following them leads into a circle.
     """
     needs = {each: {named for named in graph[each] if named in graph and named != each} for each in graph}
     needed_by: dict[str, list[str]] = {}
@@ -312,3 +365,21 @@ def _circles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
             circle = list(way)[way[each] :]
             yield circle
             taken += circle
+
+
+def told_apart(files: Sequence[EvalFile]) -> tuple[EvalFile, ...]:
+    """The files, with datasets changed where several have the same one and tests of the same id in it: their folders' names go before it,
+    and numbers behind it where that does not help."""
+    named_alike = Counter(file.dataset for file in files)
+    alike = [file for file in files if named_alike[file.dataset] > 1]
+    shared = Counter((file.dataset, test.id) for file in alike for test in file.tests)
+    datasets = {dataset for (dataset, _), count in shared.items() if count > 1}
+    if not datasets:
+        return tuple(files)
+    named = [f"{file.folder.name}/{file.dataset}" if file.dataset in datasets else file.dataset for file in files]
+    used: Counter[str] = Counter()
+    for location, name in enumerate(named):
+        used[name] += 1
+        if used[name] > 1 and files[location].dataset in datasets:
+            named[location] = f"{name}-{used[name]}"
+    return tuple(replace(file, dataset=name) for file, name in zip(files, named, strict=True))

@@ -1,20 +1,26 @@
-"""Inputs and expected outputs as messages, and messages as text.
+"""What tests say: inputs and expected outputs as messages, messages as text, and values for ``{{ name }}``.
 
 A person may write less than messages: a text, an object, a list. What they wrote becomes the content of a message as it is.
+
+Where a suite or a test has ``vars``, ``{{ name }}`` in its criteria, input, expected output and graders stands for the value of that name.
+A text that is nothing else becomes the value itself, of whatever type; within a text, values that are not text are put as
+JSON. ``{{ name.field }}`` is a field of an object. Other names stay as they are, since prompts of graders have variables too; so does
+everything where there are no ``vars``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.jsonio import Json
-from manyhands.core.settings import shown, suggestion
-from manyhands.io.findings import Findings
-from manyhands.io.locations import Place
+from manyhands.core.jsonio import Json, dumps
+from manyhands.core.settings import shown
+from manyhands.core.text import closest, suggestion
+from manyhands.io.locations import Findings, Location
 
 ROLES = ("system", "user", "assistant", "tool")
 FILE, TEXT = "file", "text"
@@ -22,35 +28,36 @@ MessageJson = dict[str, Any]
 Messages = tuple[MessageJson, ...]
 
 
-def input_messages(value: Json, place: Place, findings: Findings) -> Messages:
-    """An input: a text or an object is what the user says; a list is messages."""
+def input_messages(value: Json, location: Location, findings: Findings) -> Messages:
+    """The messages of an input: a text or an object is the content of the user's message; a list is messages."""
     if isinstance(value, str) and not value.strip():
-        findings.problem(place, "must not be empty")
+        findings.problem(location, "must not be empty")
         return ()
     if isinstance(value, str) or (isinstance(value, Mapping) and not _is_message(value)):
         return ({"role": "user", "content": value},)
     if isinstance(value, Mapping):
-        return _checked([value], [place], findings)
+        return _checked([value], [location], findings)
     if not isinstance(value, list) or not value:
-        findings.problem(place, f"must be a text, an object, or a list of messages, not {shown(value)}")
+        findings.problem(location, f"must be a text, an object, or a list of messages, not {shown(value)}")
         return ()
-    return _checked(value, [place.at(index) for index in range(len(value))], findings)
+    return _checked(value, [location.at(index) for index in range(len(value))], findings)
 
 
-def expected_messages(value: Json, place: Place, findings: Findings) -> Messages:
-    """An expected output: messages, if it has the shape of them; any other text, object or list is what the assistant says."""
+def expected_messages(value: Json, location: Location, findings: Findings) -> Messages:
+    """The messages of an expected output: messages, if it has their shape; any other text, object or list is the content of the assistant's
+    message."""
     if isinstance(value, Mapping) and _is_message(value):
-        return _checked([value], [place], findings)
+        return _checked([value], [location], findings)
     if isinstance(value, list) and value and isinstance(value[0], Mapping) and _is_message(value[0]):
-        return _checked(value, [place.at(index) for index in range(len(value))], findings)
+        return _checked(value, [location.at(index) for index in range(len(value))], findings)
     if isinstance(value, (str, Mapping, list)):
         return ({"role": "assistant", "content": value},)
-    findings.problem(place, f"must be a text, an object or a list, not {shown(value)}")
+    findings.problem(location, f"must be a text, an object or a list, not {shown(value)}")
     return ()
 
 
 def parts(message: Mapping[str, Any]) -> Iterable[Json]:
-    """The parts of a message's content, which is one part unless it is a list."""
+    """The parts of a message's content: the items of a list, else the content itself."""
     content = message.get("content")
     if isinstance(content, list):
         return content
@@ -63,67 +70,64 @@ def file_value(part: Json) -> str | None:
 
 
 def _is_message(value: Mapping[str, Any]) -> bool:
-    """Whether an object is meant as a message: it has a role, and either one that exists or something to say. (A record may have
-    a field called role.)"""
+    """Whether an object is a message: it has a role, and either a known one or content. (A record may have a field called role.)"""
     return "role" in value and (value["role"] in ROLES or "content" in value or "tool_calls" in value)
 
 
-def _checked(values: Iterable[Json], places: Iterable[Place], findings: Findings) -> Messages:
+def _checked(values: Iterable[Json], locations: Iterable[Location], findings: Findings) -> Messages:
     found = []
-    for value, place in zip(values, places, strict=True):
+    for value, location in zip(values, locations, strict=True):
         before = len(findings.problems)
-        _check(value, place, findings)
+        _check(value, location, findings)
         if len(findings.problems) == before:
             found.append(value)
     return tuple(found)
 
 
-def _check(value: Json, place: Place, findings: Findings) -> None:
+def _check(value: Json, location: Location, findings: Findings) -> None:
     if not isinstance(value, Mapping):
-        findings.problem(place, f"must be a message with role and content, not {shown(value)}")
+        findings.problem(location, f"must be a message with role and content, not {shown(value)}")
         return
     role = value.get("role")
     if role not in ROLES:
-        _check_role(role, place.at("role"), findings)
+        _check_role(role, location.at("role"), findings)
     calls = value.get("tool_calls")
     if calls is not None:
-        _check_calls(calls, place.at("tool_calls"), findings)
+        _check_calls(calls, location.at("tool_calls"), findings)
     content = value.get("content")
     if isinstance(content, list):
         for index, part in enumerate(content):
-            _check_part(part, place.at("content", index), findings)
+            _check_part(part, location.at("content", index), findings)
     elif content is None and not calls:
-        findings.problem(place, "content (or tool_calls) is required")
+        findings.problem(location, "content (or tool_calls) is required")
     elif not isinstance(content, (str, Mapping, type(None))):
         findings.problem(
-            place.at("content"), f"must be a text, an object or a list, not {shown(content)}; quote it if it is text"
+            location.at("content"), f"must be a text, an object or a list, not {shown(content)}; quote it if it is text"
         )
 
 
-def _check_role(role: Json, place: Place, findings: Findings) -> None:
+def _check_role(role: Json, location: Location, findings: Findings) -> None:
     hint = suggestion(role, ROLES) if isinstance(role, str) else ""
-    findings.problem(place, f"must be one of {', '.join(ROLES)}, not {shown(role)}{hint}")
+    findings.problem(location, f"must be one of {', '.join(ROLES)}, not {shown(role)}{hint}")
 
 
-def _check_calls(calls: Json, place: Place, findings: Findings) -> None:
+def _check_calls(calls: Json, location: Location, findings: Findings) -> None:
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        findings.problem(place, f"must be a list of objects, not {shown(calls)}")
+        findings.problem(location, f"must be a list of objects, not {shown(calls)}")
 
 
-def _check_part(part: Json, place: Place, findings: Findings) -> None:
+def _check_part(part: Json, location: Location, findings: Findings) -> None:
     if isinstance(part, str):
         return
     if not isinstance(part, Mapping):
-        findings.problem(place, f"must be a text or an object, not {shown(part)}")
-    elif part.get("type") == FILE and not _filled(part.get("value")):
-        findings.problem(place.at("value"), "the path of a file is required")
+        findings.problem(location, f"must be a text or an object, not {shown(part)}")
+    elif part.get("type") == FILE and not (isinstance(value := part.get("value"), str) and value.strip()):
+        findings.problem(location.at("value"), "the path of a file is required")
     elif part.get("type") == TEXT and not isinstance(part.get("value", part.get("text")), str):
-        findings.problem(place.at("value"), "a text is required")
+        findings.problem(location.at("value"), "a text is required")
 
 
-def _filled(value: Json) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
+# --- Messages as text
 
 GUIDELINES = "[[ ## Guidelines ## ]]"
 _Message = Mapping[str, Any]
@@ -131,15 +135,17 @@ _Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """How files in an input are shown. ``paths``: of each as it is written; ``left_out``: those that do not appear; ``inline``: show
-    what is in them, where otherwise their paths stand."""
+    """How files in an input appear."""
 
     paths: Mapping[str, Path] = field(default_factory=dict)
+    """Of each file as it is written, the path."""
     left_out: Collection[Path] = ()
+    """Those that do not appear."""
     inline: bool = False
+    """Whether what is in them is shown, where otherwise their paths stand."""
 
     def text(self, named: str) -> str:
-        """What stands for a file. Raises OSError if it can't be read."""
+        """The text that stands for a file. Raises OSError if it can't be read."""
         path = self.paths.get(named, Path(named))
         if path in self.left_out:
             return ""
@@ -150,13 +156,13 @@ class Files:
 
 
 def question(messages: Sequence[_Message]) -> str:
-    """What is asked, for judges: all that messages say, each part trimmed, with a space between; files are left out."""
+    """The input as judges get it: the text of all messages, each part trimmed, with a space between; files are left out."""
     texts = (_part(part, None).strip() for message in messages for part in parts(message))
     return " ".join(text for text in texts if text)
 
 
 def reference_answer(messages: Sequence[_Message]) -> str:
-    """What is expected: what the last message says, or which tools it calls. Empty without messages."""
+    """The text of the last message, or the tools that it calls. Empty without messages."""
     if not messages:
         return ""
     content = messages[-1].get("content")
@@ -165,8 +171,7 @@ def reference_answer(messages: Sequence[_Message]) -> str:
 
 
 def prompt_text(messages: Sequence[_Message], files: Files) -> str:
-    """Messages as one text: if several have something to say, or one is the assistant's or a tool's, each below its role; else just
-    what is said."""
+    """Messages as one text: each below its role if several have text, or one is the assistant's or a tool's; else just the text."""
     said = list(_said(messages, files))
     if len(said) > 1 or any(message["role"] in ("assistant", "tool") for message in messages):
         return "\n\n".join(f"{_header(message)}\n{text}" for message, text in said)
@@ -174,10 +179,10 @@ def prompt_text(messages: Sequence[_Message], files: Files) -> str:
 
 
 def chat_messages(messages: Sequence[_Message], guidelines: str, files: Files) -> list[dict[str, str]]:
-    """Messages for a chat model: guidelines and the system messages that stand first as one system message; later ones, and those of
-    tools, as the assistant's, below their role."""
+    """Messages for a chat model: guidelines and the leading system messages as one system message; later ones, and those of tools, as the
+    assistant's, below their role."""
     said = list(_said(messages, files))
-    leading = next((place for place, (message, _) in enumerate(said) if message["role"] != "system"), len(said))
+    leading = next((location for location, (message, _) in enumerate(said) if message["role"] != "system"), len(said))
     system = [f"{GUIDELINES}\n\n{guidelines}"] if guidelines else []
     system += [text for _, text in said[:leading]]
     chat = [{"role": "system", "content": "\n\n".join(system)}] if system else []
@@ -185,7 +190,7 @@ def chat_messages(messages: Sequence[_Message], guidelines: str, files: Files) -
 
 
 def indented(value: Json) -> str:
-    """A value as JSON that people read."""
+    """A value as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -196,7 +201,7 @@ def _chat_message(message: _Message, text: str) -> dict[str, str]:
 
 
 def _said(messages: Sequence[_Message], files: Files) -> Iterator[tuple[_Message, str]]:
-    """Messages that have something to say, and what."""
+    """The messages that have text, each with it."""
     for message in messages:
         texts = [text for part in parts(message) if (text := _part(part, files))]
         if not texts and message.get("tool_calls"):
@@ -206,7 +211,7 @@ def _said(messages: Sequence[_Message], files: Files) -> Iterator[tuple[_Message
 
 
 def _part(part: Json, files: Files | None) -> str:
-    """What a part of a message says. Without ``files``, files say nothing."""
+    """The text of a part of a message. Without ``files``, that of files is empty."""
     if isinstance(part, str):
         return part
     named = file_value(part)
@@ -219,3 +224,58 @@ def _part(part: Json, files: Files | None) -> str:
 
 def _header(message: _Message) -> str:
     return f"@[{message['role'].capitalize()}]:"
+
+
+# --- Variables
+
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][\w-]*(?:\.[\w-]+)*)\s*\}\}")
+_NOTHING = object()
+
+
+def filled(value: Json, variables: Mapping[str, Json]) -> Json:
+    """The value with its variables replaced. Keys are left alone, and values that were put in are not looked at again."""
+    if not variables:
+        return value
+    if isinstance(value, str):
+        return _filled_text(value, variables)
+    if isinstance(value, Mapping):
+        return {key: filled(entry, variables) for key, entry in value.items()}
+    return [filled(entry, variables) for entry in value] if isinstance(value, list) else value
+
+
+def misspelled(value: Json, variables: Mapping[str, Json]) -> Iterator[str]:
+    """A line for each name in braces that is no variable but much like one."""
+    if isinstance(value, str):
+        for name in _VARIABLE.findall(value) if variables and "{{" in value else ():
+            near = closest(name.split(".")[0], variables, cutoff=0.7)
+            if near and _value(name, variables) is _NOTHING:
+                yield f"{{{{ {name} }}}} is no variable and stays as it is; did you mean {{{{ {near[0]} }}}}?"
+    elif isinstance(value, (Mapping, list)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from misspelled(part, variables)
+
+
+def _filled_text(text: str, variables: Mapping[str, Json]) -> Json:
+    whole = _VARIABLE.fullmatch(text)
+    if whole is not None:
+        found = _value(whole[1], variables)
+        return text if found is _NOTHING else found
+    return _VARIABLE.sub(lambda found: _inserted(found, variables), text)
+
+
+def _inserted(found: re.Match[str], variables: Mapping[str, Json]) -> str:
+    value = _value(found[1], variables)
+    if value is _NOTHING:
+        return found[0]
+    return value if isinstance(value, str) else dumps(value).decode()
+
+
+def _value(name: str, variables: Mapping[str, Json]) -> Any:
+    if name in variables:
+        return variables[name]
+    found: Any = variables
+    for step in name.split("."):
+        if not isinstance(found, Mapping) or step not in found:
+            return _NOTHING
+        found = found[step]
+    return found

@@ -1,20 +1,16 @@
-"""Patterns of files and of ids of tests, and what tells the tests of several files apart.
+"""Patterns of files and of ids of tests.
 
 For files: ``*`` and ``?`` within one level, ``**`` over levels, ``[a-z]``, ``[!a]``, ``{one,other}``. For ids, as AgentV has them, also
-groups: ``@(a|b)`` one of these, ``?(…)`` at most one, ``*(…)`` any number, ``+(…)`` at least one, ``!(…)`` anything else; what begins
-with ``*``, ``?`` or ``[`` does not fit a dot at the beginning of a level, and a backslash takes a character for itself.
+groups: ``@(a|b)`` one of these, ``?(…)`` at most one, ``*(…)`` any number, ``+(…)`` at least one, ``!(…)`` anything else. What begins with
+``*``, ``?`` or ``[`` does not match a dot at the beginning of a level, and a backslash escapes a character.
 """
 
 from __future__ import annotations
 
 import glob
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-
-from manyhands.workloads.evals.evalfile.tests import EvalFile
 
 MARKS = frozenset("*?{")
 """What makes a path a pattern."""
@@ -23,6 +19,7 @@ _ANY_LEVELS = "**"
 
 
 def is_pattern(text: str) -> bool:
+    """Whether a path is a pattern."""
     return not MARKS.isdisjoint(text)
 
 
@@ -46,8 +43,8 @@ def alternatives(pattern: str) -> list[str]:
 
 
 def matching_files(pattern: str, folder: Path) -> list[Path]:
-    """Files that fit, sorted by path. Hidden ones only if the pattern says the dot; ``**`` does not go through links to folders, which
-    may lead round in circles. Raises ValueError as ``alternatives`` does."""
+    """The files that match, sorted by path. Hidden ones only match a pattern with the dot; ``**`` does not go through links to folders,
+    which may lead in circles. Raises ValueError if the pattern stands for too many."""
     found = {
         folder / name
         for each in alternatives(pattern)
@@ -58,7 +55,7 @@ def matching_files(pattern: str, folder: Path) -> list[Path]:
 
 
 def _through_a_link(name: str, pattern: str, folder: Path) -> bool:
-    """Whether a path that fits goes through a link to a folder which ``**`` may stand for."""
+    """Whether a path that matches goes through a link to a folder at ``**``."""
     if _ANY_LEVELS not in Path(pattern).parts:
         return False
     fixed = Path(pattern).parts.index(_ANY_LEVELS)
@@ -67,7 +64,8 @@ def _through_a_link(name: str, pattern: str, folder: Path) -> bool:
 
 
 def compiled_glob(pattern: str) -> re.Pattern[str]:
-    """A regular expression for whole paths, with ``/`` between levels. Raises ValueError as ``alternatives`` does."""
+    """A regular expression for whole paths, with ``/`` between levels. Raises ValueError for a pattern that can't be read or stands for too
+    many."""
     try:
         return re.compile("|".join(_glob_expression(each) for each in alternatives(pattern)), re.DOTALL)
     except re.error:
@@ -75,17 +73,17 @@ def compiled_glob(pattern: str) -> re.Pattern[str]:
 
 
 def _glob_expression(pattern: str) -> str:
-    text, place = "", 0
-    while place < len(pattern):
-        rest = pattern[place:]
+    text, position = "", 0
+    while position < len(pattern):
+        rest = pattern[position:]
         mark = next(mark for mark in _MEANINGS if rest.startswith(mark))
         if mark == "[" and "]" in rest[2:]:
             end = rest.index("]", 2)
             text += f"[{_glob_characters(rest[1:end])}]"
-            place += end + 1
+            position += end + 1
         else:
             text += _MEANINGS[mark] or re.escape(rest[0])
-            place += len(mark) or 1
+            position += len(mark) or 1
     return text
 
 
@@ -99,7 +97,7 @@ def _glob_characters(inner: str) -> str:
 
 
 def _braces(text: str) -> tuple[int, int, list[str]] | None:
-    """The innermost braces that stand first and have a comma: where they begin and end, and what is between the commas."""
+    """The first innermost braces with a comma: start, end, and the texts between the commas."""
     for found in re.finditer(r"\{([^{}]*)\}", text):
         if "," in found[1]:
             return found.start(), found.end(), found[1].split(",")
@@ -111,7 +109,8 @@ _NO_DOT = r"(?!\.)"
 
 
 def compiled_ids(patterns: Sequence[str]) -> re.Pattern[str]:
-    """One expression for whole ids that fit any of the patterns. Raises ValueError for one that can't be read or stands for too many."""
+    """A regular expression for whole ids that match any of the patterns. Raises ValueError for one that can't be read or stands for too
+    many."""
     try:
         expressions = [_ids_expression(each, "") for pattern in patterns for each in alternatives(pattern)]
         return re.compile("|".join(f"(?:{each})" for each in expressions), re.DOTALL)
@@ -125,7 +124,7 @@ def is_group(pattern: str) -> bool:
 
 
 def _ids_expression(pattern: str, after: str, *, first: bool = True) -> str:
-    """``after``: what comes behind the pattern, as an expression; ``first``: whether a level begins with it."""
+    """The expression of a pattern. ``after``: the expression behind it; ``first``: whether it is at the beginning of a level."""
     if not pattern:
         return after
     mark, rest = pattern[0], pattern[1:]
@@ -159,17 +158,17 @@ def _ids_characters(inner: str) -> str:
 
 
 def _end(pattern: str, begin: int) -> int | None:
-    """Where the parenthesis that stands at ``begin`` is closed."""
+    """The index of the parenthesis that closes the one at ``begin``."""
     depth = 0
-    for place in range(begin, len(pattern)):
-        depth += {"(": 1, ")": -1}.get(pattern[place], 0)
+    for position in range(begin, len(pattern)):
+        depth += {"(": 1, ")": -1}.get(pattern[position], 0)
         if depth == 0:
-            return place
+            return position
     return None
 
 
 def _parts(inner: str) -> list[str]:
-    """What stands between the bars of a group, without those of groups within."""
+    """The texts between the bars of a group, where groups within stay whole."""
     parts, depth = [""], 0
     for mark in inner:
         depth += {"(": 1, ")": -1}.get(mark, 0)
@@ -185,15 +184,13 @@ _COMMA = re.compile(r"(?<!\\),(?![^{}]*\})(?![^()]*\))(?![^\[\]]*\])")
 
 
 def split_patterns(text: str) -> list[str]:
-    """Patterns with commas between them; commas in brackets of any kind, and behind a backslash, belong to a pattern."""
+    """The patterns of a text with commas between them; commas in brackets of any kind, and behind a backslash, belong to a pattern."""
     return _COMMA.split(text)
 
 
 def id_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether an id is wanted: it fits one of the patterns, or there are only such as begin with ``!``, and it fits none of these.
-
-    What patterns may hold: see ``id_patterns``. Raises ValueError for one that can't be read or stands for too many.
-    """
+    """A function that says whether an id matches one of the patterns (or there are none but negated ones) and none of those that are
+    negated by a leading ``!``. Raises ValueError for a pattern that can't be read or stands for too many."""
     unwanted = _compiled([pattern.removeprefix(NOT) for pattern in patterns if _is_unwanted(pattern)])
     wanted = _compiled([pattern for pattern in patterns if not _is_unwanted(pattern)])
 
@@ -211,21 +208,3 @@ def _is_unwanted(pattern: str) -> bool:
 
 def _compiled(patterns: Sequence[str]) -> re.Pattern[str] | None:
     return compiled_ids(patterns) if patterns else None
-
-
-def told_apart(files: Sequence[EvalFile]) -> tuple[EvalFile, ...]:
-    """The files with datasets that tell their tests apart. Where files have a dataset of the same name and the same tests in it, their
-    folders' names go before it, and numbers behind it where even that does not help."""
-    named_alike = Counter(file.dataset for file in files)
-    alike = [file for file in files if named_alike[file.dataset] > 1]
-    shared = Counter((file.dataset, test.id) for file in alike for test in file.tests)
-    datasets = {dataset for (dataset, _), count in shared.items() if count > 1}
-    if not datasets:
-        return tuple(files)
-    named = [f"{file.folder.name}/{file.dataset}" if file.dataset in datasets else file.dataset for file in files]
-    used: Counter[str] = Counter()
-    for place, name in enumerate(named):
-        used[name] += 1
-        if used[name] > 1 and files[place].dataset in datasets:
-            named[place] = f"{name}-{used[name]}"
-    return tuple(replace(file, dataset=name) for file, name in zip(files, named, strict=True))

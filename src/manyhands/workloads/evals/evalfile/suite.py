@@ -1,86 +1,202 @@
-"""From the mapping of a test, and what its file says for all tests, to the test."""
+"""What an eval file says for all its tests, its lists of graders, and the parts that suites and tests have alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, dumps
 from manyhands.core.settings import shown
-from manyhands.graders.config import parse_graders
-from manyhands.graders.registry import BUILTIN, kind_of
-from manyhands.io.findings import Findings
-from manyhands.io.keys import Read, collect
-from manyhands.io.locations import Place
-from manyhands.io.search_paths import Surroundings, text_of
-from manyhands.workloads.evals.evalfile.config_file import Config, Patterns
-from manyhands.workloads.evals.evalfile.grader_lists import DEFAULT_GRADER, Entries, GraderLists
-from manyhands.workloads.evals.evalfile.keys import (
-    EvalBlock,
-    HookBlock,
-    SuiteExecution,
-    TestBlock,
-    TestExecution,
-    TrialsBlock,
-    WorkspaceBlock,
-)
-from manyhands.workloads.evals.evalfile.messages import (
-    FILE,
-    TEXT,
-    Messages,
-    expected_messages,
-    file_value,
-    input_messages,
-    parts,
-)
-from manyhands.workloads.evals.evalfile.sources import RawTest
-from manyhands.workloads.evals.evalfile.tests import Hook, Invalid, Test, Trials, Workspace
-from manyhands.workloads.evals.evalfile.turns import Turns
-from manyhands.workloads.evals.evalfile.variables import filled, misspelled
+from manyhands.graders.config import Members, Placed, build_graders, parse_graders, placed_entries, plain_entries
+from manyhands.graders.preprocessors import PreprocessorEntry, media_type
+from manyhands.graders.registry import BUILTIN, Setup, kind_of
+from manyhands.io.keys import Read
+from manyhands.io.locations import Findings, Location
+from manyhands.io.search_paths import SearchPath, text_of
+from manyhands.processes.templates import missing
+from manyhands.workloads.evals.evalfile.contents import Hook, Trials, Workspace, aggregator_of
+from manyhands.workloads.evals.evalfile.files import Config, Patterns
+from manyhands.workloads.evals.evalfile.keys import EvalBlock, HookBlock, SuiteExecution, TrialsBlock, WorkspaceBlock
+from manyhands.workloads.evals.evalfile.messages import Messages, filled, input_messages
 
-_MAX_KNOWN = 1000
+Entries = tuple[Mapping[str, Any], ...]
+RUBRIC = "rubric"
+"""The name of the grader that a test's ``rubrics`` are."""
+_MAX_LISTS = 256
+"""Lists that are remembered: those that many tests share are soon among them again."""
+
+
+class GraderLists:
+    """Lists of graders in normal form, each checked once however many tests share it."""
+
+    def __init__(
+        self, folder: Path, *, hooked: bool = False, preprocessors: Sequence[PreprocessorEntry] | None = None
+    ) -> None:
+        """``folder``: the eval file's; ``hooked``: a command runs before tests, which may make the programs that graders name;
+        ``preprocessors``: of all graders, but for types for which one has its own."""
+        self._folder = folder
+        self._hooked = hooked
+        self._preprocessors = [
+            {"type": each.type, "command": list(each.command) if isinstance(each.command, tuple) else each.command}
+            for each in preprocessors or ()
+        ]
+        self._known: dict[bytes, Entries] = {}
+
+    def entries(
+        self, value: Json, location: Location, findings: Findings, variables: Mapping[str, Json] | None = None
+    ) -> Entries:
+        """A list in normal form; empty if it is wrong, and then ``findings`` says why. ``variables``: of the test, for files that are
+        included; in the list itself they are replaced already."""
+        if not value and value in (None, []):
+            return ()
+        digest = dumps(value)
+        if variables and b'"include"' in digest:
+            digest += dumps(dict(variables))
+        if digest not in self._known:
+            with findings.catching():
+                put_in = partial(filled, variables=variables) if variables else None
+                placed = placed_entries(value, location, folder=self._folder, notices=findings.notice, variables=put_in)
+                build_graders(placed, Setup(self._folder, findings.notice))
+                problems = [] if self._hooked else list(missing_programs(placed, self._folder))
+                if problems:
+                    raise UserError("\n".join(problems))
+                if len(self._known) >= _MAX_LISTS:
+                    self._known.clear()
+                self._known[digest] = tuple(map(self.shared, plain_entries(placed)))
+        return self._known.get(digest, ())
+
+    def check(self, location: Location, findings: Findings) -> None:
+        """Check that the preprocessors' programs are there. ``location``: of their list."""
+        for index, each in enumerate(() if self._hooked else self._preprocessors):
+            problem = missing(each["command"], self._folder)
+            if problem is not None:
+                findings.problem(location.at(index, "command"), problem)
+
+    def shared(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An entry in normal form with the file's preprocessors added."""
+        if not self._preprocessors:
+            return entry
+        own = entry.get("preprocessors") or ()
+        types = {media_type(str(each["type"])) for each in own}
+        return {
+            **entry,
+            "preprocessors": [
+                *own,
+                *(each for each in self._preprocessors if media_type(str(each["type"])) not in types),
+            ],
+        }
+
+    def rubrics(self, value: Json, location: Location, findings: Findings) -> Entries:
+        """The grader of a test's ``rubrics``."""
+        if value is None or value == []:
+            return ()
+        if not isinstance(value, list):
+            findings.problem(location, f"must be a list of rubrics, not {shown(value)}")
+            return ()
+        inner = findings.inner()
+        found = self.entries([{"name": RUBRIC, "type": "rubrics", "criteria": value}], _bare(location), inner)
+        findings.problems += [line.replace(f"{location.name}[0].criteria", location.name) for line in inner.problems]
+        return found
+
+
+def _bare(location: Location) -> Location:
+    """A location that knows no line but its own, because what is below it stands elsewhere in the file."""
+    return Location(location.file, location.path, {} if location.line is None else {location.path: location.line})
+
+
+_PROGRAMS = ("code_judge", "code_grader")
+
+
+def missing_programs(placed: Sequence[Placed], folder: Path) -> Iterator[str]:
+    """A line, with its location, for each program or folder that graders name and that is not there. ``placed``: entries in normal form;
+    ``folder``: the eval file's."""
+    for entry, location in placed:
+        if entry["type"] in _PROGRAMS:
+            yield from _program(entry, location, folder)
+        elif entry["type"] == "composite":
+            yield from _composite(entry, location, folder)
+        for index, each in enumerate(entry.get("preprocessors") or ()):
+            yield from _line(each["command"], location.at("preprocessors", index, "command"), folder)
+        prompt = entry.get("prompt")
+        if isinstance(prompt, Mapping):
+            word = "script" if "script" in prompt else "command"
+            yield from _line(prompt[word], location.at("prompt", word), folder)
+
+
+def _program(entry: Mapping[str, Any], location: Location, folder: Path) -> Iterator[str]:
+    start = folder / (entry.get("cwd") or "")
+    if start.is_dir():
+        yield from _line(entry["script"], location.at("script"), start)
+    else:
+        yield location.at("cwd").says(f"there is no folder {start}")
+
+
+def _composite(entry: Mapping[str, Any], location: Location, folder: Path) -> Iterator[str]:
+    members = entry["assert"]
+    if isinstance(members, Members):
+        yield from missing_programs(members.placed, folder)
+    aggregator = aggregator_of(entry)
+    if aggregator.type == "code_judge" and aggregator.path is not None:
+        yield from _line(aggregator.path, location.at("aggregator", "path"), folder)
+
+
+def _line(command: str | Sequence[str], location: Location, folder: Path) -> Iterator[str]:
+    problem = missing(command, folder)
+    if problem is not None:
+        yield location.says(problem)
+
+
+_MAX_FILES = 1000
 """Files that are remembered, which tests name."""
+_NOWHERE = Location("")
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What holds for all tests of a file. ``place``: where its input and graders stand."""
+    """What holds for all tests of a file."""
 
     folder: Path
+    """The eval file's."""
     block: EvalBlock
     findings: Findings
+    """What is wrong with what concerns all tests."""
     input: Messages
-    input_place: Place
+    """What goes before each test's input."""
+    input_location: Location
     graders: Json
-    graders_place: Place
+    """What follows each test's graders, as it is written."""
+    graders_location: Location
     default_grader: str | None
+    """The kind of grader for tests that have none."""
     execution: SuiteExecution
     workspace: Workspace | None
-    surroundings: Surroundings
+    search_path: SearchPath
     guidelines: Patterns
+    """The input files that are guidelines."""
     lists: GraderLists
     _found: dict[str, Path | None] = field(default_factory=dict)
     _texts: dict[Path, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, file: Read[EvalBlock], folder: Path, surroundings: Surroundings, findings: Findings) -> Suite:
-        """``findings`` says what is wrong with what concerns all tests."""
+    def of(cls, file: Read[EvalBlock], folder: Path, search_path: SearchPath, findings: Findings) -> Suite:
+        """The suite of an eval file. ``findings``: for what is wrong with what concerns all tests."""
         block = file.block
         lists = GraderLists(folder, hooked=is_hooked(block.workspace), preprocessors=block.preprocessors)
         lists.check(file.at("preprocessors"), findings)
         execution = block.execution or SuiteExecution()
-        graders, graders_place = graders_of(file, block.assert_, execution.assert_, findings)
+        graders, graders_location = graders_of(file, block.assert_, execution.assert_, findings)
         messages: Messages = ()
         if block.input is not None:
             messages = input_messages(block.input, file.at("input"), findings)
         if not block.vars:
-            lists.entries(graders, graders_place, findings)
-        guidelines = Patterns(surroundings.root)
+            lists.entries(graders, graders_location, findings)
+        guidelines = Patterns(search_path.root)
         with findings.catching():
-            guidelines = Config.near(folder, surroundings).guidelines
+            guidelines = Config.near(folder, search_path).guidelines
         return cls(
             folder,
             block,
@@ -88,203 +204,38 @@ class Suite:
             messages,
             file.at("input"),
             graders,
-            graders_place,
+            graders_location,
             default_grader(block.evaluator, file.at("evaluator"), findings),
             execution,
             workspace_of(block.workspace, folder, file.at("workspace"), findings),
-            surroundings,
+            search_path,
             guidelines,
             lists,
         )
 
-    def test(self, raw: RawTest) -> Test | Invalid:
-        """The test, or what is wrong with it."""
-        findings = self.findings.inner()
-        if raw.problem is not None:
-            return Invalid(raw.place, None, (raw.problem,))
-        before = collect(TestBlock, raw.value, raw.place, findings)
-        name = _id(raw, before, findings)
-        if before is None or name is None:
-            return Invalid(raw.place, name or _rough_id(raw.value), tuple(findings.problems))
-        test = _Building(self, raw, before, findings).test(name)
-        return Invalid(raw.place, name, tuple(findings.problems)) if findings.problems else test
-
-    def file(self, named: str, place: Place, findings: Findings) -> Path | None:
-        """The file that a message names."""
+    def file(self, named: str, location: Location, findings: Findings) -> Path | None:
+        """The file that a message names; None if there is none, and then ``findings`` says so."""
         if named not in self._found:
             _keep_few(self._found)
-            self._found[named] = self.surroundings.find(named, self.folder)
+            self._found[named] = self.search_path.find(named, self.folder)
         path = self._found[named]
         if path is None:
             findings.problem(
-                place, f"there is no file {named} in the eval file's folder, in one above it up to the root, or here"
+                location, f"there is no file {named} in the eval file's folder, in one above it up to the root, or here"
             )
         return path
 
-    def guideline(self, path: Path, place: Place) -> str:
-        """What a guideline file says. Raises UserError."""
+    def guideline(self, path: Path, location: Location) -> str:
+        """The text of a guideline file. Raises UserError."""
         if path not in self._texts:
             _keep_few(self._texts)
-            self._texts[path] = text_of(path, place)
+            self._texts[path] = text_of(path, location)
         return self._texts[path]
-
-
-class _Building:
-    """One test in the making."""
-
-    def __init__(self, suite: Suite, raw: RawTest, source: Read[TestBlock], findings: Findings) -> None:
-        self._suite = suite
-        self._raw = raw
-        self._source = source
-        self._findings = findings
-        self._block = source.block
-        self._execution = source.block.execution or TestExecution()
-        self._variables: Mapping[str, Json] = {**(suite.block.vars or {}), **(source.block.vars or {})}
-        self._turns = Turns(raw, source, self._variables, findings)
-
-    def test(self, name: str) -> Test:
-        block, suite = self._block, self._suite
-        default = self._default_grader()
-        self._turns.read(self._lists, default or DEFAULT_GRADER)
-        messages = self._input()
-        references = self._references(messages) | self._turns.references(suite.file)
-        guideline_files = tuple(path for path in dict.fromkeys(references.values()) if suite.guidelines.hold(path))
-        expected, graders = self._expected(), self._graders()
-        criteria = filled(block.criteria or "", self._variables)
-        for said in misspelled([block.input, block.criteria, block.expected_output], self._variables):
-            suite.findings.notice(f"{self._source.place.file}: {said}")
-        if not self._says_what_is_good():
-            self._findings.problem(self._source.place, "criteria, expected_output or graders are required")
-        own = workspace_of(block.workspace, suite.folder, self._source.at("workspace"), self._findings)
-        return Test(
-            id=name,
-            input=messages,
-            place=self._source.place,
-            criteria=str(criteria),
-            expected_output=expected,
-            graders=graders,
-            default_grader=default,
-            metadata=block.metadata or {},
-            conversation_id=block.conversation_id,
-            tags=tuple(dict.fromkeys((*(suite.block.tags or ()), *(block.tags or ())))),
-            targets=self._targets(),
-            trials=trials_of(self._execution.trials or suite.execution.trials),
-            threshold=block.threshold,
-            references=references,
-            guideline_files=guideline_files,
-            guidelines=self._guidelines(guideline_files),
-            workspace=suite.workspace if own is None else own.over(suite.workspace),
-            depends_on=self._depends_on(),
-            on_dependency_failure=block.on_dependency_failure,
-            conversation=self._turns.conversation,
-        )
-
-    def _input(self) -> Messages:
-        suite = () if self._execution.skip_defaults else self._suite.input
-        before: Messages = tuple(filled(message, self._variables) for message in suite)
-        place = self._source.at("input")
-        value = self._value(self._block.input, place)
-        if value is None:
-            if self._block.input_files or not (before or self._block.mode):
-                self._findings.problem(self._source.place, "input is required")
-            return before
-        value = filled(value, self._variables)
-        if self._block.input_files:
-            value = self._with_files(value, place)
-        return before + input_messages(value, place, self._findings)
-
-    def _with_files(self, value: Json, place: Place) -> Json:
-        if not isinstance(value, str):
-            self._findings.problem(place, "must be a text where there are input_files")
-            return value
-        files = [{"type": FILE, "value": named} for named in self._block.input_files or ()]
-        return [{"role": "user", "content": [*files, {"type": TEXT, "value": value}]}]
-
-    def _expected(self) -> Messages:
-        place = self._source.at("expected_output")
-        value = self._value(self._block.expected_output, place)
-        if value is None:
-            return ()
-        return expected_messages(filled(value, self._variables), place, self._findings)
-
-    def _says_what_is_good(self) -> bool:
-        block = self._block
-        own = (block.criteria, block.assert_, self._execution.assert_, block.rubrics)
-        shared = self._suite.graders and not self._execution.skip_defaults
-        return block.expected_output is not None or any(own) or bool(shared) or self._turns.graded
-
-    def _value(self, value: Json, place: Place) -> Json:
-        """A number or truth value as the person wrote it, anything else as it is."""
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return self._raw.as_written(value, place) if isinstance(value, (int, float)) else value
-
-    @property
-    def _lists(self) -> GraderLists:
-        hooked = is_hooked(self._block.workspace)
-        shared = self._suite.block.preprocessors
-        return GraderLists(self._suite.folder, hooked=True, preprocessors=shared) if hooked else self._suite.lists
-
-    def _graders(self) -> Entries:
-        suite, lists = self._suite, self._lists
-        rubrics = filled(self._block.rubrics, self._variables)
-        found = lists.rubrics(rubrics, self._source.at("rubrics"), self._findings)
-        value, place = graders_of(self._source, self._block.assert_, self._execution.assert_, self._findings)
-        found += lists.entries(filled(value, self._variables), place, self._findings, self._variables)
-        if not self._execution.skip_defaults and (self._variables or not suite.findings.problems):
-            own = filled(suite.graders, self._variables)
-            found += lists.entries(own, suite.graders_place, self._findings, self._variables)
-        if suite.block.preprocessors and not found and not self._turns.graded:
-            kind = self._default_grader() or DEFAULT_GRADER
-            found = (lists.shared({"type": kind, "name": kind}),)
-        return found
-
-    def _default_grader(self) -> str | None:
-        own = default_grader(self._block.evaluator, self._source.at("evaluator"), self._findings)
-        return own or self._suite.default_grader
-
-    def _targets(self) -> tuple[str, ...] | None:
-        if self._execution.target and self._execution.targets:
-            self._findings.problem(self._source.at("execution"), "give target or targets, not both")
-        return targets_of(self._execution.target, self._execution.targets)
-
-    def _depends_on(self) -> tuple[str, ...]:
-        if self._block.depends_on is None:
-            return ()
-        place, ids = self._source.at("depends_on"), enumerate(self._block.depends_on)
-        return tuple(each if isinstance(each, str) else self._raw.as_written(each, place.at(at)) for at, each in ids)
-
-    def _references(self, messages: Messages) -> dict[str, Path]:
-        found: dict[str, Path] = {}
-        own = len(messages) - (0 if self._execution.skip_defaults else len(self._suite.input))
-        for number, message in enumerate(messages, own - len(messages)):
-            for index, part in enumerate(parts(message)):
-                named = file_value(part)
-                if named is None or named in found:
-                    continue
-                path = self._suite.file(named, self._place_of(number, index), self._findings)
-                if path is not None:
-                    found[named] = path
-        return found
-
-    def _place_of(self, number: int, index: int) -> Place:
-        """Of a part of a message. Negative numbers are messages of the suite."""
-        place = self._suite.input_place if number < 0 else self._source.at("input")
-        at = number + len(self._suite.input) if number < 0 else number
-        inner = place.at(at, "content", index)
-        return inner if inner.path in inner.lines else place
-
-    def _guidelines(self, files: tuple[Path, ...]) -> str:
-        texts = []
-        for path in files:
-            with self._findings.catching():
-                texts.append(self._suite.guideline(path, self._source.at("input")))
-        return "\n\n".join(texts)
 
 
 def _keep_few(known: dict[Any, Any]) -> None:
     """Forget what was found for earlier tests, if that is much: later ones rarely name the same files."""
-    if len(known) >= _MAX_KNOWN:
+    if len(known) >= _MAX_FILES:
         known.clear()
 
 
@@ -292,37 +243,36 @@ def _keep_few(known: dict[Any, Any]) -> None:
 
 
 def is_hooked(block: WorkspaceBlock | None) -> bool:
-    """Whether a command runs before tests."""
+    """Whether a hook runs before tests."""
     return block is not None and not (block.before_all is None and block.before_each is None)
 
 
-def graders_of(source: Read[Any], own: Json, older: Json, findings: Findings) -> tuple[Json, Place]:
-    """A list of graders and its place: of a mapping itself, or the older one below ``execution``."""
-    place, older_place = source.at("assert"), source.at("execution", "assert")
+def graders_of(source: Read[Any], own: Json, older: Json, findings: Findings) -> tuple[Json, Location]:
+    """A list of graders and its place: that of the mapping itself, or the older one below ``execution``."""
+    location, older_location = source.at("assert"), source.at("execution", "assert")
     if older is None:
-        return own, place
-    findings.notice(f"{place.file}: graders below 'execution' are at an obsolete place; 'assert' is a key of its own")
+        return own, location
+    findings.notice(
+        f"{location.file}: graders below 'execution' are at an obsolete place; 'assert' is a key of its own"
+    )
     if own is not None:
-        findings.problem(place, f"graders are given twice: here and as {older_place.name}")
-    return older, older_place
+        findings.problem(location, f"graders are given twice: here and as {older_location.name}")
+    return older, older_location
 
 
-def default_grader(kind: str | None, place: Place, findings: Findings) -> str | None:
-    """The kind of grader that is used where there is no list, by its present name. It must do without settings."""
+def default_grader(kind: str | None, location: Location, findings: Findings) -> str | None:
+    """The present name of the kind of grader that is used without a list. A kind that needs settings is a problem."""
     if kind is None:
         return None
     with findings.catching():
-        name = kind_of(kind, place, findings.notice)
+        name = kind_of(kind, location, findings.notice)
         try:
-            parse_graders([{"type": name}], _PLACE, folder=Path(), notices=findings.notice)
+            parse_graders([{"type": name}], _NOWHERE, folder=Path(), notices=findings.notice)
         except UserError as error:
             missing = str(error).rpartition(": ")[2] if name in BUILTIN else str(error)
-            raise place.error(f"a grader of kind {name} needs settings ({missing}); write it below assert") from None
+            raise location.error(f"a grader of kind {name} needs settings ({missing}); write it below assert") from None
         return name
     return None
-
-
-_PLACE = Place("")
 
 
 def targets_of(one: str | None, several: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -334,51 +284,27 @@ def trials_of(block: TrialsBlock | None) -> Trials | None:
     return None if block is None else Trials(block.count, block.strategy, block.cost_limit_usd, block.stop_early)
 
 
-def workspace_of(block: WorkspaceBlock | None, folder: Path, place: Place, findings: Findings) -> Workspace | None:
-    """``folder``: the eval file's; ``place``: the block's. A folder that is not there is a finding."""
+def workspace_of(
+    block: WorkspaceBlock | None, folder: Path, location: Location, findings: Findings
+) -> Workspace | None:
+    """The workspace of a block. ``folder``: the eval file's; ``location``: the block's. A folder that is not there is a problem."""
     if block is None:
         return None
-    hooks = {name: _hook(getattr(block, name), folder, place.at(name), findings) for name in WorkspaceBlock.entries}
-    template = None if block.template is None else _folder(block.template, folder, place.at("template"), findings)
+    hooks = {name: _hook(getattr(block, name), folder, location.at(name), findings) for name in WorkspaceBlock.entries}
+    template = None if block.template is None else _folder(block.template, folder, location.at("template"), findings)
     return Workspace(template=template, **hooks)
 
 
-def _hook(block: HookBlock | None, folder: Path, place: Place, findings: Findings) -> Hook | None:
+def _hook(block: HookBlock | None, folder: Path, location: Location, findings: Findings) -> Hook | None:
     if block is None:
         return None
     seconds = None if block.timeout_ms is None else block.timeout_ms / 1000
-    start = folder.absolute() if block.cwd is None else _folder(block.cwd, folder, place.at("cwd"), findings)
+    start = folder.absolute() if block.cwd is None else _folder(block.cwd, folder, location.at("cwd"), findings)
     return Hook(block.script, start, seconds)
 
 
-def _folder(named: str, folder: Path, place: Place, findings: Findings) -> Path:
+def _folder(named: str, folder: Path, location: Location, findings: Findings) -> Path:
     path = (folder / Path(named).expanduser()).absolute()
     if not path.is_dir():
-        findings.problem(place, f"there is no folder {path}")
+        findings.problem(location, f"there is no folder {path}")
     return path
-
-
-# --- Ids
-
-
-def _id(raw: RawTest, source: Read[TestBlock] | None, findings: Findings) -> str | None:
-    """The test's id; a number is taken as it is written."""
-    if source is None:
-        return None
-    value, place = source.block.id, source.at("id")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        findings.notice(f"{place.file}: ids that are numbers are taken as the text that is written")
-        return raw.as_written(value, place)
-    if not isinstance(value, str) or not value.strip():
-        findings.problem(place, f"must be a text that is not empty, not {shown(value)}")
-        return None
-    if any(ord(character) < 32 for character in value):
-        findings.problem(place, "must not hold control characters")
-        return None
-    return value
-
-
-def _rough_id(value: Json) -> str | None:
-    """What a test that can't be read calls itself."""
-    found = value.get("id") if isinstance(value, Mapping) else None
-    return found if isinstance(found, str) else None

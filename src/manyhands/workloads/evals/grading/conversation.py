@@ -1,6 +1,6 @@
 """Conversations: tests of several turns, each answered and graded before the next is said.
 
-The target is told the test's input and all turns so far with its own answers; with a window, the system's messages and the last ones. A
+The target gets the test's input and all turns so far with its own answers; with a window, the system's messages and the last ones. A
 turn's graders look at its answer, the test's own graders at the whole conversation, as text: that is one more score, ``conversation``. The
 test's score is the mean, minimum or maximum of these. A turn without graders scores 1; one that is not reached, as the conversation stopped
 before it, 0. An answer that is an error, or a grader that breaks, ends the test without a score.
@@ -17,56 +17,56 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from manyhands.core.decimals import exact_sum, weighted_mean
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.statistics import weighted_mean
 from manyhands.core.usage import ZERO
 from manyhands.engine.contract import Context, Effect
-from manyhands.graders.combining import Total, combine, heeded
 from manyhands.graders.protocol import Candidate, Score, verdict_of
-from manyhands.workloads.evals.evalfile.grader_lists import entries_of
+from manyhands.graders.scoring import Total, combine, heeded
+from manyhands.workloads.evals.evalfile.contents import Conversation, Test, Turn, entries_of
 from manyhands.workloads.evals.evalfile.messages import MessageJson, Messages
-from manyhands.workloads.evals.evalfile.tests import Conversation, Test, Turn
-from manyhands.workloads.evals.grading.test_grader import answer_record, candidate_of, left_out_notice
+from manyhands.workloads.evals.grading.graded_answer import answer_record, candidate_of, left_out_notice
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED, TestItem
+from manyhands.workloads.evals.targets.answer_figures import FIGURES, figures_given
 from manyhands.workloads.evals.targets.answers import Answer, read_record, read_text
 from manyhands.workloads.evals.workspaces.workspace import Seen, TestWorkspace
 
 STOP = "stop"
+"""What is done by default after a turn that failed: nothing more is said."""
 TURN, WHOLE = "turn", "conversation"
 """What stands as type of the scores of turns, and of the whole."""
 SKIP = "skip"
 """The verdict on a turn that was not reached."""
-_FIGURES = ("token_usage", "cost_usd", "duration_ms")
 
 
-Asks = Callable[[Context, TestItem, int], Awaitable[Answer]]
-"""Puts a turn to the target: an item with a test whose input is what the target is told, and the turn's number, from 1."""
-Grades = Callable[[Context, Sequence[Mapping[str, Any]], Candidate], Awaitable[Sequence[Score]]]
-"""Has graders, in normal form, look at a candidate."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conversing:
-    """What a conversation needs. ``limit``: the score from which on a turn, and the test, has passed; ``folder``: the eval file's;
-    ``judged``: whether there is a judge for tests without graders; ``seen``: the workspace, as it is when that is asked;
-    ``answered``: is told when nothing more will be asked."""
+    """What a conversation needs."""
 
-    ask: Asks
-    grade: Grades
-    limit: float
+    ask: Callable[[Context, TestItem, int], Awaitable[Answer]]
+    """Asks the target: an item with a test whose input is what the target gets, and the turn's number, from 1."""
+    grade: Callable[[Context, Sequence[Mapping[str, Any]], Candidate], Awaitable[Sequence[Score]]]
+    """Has graders, in normal form, look at a candidate."""
+    threshold: float
+    """The score from which on a turn, and the test, has passed."""
     folder: Path
+    """The eval file's."""
     judged: bool
+    """Whether there is a judge for tests without graders."""
     simulated: Callable[[], bool]
+    """Whether the answers are made up."""
     seen: Callable[[], Seen | None]
+    """The workspace, as it is when this is called."""
     answered: Callable[[], Awaitable[None]]
+    """Called when nothing more will be asked."""
 
 
 async def converse(context: Context, item: TestItem, means: Conversing) -> Outcome:
     """Have a test's conversation. Raises ItemError, with the record so far, where the target or a grader fails."""
-    return await _Session(context, item, means).outcome()
+    return await _Conversation(context, item, means).outcome()
 
 
 def written_graders(test: Mapping[str, Json]) -> list[Mapping[str, Any]]:
@@ -76,13 +76,13 @@ def written_graders(test: Mapping[str, Json]) -> list[Mapping[str, Any]]:
 
 
 def windowed(history: Sequence[MessageJson], size: int | None) -> Messages:
-    """What is told of a conversation whose last message is the user's: all of it; or the system's messages and, of the others, the last two
+    """The messages that a target gets of a conversation whose last one is the user's: all; or the system's and, of the others, the last two
     for each of ``size`` turns."""
     if size is None:
         return tuple(history)
-    others = [place for place, message in enumerate(history) if message["role"] != "system"]
+    others = [index for index, message in enumerate(history) if message["role"] != "system"]
     kept = set(others[-2 * size :])
-    return tuple(message for place, message in enumerate(history) if message["role"] == "system" or place in kept)
+    return tuple(message for index, message in enumerate(history) if message["role"] == "system" or index in kept)
 
 
 def transcript(history: Sequence[MessageJson]) -> str:
@@ -97,8 +97,8 @@ def aggregated(scores: Sequence[float], aggregation: str) -> float:
     return min(scores) if aggregation == "min" else max(scores)
 
 
-class _Session:
-    """One conversation."""
+class _Conversation:
+    """One conversation while it is had."""
 
     def __init__(self, context: Context, item: TestItem, means: Conversing) -> None:
         if item.test.conversation is None:
@@ -107,7 +107,7 @@ class _Session:
         self._item = item
         self._means = means
         self._test: Test = item.test
-        self._conversation: Conversation = item.test.conversation
+        self._settings: Conversation = item.test.conversation
         self._history: list[MessageJson] = list(item.test.input)
         self._output: list[MessageJson] = []
         self._answers: list[Answer] = []
@@ -117,26 +117,26 @@ class _Session:
 
     async def outcome(self) -> Outcome:
         failed: int | None = None
-        for number, turn in enumerate(self._conversation.turns, 1):
-            if failed is not None and self._conversation.on_turn_failure == STOP:
+        for number, turn in enumerate(self._settings.turns, 1):
+            if failed is not None and self._settings.on_turn_failure == STOP:
                 self._leave_out(number, turn, failed)
                 continue
-            if await self._take(number, turn) < self._means.limit and failed is None:
+            if await self._run_turn(number, turn) < self._means.threshold and failed is None:
                 failed = number
         await self._means.answered()
         whole = await self._whole()
-        if whole is None and not any(turn.graders for turn in self._conversation.turns):
+        if whole is None and not any(turn.graders for turn in self._settings.turns):
             return Outcome(ItemState.COMPLETED, {**self._record(), "status": UNGRADED})
         if not heeded([score for score in self._scores if score.scores]):  # turns that nobody grades say nothing
             return Outcome(ItemState.COMPLETED, {**self._record(), **self._graded(), "status": UNGRADED})
         values = [score.value or 0.0 for score in heeded(self._scores)]
-        value = aggregated(values, self._conversation.aggregation)
+        value = aggregated(values, self._settings.aggregation)
         graded = self._graded() | {"reasoning": whole.reasoning if whole is not None else None}
-        status = PASSED if value >= self._means.limit else FAILED
-        found = {"status": status, "score": value, "verdict": verdict_of(value, self._means.limit)}
+        status = PASSED if value >= self._means.threshold else FAILED
+        found = {"status": status, "score": value, "verdict": verdict_of(value, self._means.threshold)}
         return Outcome(ItemState.COMPLETED, {**self._record(), **graded, **found})
 
-    async def _take(self, number: int, turn: Turn) -> float:
+    async def _run_turn(self, number: int, turn: Turn) -> float:
         """Have a turn answered and graded; its score, 1 where nothing speaks against it."""
         about: dict[str, Json] = {"turn": number, "input": list(turn.input)}
         self._turns.append(about)
@@ -148,8 +148,7 @@ class _Session:
         said: MessageJson = {"role": "assistant", "content": answer.text}
         self._history.append(said)
         self._output += map(dict, answer.output or (said,))
-        figures = {name: value for name in _FIGURES if (value := getattr(answer, name)) is not None}
-        about |= {"answer": answer.text, "output": list(answer.output or (said,)), **figures}
+        about |= {"answer": answer.text, "output": list(answer.output or (said,)), **figures_given(answer)}
         candidate = candidate_of(test, answer, self._means.folder, self._means.seen())
         candidate = replace(candidate, question=transcript(test.input))
         total = await self._graders(f"{TURN}-{number}", TURN, turn.graders, candidate)
@@ -158,8 +157,8 @@ class _Session:
             return 1.0
         value = 1.0 if total is None else total.value or 0.0
         if total is None:
-            self._scores.append(Score(f"{TURN}-{number}", TURN, value, verdict_of(value, self._means.limit)))
-        about |= {"score": value, "verdict": verdict_of(value, self._means.limit)}
+            self._scores.append(Score(f"{TURN}-{number}", TURN, value, verdict_of(value, self._means.threshold)))
+        about |= {"score": value, "verdict": verdict_of(value, self._means.threshold)}
         return value
 
     async def _answer(self, number: int, test: Test, about: dict[str, Json]) -> Answer:
@@ -182,7 +181,7 @@ class _Session:
     async def _whole(self) -> Total | None:
         """Have the conversation as a whole graded; None if nobody looks at it."""
         entries: Sequence[Mapping[str, Any]] = self._test.graders
-        if not entries and not any(turn.graders for turn in self._conversation.turns):
+        if not entries and not any(turn.graders for turn in self._settings.turns):
             entries = entries_of(self._test, judged=self._means.judged)
         if not entries:
             return None
@@ -201,12 +200,11 @@ class _Session:
         """What graders find together, which becomes a score of that name; None without graders."""
         if not entries:
             return None
-        limit = self._means.limit
         try:
             scores = await self._means.grade(self._context.scope(f"{name}-graders"), entries, candidate)
         except ItemError as failure:
             raise self._broken(failure.cause, f"{name}: {failure.message}", failure, status=GRADER_ERROR) from failure
-        total = combine(scores, limit)
+        total = combine(scores, self._means.threshold)
         usage = reduce(add, (score.usage for score in scores), ZERO)
         found = Score(
             name, kind, total.value, total.verdict, total.hits, total.misses, total.reasoning, scores=tuple(scores)
@@ -223,7 +221,7 @@ class _Session:
         return replace(
             self._test,
             id=f"{self._test.id}/{TURN}-{number}",
-            input=windowed(self._history, self._conversation.window_size),
+            input=windowed(self._history, self._settings.window_size),
             expected_output=turn.expected_output,
             graders=turn.graders,
             conversation=None,
@@ -240,13 +238,9 @@ class _Session:
         if not self._answers:
             return read_text("", error="no turn was answered")
         figures: dict[str, Any] = {}
-        for name, added in (("cost_usd", exact_sum), ("duration_ms", sum)):
-            known = [value for answer in self._answers if (value := getattr(answer, name)) is not None]
-            figures |= {name: added(known)} if known else {}
-        usages = [answer.token_usage for answer in self._answers if answer.token_usage is not None]
-        kinds = dict.fromkeys(kind for usage in usages for kind in usage)
-        if usages:
-            figures["token_usage"] = {kind: sum(usage.get(kind, 0) for usage in usages) for kind in kinds}
+        for figure in FIGURES:
+            known = [value for answer in self._answers if (value := getattr(answer, figure.name)) is not None]
+            figures |= {figure.name: figure.of_turns(known)} if known else {}
         notices = tuple(notice for answer in self._answers for notice in answer.notices)
         found = read_record({"output": list(self._output), **figures})
         cached_in_input = any(answer.cached_in_input for answer in self._answers)
@@ -261,7 +255,7 @@ class _Session:
             "scores": [score.to_json() for score in self._scores],
             "hits": [hit for score in self._scores for hit in score.hits],
             "misses": [miss for score in self._scores for miss in score.misses],
-            "threshold": self._means.limit,
+            "threshold": self._means.threshold,
         }
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
-from manyhands.core.settings import shown, suggestion
+from manyhands.core.settings import shown
 from manyhands.core.statistics import LEVEL, POWER, Paired, mean, paired
+from manyhands.core.text import suggestion
 from manyhands.workloads.evals.items import INVALID
 from manyhands.workloads.evals.results.writing import RESULTS, records_in
 
@@ -25,13 +26,15 @@ _IDS = ("test_id", "eval_id", "id")
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A test in one of the runs. ``score``: None if it has none (an error, or not graded)."""
+    """A test in one of the runs."""
 
     test_id: str
     dataset: str
     target: str
     score: float | None
+    """None if it has none (an error, or not graded)."""
     group: str | None
+    """What it shares with tests that it is not independent of."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any], path: Path, number: int) -> Scored:
@@ -59,13 +62,16 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A test that has a score in both runs. ``name``: with what tells it apart from others."""
+    """A test that has a score in both runs."""
 
     name: str
+    """With what tells it apart from others."""
     base: Scored
     candidate: Scored
     delta: float
+    """The candidate's score less the base's."""
     outcome: str
+    """``win``, ``loss`` or ``tie``."""
 
     def to_json(self) -> dict[str, Any]:
         value = {"test_id": self.base.test_id, "dataset": self.base.dataset, "target": self.base.target}
@@ -75,18 +81,23 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of comparing. ``unscored``: tests that are in both, but without a score in one of them at least, by name;
-    ``lost``: those of them that have one in the base; ``only_base``, ``only_candidate``: tests that the other one has not. Differences are
-    candidate less base."""
+    """Two runs compared. Tests stand by name; differences are candidate less base."""
 
     matches: tuple[Match, ...]
+    """The tests that have a score in both."""
     unscored: tuple[str, ...]
+    """Those that are in both, but without a score in one of them at least."""
     lost: tuple[str, ...]
+    """Those of ``unscored`` that have a score in the base."""
     only_base: tuple[str, ...]
+    """Those that the candidate has not."""
     only_candidate: tuple[str, ...]
+    """Those that the base has not."""
     statistics: Paired
     threshold: float
+    """The difference from which on a test is won or lost."""
     level: float
+    """Of confidence."""
 
     def count(self, outcome: str) -> int:
         return sum(match.outcome == outcome for match in self.matches)
@@ -209,7 +220,7 @@ def compare(
         tuple(lost),
         tuple(_name(key) for key in one if key not in other),
         tuple(_name(key) for key in other if key not in one),
-        paired([match.delta for match in matches], _groups(matches), level),
+        paired([match.delta for match in matches], [_group(match.base) for match in matches], level),
         threshold,
         level,
     )
@@ -257,12 +268,6 @@ def _outcome(delta: float, threshold: float) -> str:
     return WIN if delta > 0 else LOSS
 
 
-def _groups(matches: Sequence[Match]) -> list[str]:
+def _group(test: Scored) -> str:
     """Tests of a group depend on each other, and so do the results of several targets for one test."""
-    return list(_named_groups(matches))
-
-
-def _named_groups(matches: Sequence[Match]) -> Iterator[str]:
-    for match in matches:
-        group = match.base.group
-        yield f"{match.base.dataset}//{group}" if group is not None else f"{match.base.dataset}/{match.base.test_id}"
+    return f"{test.dataset}//{test.group}" if test.group is not None else f"{test.dataset}/{test.test_id}"

@@ -7,7 +7,7 @@ what was asked, what was answered, and what the graders found.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, BinaryIO
@@ -16,8 +16,10 @@ from manyhands.core.jsonio import without_surrogates
 from manyhands.core.text import are, counted, have
 from manyhands.graders.protocol import ScoreRecord
 from manyhands.workloads.evals.items import FAILED, PASSED
-from manyhands.workloads.evals.results.records import NO_ID, STATUSES, TestResult
-from manyhands.workloads.evals.results.summary import statuses
+from manyhands.workloads.evals.results.figures import MeanFigure, ResultFigures
+from manyhands.workloads.evals.results.result_lines import NO_ID, STATUSES, TestResult
+from manyhands.workloads.evals.results.summary import EvalSummary, statuses
+from manyhands.workloads.evals.targets.answer_figures import FIGURES
 
 MAX_TESTS = 5000
 """Tests that a page shows."""
@@ -27,15 +29,16 @@ _ALWAYS_SHOWN = ("passed", "failed", "errors", "grader_errors")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _RESOURCES = "manyhands.workloads.evals.results"
 Results = Callable[[], Iterator[TestResult]]
+"""Gives the results, from the first one on, each time it is called."""
 
 
-def write_page(handle: BinaryIO, results: Results, summary: Mapping[str, Any]) -> None:
+def write_page(handle: BinaryIO, results: Results, summary: EvalSummary) -> None:
     """Write the page, streamed."""
     for text in _page(results, summary):
         handle.write(without_surrogates(text).encode())
 
 
-def _page(results: Results, summary: Mapping[str, Any]) -> Iterator[str]:
+def _page(results: Results, summary: EvalSummary) -> Iterator[str]:
     title = escape(str(summary.get("run_name", "Evaluation")))
     style = _resource("page.css")
     yield (
@@ -57,7 +60,7 @@ def _resource(name: str) -> str:
     return files(_RESOURCES).joinpath(name).read_text(encoding="utf-8")
 
 
-def _head(title: str, summary: Mapping[str, Any]) -> Iterator[str]:
+def _head(title: str, summary: EvalSummary) -> Iterator[str]:
     simulated = ' <span class="label">simulated answers</span>' if summary["simulated"] else ""
     yield f"<h1>{title}{simulated}</h1>\n"
     about = [f"made {summary.get('created_at')}", f"run {summary.get('run_id')}", f"manyhands {summary.get('version')}"]
@@ -69,14 +72,14 @@ def _head(title: str, summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"<p>{limit}{f' ({tests} {have(own)} another limit)' if own else ''}.</p>\n"
 
 
-def _scores(summary: Mapping[str, Any]) -> Iterator[str]:
+def _scores(summary: EvalSummary) -> Iterator[str]:
     level = summary["confidence"]
     interval = "" if level is None else f" ({100 * level:g} % interval)"
     names = [name for name, count in statuses(summary) if count or name in _ALWAYS_SHOWN]
     heads = "".join(f'<th class="n">{name.replace("_", " ")}</th>' for name in names)
     yield "<h2>Scores</h2>\n<table>\n<thead><tr><th>target</th><th class='n'>tests</th>" + heads
     yield f"<th>pass rate{interval}</th><th>mean score{interval}</th><th class='n'>cost</th></tr></thead>\n<tbody>\n"
-    rows = [(each["target"], each) for each in summary["targets"]]
+    rows: list[tuple[str, ResultFigures]] = [(each["target"], each) for each in summary["targets"]]
     for target, each in [*rows, *([("all", summary)] if len(rows) != 1 else [])]:
         counts = "".join(f'<td class="n">{count:,}</td>' for name, count in statuses(each) if name in names)
         cost = f"${each['cost_usd']['sum']:.4f}" if each["cost_usd"]["tests_with_cost"] else "–"
@@ -87,32 +90,32 @@ def _scores(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "</tbody>\n</table>\n"
     shares = summary["denominators"]
     yield f'<p class="about">Pass rate and mean score: of {escape(shares["pass_rate"])}.</p>\n'
-    yield from _trials(summary)
+    yield from _samples(summary)
 
 
-def _failures(summary: Mapping[str, Any]) -> Iterator[str]:
+def _failures(summary: EvalSummary) -> Iterator[str]:
     """Commands that answer all tests at once, where one failed."""
     for each in summary.get("commands", ()):
         if each["failure"] is not None:
-            trial = f", trial {each['trial'] + 1}" if each["trial"] else ""
-            about = f"The command of target {each['target']}{trial} failed: {each['failure']}"
+            sample = f", trial {each['trial'] + 1}" if each["trial"] else ""
+            about = f"The command of target {each['target']}{sample} failed: {each['failure']}"
             yield f'<p class="failure">{escape(about)}</p>\n'
 
 
-def _trials(summary: Mapping[str, Any]) -> Iterator[str]:
+def _samples(summary: EvalSummary) -> Iterator[str]:
     for each in summary["targets"]:
-        if (trials := each.get("trials")) is None:
+        if (samples := each.get("trials")) is None:
             continue
         yield f"<h3>Trials of {escape(each['target'])}</h3>\n<table><thead><tr><th class='n'>k</th><th class='n'>tests</th>"
         yield "<th class='n'>pass@k</th><th class='n'>pass^k</th></tr></thead>\n<tbody>"
-        for k, count in trials["tests"].items():
-            yield f'<tr><td class="n">{k}</td><td class="n">{count:,}</td><td class="n">{trials["pass_at_k"][k]:.3f}</td>'
-            power = trials["pass_power_k"][k]
+        for k, count in samples["tests"].items():
+            yield f'<tr><td class="n">{k}</td><td class="n">{count:,}</td><td class="n">{samples["pass_at_k"][k]:.3f}</td>'
+            power = samples["pass_power_k"][k]
             yield f'<td class="n">{"–" if power is None else f"{power:.3f}"}</td></tr>\n'
         yield "</tbody></table>\n"
 
 
-def _estimate(found: Mapping[str, Any], scale: int) -> str:
+def _estimate(found: MeanFigure, scale: int) -> str:
     def text(value: float) -> str:
         return f"{scale * value:.1f} %" if scale == 100 else f"{value:.3f}"
 
@@ -124,7 +127,7 @@ def _estimate(found: Mapping[str, Any], scale: int) -> str:
     return f"{text(found['value'])} [{text(interval['low'])} … {text(interval['high'])}]"
 
 
-def _plots(summary: Mapping[str, Any]) -> Iterator[str]:
+def _plots(summary: EvalSummary) -> Iterator[str]:
     shown = [each for each in summary["targets"] if sum(each["distribution"]["counts"])]
     if not shown:
         return
@@ -134,7 +137,7 @@ def _plots(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "</div>\n"
 
 
-def _filters(summary: Mapping[str, Any]) -> Iterator[str]:
+def _filters(summary: EvalSummary) -> Iterator[str]:
     yield '<h2>Tests</h2>\n<div class="filters" hidden>\n'
     for status, (_, count) in zip(STATUSES, statuses(summary), strict=True):
         if count and status != "pending":
@@ -152,7 +155,7 @@ def _filters(summary: Mapping[str, Any]) -> Iterator[str]:
 # --- Tests
 
 
-def _tests(results: Results, summary: Mapping[str, Any]) -> Iterator[str]:
+def _tests(results: Results, summary: EvalSummary) -> Iterator[str]:
     counts = summary["tests"]
     ended = counts["in"] - counts["pending"]
     if ended > MAX_TESTS:
@@ -206,8 +209,7 @@ def shown_test(result: TestResult, budget: TextBudget, *, several: bool) -> Iter
     status, score = result.status, result.score
     target = escape(result.target or "", quote=True)
     name = escape(result.test_id or NO_ID) + (f" @ {target}" if several else "")
-    simulated = "simulated" if result.simulated else "simulated judge" if result.simulated_scores else None
-    label = f' <span class="label">{simulated}</span>' if simulated else ""
+    label = f' <span class="label">{result.simulated_label}</span>' if result.simulated_label else ""
     mark = {PASSED: "✓", FAILED: "✗"}.get(status, "!" if "error" in status else "–")
     yield f'<details class="test {status}" data-status="{status}" data-target="{target}"><summary>'
     yield f'<span class="status">{mark} {status.replace("_", " ")}</span><span class="id">{name}{label}</span>'
@@ -240,12 +242,10 @@ def _figures(result: TestResult) -> Iterator[str]:
     yield f"dataset {result.dataset}"
     if result.threshold is not None:
         yield f"limit {result.threshold:g}"
-    if result.duration_ms is not None:
-        yield f"{result.duration_ms:,.0f} ms"
-    if result.cost_usd is not None:
-        yield f"${result.cost_usd:.4f}"
-    if result.token_usage:
-        yield "tokens: " + ", ".join(f"{name} {count:g}" for name, count in result.token_usage.items())
+    for figure in reversed(FIGURES):
+        value = getattr(result, figure.name)
+        if value is not None and value != {}:
+            yield figure.shown(value)
     if (of := result.aggregation) is not None:
         yield f"{of['passed_attempts']} of {of['total_attempts']} trials passed ({of['strategy'].replace('_', ' ')})"
 
@@ -276,10 +276,10 @@ def _findings(result: TestResult, budget: TextBudget) -> Iterator[str]:
     if result.trials:
         yield '<h3>Trials</h3>\n<table><thead><tr><th class="n">trial</th><th>status</th><th class="n">score</th>'
         yield "<th>answer or error</th></tr></thead>\n<tbody>"
-        for trial in result.trials:
-            text = budget.text(trial.get("error") or trial.get("answer") or "")
-            yield f'<tr><td class="n">{trial["attempt"] + 1}</td><td>{trial["status"].replace("_", " ")}</td>'
-            yield f'<td class="n">{_score(trial.get("score"))}</td><td>{text}</td></tr>\n'
+        for sample in result.trials:
+            text = budget.text(sample.get("error") or sample.get("answer") or "")
+            yield f'<tr><td class="n">{sample["attempt"] + 1}</td><td>{sample["status"].replace("_", " ")}</td>'
+            yield f'<td class="n">{_score(sample.get("score"))}</td><td>{text}</td></tr>\n'
         yield "</tbody></table>\n"
 
 

@@ -7,10 +7,10 @@ files of the same results, ``--trace_file`` one with what each test took.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.jsonio import Json, compact_line, line, loads, pretty
@@ -22,27 +22,21 @@ from manyhands.io.files import bytes_written_aside, written_aside
 from manyhands.processes.strays import remove_asides
 from manyhands.runs.execution import SUMMARY as ENGINE_SUMMARY
 from manyhands.runs.ledger import timestamp
-from manyhands.workloads.evals.batch.reports import target_reports
+from manyhands.workloads.evals.batch.reports import command_figures
 from manyhands.workloads.evals.edits import Edits
 from manyhands.workloads.evals.prepared import PreparedEval
+from manyhands.workloads.evals.results.figures import EvalFigures
 from manyhands.workloads.evals.results.formats import write_as
-from manyhands.workloads.evals.results.records import PENDING, TestResult, results
-from manyhands.workloads.evals.results.summary import EvalFigures
-from manyhands.workloads.evals.results.workspaces import with_workspaces
+from manyhands.workloads.evals.results.result_lines import PENDING, TestResult, results
+from manyhands.workloads.evals.results.summary import SUMMARY, EvalSummary
 from manyhands.workloads.evals.settings import EvalSpec, ending_of_out
+from manyhands.workloads.evals.targets.answer_figures import FIGURES
+from manyhands.workloads.evals.workspaces.templates import template_states
 
-RESULTS, SUMMARY = "results.jsonl", "eval_summary.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What was written. ``figures``: as they are in ``eval_summary.json``."""
-
-    figures: dict[str, Any]
-    files: tuple[Path, ...]
+RESULTS = "results.jsonl"
 
 
-def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits: Sequence[Edits] = ()) -> Summary:
+def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits: Sequence[Edits] = ()) -> None:
     """Write ``results.jsonl`` (every test that ended, in order) and ``eval_summary.json`` into the run folder, and what ``--out`` and
     ``--output`` name. All are streamed, and each takes its place when it is whole. ``edits``: what is different in the eval files since
     the run was made.
@@ -50,25 +44,25 @@ def write_results(reader: RunReader, prepared: PreparedEval, folder: Path, edits
     Raises StorageError if one can't be written; the old one is then still there.
     """
     options = prepared.options
-    with reader.snapshot():
+    figures = EvalFigures(options.score_interval, options.bootstrap_seed)
+    with reader.snapshot(), bytes_written_aside(folder / RESULTS) as handle:
         datasets = {file.path: file.dataset for file in prepared.files}
-        found = with_workspaces(results(reader.items(), prepared.limits), folder, datasets)
-        figures = _write_lines(found, folder, EvalFigures(options.score_interval, options.bootstrap_seed))
+        for result in with_workspaces(results(reader.items(), prepared.thresholds), folder, datasets):
+            figures.add(result)
+            if result.status != PENDING:
+                handle.write(compact_line(result.to_json()))
         about = _about(reader, prepared, folder)
-    summary = {
-        **about,
-        **({"edited": [each.to_json() for each in edits]} if edits else {}),
-        **figures.to_json(prepared.pass_limit),
-    }
-    _write_json(folder / SUMMARY, summary)
-    named = named_outputs(options)
-    for path in named:
+    edited = {"edited": [each.to_json() for each in edits]} if edits else {}
+    summary = cast(EvalSummary, {**about, **edited, **figures.to_json(prepared.threshold)})
+    with written_aside(folder / SUMMARY) as text:
+        text.write(pretty(summary) + "\n")
+    for path in named_outputs(options):
         if options.trace_file is not None and path == Path(options.trace_file):
-            _write_trace(folder, path)
+            with bytes_written_aside(_usable(path, folder)) as handle:
+                write_trace(handle, results_in(folder / RESULTS))
         else:
             is_out = options.out is not None and path == Path(options.out)
             write_output(folder, summary, path, ending=ending_of_out(path, options.output_format) if is_out else None)
-    return Summary(summary, (folder / RESULTS, folder / SUMMARY, *named))
 
 
 def named_outputs(options: EvalSpec) -> list[Path]:
@@ -76,7 +70,7 @@ def named_outputs(options: EvalSpec) -> list[Path]:
     return [Path(path) for path in (options.out, *(options.output or ()), options.trace_file) if path]
 
 
-def write_output(folder: Path, summary: dict[str, Any], path: Path, *, ending: str | None = None) -> None:
+def write_output(folder: Path, summary: EvalSummary, path: Path, *, ending: str | None = None) -> None:
     """Write a run's results to another file, in the format that its ending names, or another ones ``ending``.
 
     Raises UserError for a file that must not be replaced, StorageError if it can't be written.
@@ -84,11 +78,6 @@ def write_output(folder: Path, summary: dict[str, Any], path: Path, *, ending: s
     target = _usable(path, folder)
     with bytes_written_aside(target) as handle:
         write_as(ending or path.suffix.lower(), handle, lambda: results_in(folder / RESULTS), summary)
-
-
-def _write_trace(folder: Path, path: Path) -> None:
-    with bytes_written_aside(_usable(path, folder)) as handle:
-        write_trace(handle, results_in(folder / RESULTS))
 
 
 def results_in(path: Path) -> Iterator[TestResult]:
@@ -107,7 +96,7 @@ def records_in(path: Path) -> Iterator[dict[str, Json]]:
 
 
 def _numbered_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
-    """The objects with their lines' numbers."""
+    """The objects with the numbers of their lines."""
     try:
         with path.open("rb") as handle:
             yield from _records(handle, path)
@@ -139,26 +128,9 @@ def _about(reader: RunReader, prepared: PreparedEval, folder: Path) -> dict[str,
         "working_seconds": round(reader.working_seconds(), 3),
         "eval_files": [{"path": file.path, "dataset": file.dataset} for file in prepared.files],
         "target_kinds": targets,
-        "commands": [_brief(report) for report in target_reports(folder)],
+        "commands": command_figures(folder),
         "model_usage": {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)},
     }
-
-
-def _brief(report: dict[str, Any]) -> dict[str, Any]:
-    """How a command for all tests went, without what may be long."""
-    wanted = (
-        "dataset",
-        "target",
-        "trial",
-        "invocations",
-        "exit_code",
-        "timed_out",
-        "seconds",
-        "failure",
-        "notices",
-        "records",
-    )
-    return {**{name: report[name] for name in wanted}, "missing": len(report["missing"])}
 
 
 def check_output(named: Path, folder: Path) -> Path:
@@ -179,7 +151,7 @@ def check_output(named: Path, folder: Path) -> Path:
 
 
 def _usable(named: Path, folder: Path) -> Path:
-    """The like, its folder made."""
+    """Where a file of results will be; its folder is made. Raises what ``check_output`` raises, and StorageError."""
     path = check_output(named, folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,26 +161,46 @@ def _usable(named: Path, folder: Path) -> Path:
     return path
 
 
-def _write_json(path: Path, value: Any) -> None:
-    with written_aside(path) as handle:
-        handle.write(pretty(value))
-        handle.write("\n")
+def with_workspaces(
+    results: Iterable[TestResult], run_folder: Path, datasets: Mapping[str, str]
+) -> Iterator[TestResult]:
+    """Results with the paths of workspaces that are kept, and what hooks printed that run once: in the first result of their eval file
+    that has a workspace. ``datasets``: of each eval file's path, what results call it."""
+    printed = _printed(run_folder, datasets)
+    for result in results:
+        if result.workspace_path is not None:
+            path = (run_folder / result.workspace_path).absolute()
+            kept = str(path) if path.is_dir() else None
+            outputs = printed.pop(result.dataset, {})
+            result = replace(
+                result,
+                workspace_path=kept,
+                before_all_output=outputs.get("before_all_output"),
+                after_all_output=outputs.get("after_all_output"),
+            )
+        yield result
 
 
-def _write_lines(results: Iterable[TestResult], folder: Path, figures: EvalFigures) -> EvalFigures:
-    """Write a run's ``results.jsonl``: a line for each test that ended. Returns ``figures``, in which all are counted.
-
-    The file takes its place when it is whole. Raises StorageError if it can't be written; the old one is then still there.
-    """
-    with bytes_written_aside(folder / RESULTS) as handle:
-        for result in results:
-            figures.add(result)
-            if result.status != PENDING:
-                handle.write(compact_line(result.to_json()))
-    return figures
+def hook_problems(run_folder: Path) -> Iterator[str]:
+    """What a person should know of hooks that ran after all tests."""
+    for _, state in template_states(run_folder):
+        if state.problem is not None:
+            yield f"{state.eval_file}: {state.problem}"
 
 
-_FIGURES = ("score", "duration_ms", "cost_usd", "token_usage")
+def _printed(run_folder: Path, datasets: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Outputs of hooks that run once, by dataset. Those of several templates stand one below the other."""
+    found: dict[str, dict[str, str]] = {}
+    for _, state in template_states(run_folder):
+        outputs = found.setdefault(datasets.get(state.eval_file, ""), {})
+        for name in ("before_all_output", "after_all_output"):
+            output = getattr(state, name)
+            if output is not None:
+                outputs[name] = "\n".join(filter(None, (outputs.get(name), output)))
+    return found
+
+
+_TRACED = ("test_id", "dataset", "target", "status", "score", *(each.name for each in reversed(FIGURES)))
 
 
 def write_trace(handle: BinaryIO, results: Iterable[TestResult]) -> None:
@@ -219,6 +211,6 @@ def write_trace(handle: BinaryIO, results: Iterable[TestResult]) -> None:
 
 
 def _trace(result: TestResult) -> dict[str, Any]:
-    figures = {name: getattr(result, name) for name in ("test_id", "dataset", "target", "status", *_FIGURES)}
+    figures = {name: getattr(result, name) for name in _TRACED}
     uses = tool_uses_of(result.output or ())
     return {**figures, "spans": [{"type": "tool", "name": use.tool, "duration_ms": use.duration_ms} for use in uses]}

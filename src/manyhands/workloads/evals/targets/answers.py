@@ -12,8 +12,9 @@ from typing import Any
 
 from manyhands.core.jsonio import Json, dumps, without_surrogates
 from manyhands.core.redaction import KNOWN
-from manyhands.graders.messages import is_figure, moment, tool_name, tool_uses_of, trace_of
+from manyhands.graders.messages import moment, tool_name, tool_uses_of, trace_of
 from manyhands.graders.protocol import MessageJson, ToolUse
+from manyhands.workloads.evals.targets.answer_figures import FIGURES, GRADED, AnswerFigures, RecordFault, read_number
 
 MAX_ID_LENGTH = 80
 
@@ -30,32 +31,28 @@ MAX_NOTICES = 10
 """Notices that are kept of one record."""
 MAX_MESSAGE = 2000
 """Characters of a reported error that are shown."""
-_TOKENS = ("input", "output")
 _TIMES = ("start_time", "end_time")
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
-class Answer:
-    """What a target answered to one test.
-
-    ``text``: what is graded; ``output``: its messages, as it gave them, None where there is no usable answer; ``trace``: see
-    ``traces.trace_of``; ``token_usage`` (``{"input", "output", "cached"?}``), ``cost_usd`` and ``duration_ms``: None where not given;
-    ``cached_in_input``: whether its cached tokens are part of its input, as model endpoints count them, and not besides, as records have
-    them; ``error``: why there is no answer that could be graded, None if there is one; ``record``: the object that it was read from;
-    ``notices``: what was left out or understood with good will.
-    """
+class Answer(AnswerFigures):
+    """The answer of a target to one test. Figures are None where they are not given."""
 
     text: str
+    """What is graded."""
     output: tuple[MessageJson, ...] | None = None
+    """The target's messages as it gave them; None where there is no usable answer."""
     tool_uses: tuple[ToolUse, ...] = ()
     trace: Mapping[str, Any] = field(default_factory=dict)
-    token_usage: Mapping[str, float] | None = None
-    cost_usd: float | None = None
-    duration_ms: float | None = None
+    """The summary of the messages (``graders.messages.trace_of``)."""
     error: str | None = None
+    """Why there is no answer that could be graded; None if there is one."""
     record: Json = None
+    """The object that it was read from."""
     notices: tuple[str, ...] = ()
+    """What was left out, or understood with good will."""
     cached_in_input: bool = False
+    """Whether its cached tokens are part of its input, as model endpoints count them, and not besides, as records have them."""
 
     def to_json(self) -> Json:
         """For a journal: the record alone, or what there is without one. ``answer_from_json`` is the reverse."""
@@ -78,10 +75,6 @@ _PLAIN = frozenset(("id", "text"))
 _PLAIN_TRACE = trace_of(({"role": "assistant", "content": ""},))
 
 
-class RecordFault(ValueError):
-    """A field of a record is not what it has to be; the message names it."""
-
-
 def read_record(record: Mapping[str, Json]) -> Answer:
     """A record's answer. Never raises: whatever is wrong with it is its ``error``."""
     if record.keys() == _PLAIN and isinstance(record["text"], str):
@@ -89,7 +82,7 @@ def read_record(record: Mapping[str, Json]) -> Answer:
         return Answer(text, _as_message(text), (), _PLAIN_TRACE, record=record)
     notices: list[str] = []
     try:
-        metrics = _Metrics.of(record, notices)
+        figures = {each.name: each.read(record.get(each.name), each.name, notices) for each in FIGURES}
         messages, text = _said(record, notices)
         error = _reported(record.get("error"))
     except RecordFault as fault:
@@ -98,7 +91,8 @@ def read_record(record: Mapping[str, Json]) -> Answer:
         return read_text("", error="the record is nested too deeply")
     if error is None and messages is None:
         error = "the record has neither text, output nor error"
-    return Answer(text, messages, **metrics.fields(messages or ()), error=error, record=record, notices=_some(notices))
+    about = _about_messages(messages or (), figures)
+    return Answer(text, messages, **about, **figures, error=error, record=record, notices=_some(notices))
 
 
 def read_text(text: str, *, duration_ms: float | None = None, error: str | None = None) -> Answer:
@@ -136,32 +130,10 @@ def record_id(record: Mapping[str, Json]) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-@dataclass(slots=True)
-class _Metrics:
-    token_usage: Mapping[str, float] | None
-    cost_usd: float | None
-    duration_ms: float | None
-
-    @classmethod
-    def of(cls, record: Mapping[str, Json], notices: list[str]) -> _Metrics:
-        return cls(
-            _token_usage(record.get("token_usage"), notices),
-            _figure(record.get("cost_usd"), "cost_usd", notices),
-            _figure(record.get("duration_ms"), "duration_ms", notices),
-        )
-
-    def fields(self, messages: Sequence[MessageJson]) -> dict[str, Any]:
-        """Those of an answer that are about its messages or are figures."""
-        uses = tool_uses_of(messages)
-        trace = trace_of(
-            messages,
-            uses=uses,
-            token_usage=self.token_usage,
-            cost_usd=self.cost_usd,
-            duration_ms=self.duration_ms,
-        )
-        figures = {"token_usage": self.token_usage, "cost_usd": self.cost_usd, "duration_ms": self.duration_ms}
-        return {"tool_uses": uses, "trace": trace, **figures}
+def _about_messages(messages: Sequence[MessageJson], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an answer that are taken from its messages. The trace holds those figures that graders know."""
+    uses = tool_uses_of(messages)
+    return {"tool_uses": uses, "trace": trace_of(messages, uses=uses, **{name: figures[name] for name in GRADED})}
 
 
 def _said(record: Mapping[str, Json], notices: list[str]) -> tuple[tuple[MessageJson, ...] | None, str]:
@@ -188,8 +160,8 @@ def _messages(record: Mapping[str, Json], notices: list[str]) -> tuple[MessageJs
         return None
     if not isinstance(value, list):
         raise RecordFault(f"{name} is not a list of messages")
-    for place, message in enumerate(value):
-        _check_message(message, f"{name}[{place}]", notices)
+    for index, message in enumerate(value):
+        _check_message(message, f"{name}[{index}]", notices)
     return tuple(value)
 
 
@@ -204,8 +176,8 @@ def _check_message(message: Json, name: str, notices: list[str]) -> None:
         return
     if not isinstance(calls, list):
         raise RecordFault(f"{name}.tool_calls is not a list")
-    for place, call in enumerate(calls):
-        _check_call(call, f"{name}.tool_calls[{place}]", notices)
+    for index, call in enumerate(calls):
+        _check_call(call, f"{name}.tool_calls[{index}]", notices)
 
 
 def _check_call(call: Json, name: str, notices: list[str]) -> None:
@@ -222,44 +194,11 @@ def _check_call(call: Json, name: str, notices: list[str]) -> None:
 
 def _check_times(part: Mapping[str, Json], name: str, notices: list[str]) -> None:
     notices += [f"{name}.{key} is no time and was left out" for key in _TIMES if _is_unusable_time(part.get(key))]
-    _figure(part.get("duration_ms"), f"{name}.duration_ms", notices)
+    read_number(part.get("duration_ms"), f"{name}.duration_ms", notices)
 
 
 def _is_unusable_time(value: Json) -> bool:
     return value is not None and moment(value) is None
-
-
-def _token_usage(value: Json, notices: list[str]) -> Mapping[str, float] | None:
-    """Both counts, or none of it. Raises RecordFault for what is no object or holds what is no number."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise RecordFault("token_usage is not an object")
-    counts = {name: _number(value.get(name), f"token_usage.{name}") for name in (*_TOKENS, "cached")}
-    found = {name: count for name, count in counts.items() if count is not None}
-    if not all(name in found for name in _TOKENS):
-        notices.append("token_usage without both input and output was left out")
-        return None
-    if any(not is_figure(count) for count in found.values()):
-        notices.append("token_usage with a negative count was left out")
-        return None
-    return found
-
-
-def _figure(value: Json, name: str, notices: list[str]) -> float | None:
-    number = _number(value, name)
-    if number is None or is_figure(number):
-        return number
-    notices.append(f"{'negative' if number < 0 else 'unusable'} {name} was left out")
-    return None
-
-
-def _number(value: Json, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise RecordFault(f"{name} is not a number")
-    return value
 
 
 def _reported(error: Json) -> str | None:

@@ -1,5 +1,5 @@
-"""What is certain to go wrong once an evaluation runs, found before anything is made: targets and judges that can't be used or whose health
-check fails, tests that nobody would judge, workspaces that a command can't have which answers all tests at once.
+"""Checks before a run is made: targets and judges that can't be used or whose healthcheck fails, tests that nobody would judge, and tests
+that their targets can't answer.
 """
 
 from __future__ import annotations
@@ -15,92 +15,63 @@ from tempfile import TemporaryDirectory
 import aiohttp
 from yarl import URL
 
-from manyhands.agents.toolset_tools import ToolOffer
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.redaction import Redactor
+from manyhands.core.settings import shown
 from manyhands.core.text import decode
 from manyhands.engine.limits.waits import MIN_SECONDS, Wait
-from manyhands.io.dotenv_files import additions, environment
-from manyhands.io.findings import Findings
-from manyhands.io.search_paths import Surroundings
+from manyhands.io.keys import spelled_at
+from manyhands.io.locations import Findings
+from manyhands.io.search_paths import SearchPath, additions, environment
 from manyhands.processes.commands import CommandRunner, failure_of
-from manyhands.processes.python_functions import load_function
 from manyhands.processes.strays import process_mark
-from manyhands.processes.templates import CommandTemplate, missing
-from manyhands.sandboxes.selection import choose_backend
+from manyhands.processes.templates import CommandTemplate
+from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
+from manyhands.workloads.evals.evalfile.loading import location_of
 from manyhands.workloads.evals.targets.choice import Choice, Group, Survey
-from manyhands.workloads.evals.targets.command_lines import Values
+from manyhands.workloads.evals.targets.command import Values
 from manyhands.workloads.evals.targets.definitions import Target
-from manyhands.workloads.evals.targets.kinds import (
-    AgentSettings,
-    CliSettings,
-    Healthcheck,
-    ModelSettings,
-    PythonSettings,
-    TargetSettings,
-)
-from manyhands.workloads.evals.workspaces.hooks import AFTER_EACH, BEFORE_EACH
+from manyhands.workloads.evals.targets.kinds.protocol import Checking, Healthcheck, TargetSettings
+from manyhands.workloads.evals.workspaces.templates import AFTER_EACH, BEFORE_EACH
 
-TO_HOLD = "criteria or an expected output to hold the answer against"
-NO_JUDGE = "no judge is configured (judge_target of its target, or --judge_target)"
+_STANDARD = "criteria or an expected output to hold the answer against"
+_NO_JUDGE = "no judge is configured (judge_target of its target, or --judge_target)"
 
 
 class TargetCheck:
-    """Looks at the settings of targets, each once. ``around``: where the command was given; ``environ``: the real environment."""
+    """Checks the settings of targets, each once."""
 
-    def __init__(self, around: Surroundings, environ: Mapping[str, str]) -> None:
+    def __init__(self, around: SearchPath, environ: Mapping[str, str]) -> None:
         self._around = around
         self._environ = environ
         self._found: dict[tuple[str, str, str], TargetSettings | None] = {}
 
     def settings(self, target: Target, findings: Findings) -> TargetSettings | None:
         """A target's settings; None if it can't be used, and then ``findings`` says why."""
-        key = (str(target.place), str(target.folder), target.name)
+        key = (str(target.location), str(target.folder), target.name)
         if key not in self._found:
             self._found[key] = None
             with findings.catching():
-                self._found[key] = target.resolved(self.environ_of(target)).settings
+                self._found[key] = target.resolved(self.environ_of(target))
         return self._found[key]
 
-    def asked(self, target: Target, findings: Findings, *, hooked: bool = False) -> None:
-        """Of a target that is put to tests. ``hooked``: it works in workspaces, where hooks may make what it needs."""
+    def answering(self, target: Target, findings: Findings, *, hooked: bool = False) -> None:
+        """Check a target that answers tests. ``hooked``: it works in workspaces, where hooks may make what it needs."""
         settings = self.settings(target, findings)
+        checking = Checking(target.at, target.location, target.settings.keys(), self._environ, hooked)
         with findings.catching():
-            match settings:
-                case PythonSettings():
-                    load_function(settings.function, settings.folder, target.at("function").error)
-                case AgentSettings():
-                    _check_tools(settings, target)
-                case CliSettings() if not hooked and settings.workspace_template is None:
-                    command = settings.command
-                    problem = missing(command.template.line or command.template.words, command.folder, self._environ)
-                    if problem is not None:
-                        written = next(key for key in ("command", "executable", "provider") if key in target.settings)
-                        raise target.at(written).error(problem)
+            if settings is not None:
+                settings.check(checking)
 
     def judging(self, target: Target, findings: Findings) -> None:
-        """Of a target that has to judge."""
-        settings = self.settings(target, findings)
-        if settings is not None and not isinstance(settings, ModelSettings):
-            findings.problem(target.place, f"is of kind {target.kind} and can't judge; a judge is a model")
+        """Check a target that has to judge."""
+        if self.settings(target, findings) is not None and not target.facts.calls_models:
+            findings.problem(target.location, f"is of kind {target.kind} and can't judge; a judge is a model")
 
     def environ_of(self, target: Target) -> dict[str, str]:
-        """The variables that its settings may name."""
+        """The environment variables that its settings may name."""
         return environment(target.folder, self._around, self._environ)
-
-
-def _check_tools(settings: AgentSettings, target: Target) -> None:
-    """Raises UserError for an unknown toolset, and for a sandbox that can't be used here."""
-    options = settings.options
-    if options.mcp_config is not None:
-        return  # its tools are known when its servers run
-    try:
-        tools = ToolOffer.recorded(None).tools(tuple(options.toolsets or ()))
-        if any(tool.changes_world for tool in tools):
-            choose_backend(options.sandbox, asks_for_image=False)
-    except UserError as error:
-        raise target.place.error(str(error)) from None
 
 
 # --- Judges
@@ -108,24 +79,28 @@ def _check_tools(settings: AgentSettings, target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """Who judges the answers to an eval file's tests. ``own``: of each target that answers, by name, who judges its answers, None if nobody
-    does; ``known``: those that graders may name; ``ungraded``: tests without graders and judges are fine; ``workspaces``: targets are run,
-    so there may be some."""
+    """Who judges the answers to an eval file's tests."""
 
     choice: Choice
     own: Mapping[str, Target | None]
+    """Of each target that answers, by name, who judges its answers; None if nobody does."""
     known: Mapping[str, Target]
+    """Those that graders may name."""
     ungraded: bool
+    """Whether tests without graders and judges are allowed."""
     workspaces: bool
+    """Whether targets are run, so that there may be workspaces."""
 
     def problems(self, survey: Survey) -> Iterator[str]:
-        """What is wrong: a line for each test that nothing would grade, and for each grader that could not judge."""
+        """A line for each test that nothing would grade, and for each grader that could not judge."""
         for group in survey.groups:
             wrong = list(self._without_graders(group) if not group.graded else self._graders(group))
-            yield from (test.place.says(f"{who}test {test.id!r} {what}") for test in group.tests for who, what in wrong)
+            yield from (
+                test.location.says(f"{who}test {test.id!r} {what}") for test in group.tests for who, what in wrong
+            )
 
     def needed(self, survey: Survey) -> list[Target]:
-        """The judges that will be asked."""
+        """The judges that graders will ask."""
         found: dict[str, Target] = {}
         for group in survey.groups:
             own = self._own(group)
@@ -145,27 +120,27 @@ class Judging:
 
     def _without_graders(self, group: Group) -> Iterator[tuple[str, str]]:
         if None not in self._own(group):
-            if not group.told:
-                yield "", f"has neither graders nor {TO_HOLD}"
+            if not group.judgeable:
+                yield "", f"has neither graders nor {_STANDARD}"
         elif not self.ungraded:
-            yield "", f"has no graders, and {NO_JUDGE}; --allow_ungraded runs it without a score"
+            yield "", f"has no graders, and {_NO_JUDGE}; --allow_ungraded runs it without a score"
 
     def _graders(self, group: Group) -> Iterator[tuple[str, str]]:
         for need in (need for need in group.needs if need.certain):
             who = f"grader {need.grader!r} of "
             if need.target is None and None in self._own(group):
-                yield who, f"asks a judge, and {NO_JUDGE}"
-            elif need.bare and not group.told:
-                yield who, f"judges without a prompt, and there are no {TO_HOLD}"
-            elif need.workspace and not self._all_placed(group):
+                yield who, f"asks a judge, and {_NO_JUDGE}"
+            elif need.bare and not group.judgeable:
+                yield who, f"judges without a prompt, and there are no {_STANDARD}"
+            elif need.workspace and not self._all_have_workspaces(group):
                 yield who, "looks at a workspace, and there is none: give the target one, or the grader a target"
 
-    def _all_placed(self, group: Group) -> bool:
+    def _all_have_workspaces(self, group: Group) -> bool:
         if not self.workspaces:
             return False
         targets = {target.name: target for target in self.choice.targets}
-        asked = [targets[name] for name in self.choice.of(group.targets)]
-        return group.placed or all(target.settings.get("workspace_template") is not None for target in asked)
+        answering = [targets[name] for name in self.choice.of(group.targets)]
+        return group.has_workspace or all(target.settings.get("workspace_template") is not None for target in answering)
 
 
 # --- At the start of a run
@@ -180,45 +155,44 @@ async def check_usable(
     *,
     patience: float = MIN_SECONDS,
 ) -> None:
-    """Look at ``targets`` that will be questioned and ``judges`` that will be asked, and ask those that say how whether they can do their
-    work, once each. ``here``: the folder where the evaluation was given; ``notice`` is told of those that
-    take more than ``patience`` seconds to say so.
+    """Check the ``targets`` that will answer and the ``judges`` that will judge, and run healthchecks, once each. ``here``: the folder
+    where the evaluation was given; ``notice`` is told of healthchecks that take more than ``patience`` seconds.
 
     Raises UserError with a line for everything that is wrong.
     """
-    check, findings = TargetCheck(Surroundings.of(here), environ), Findings()
+    check, findings = TargetCheck(SearchPath.of(here), environ), Findings()
     for judge in judges:
         check.judging(judge, findings)
     async with AsyncExitStack() as stack:
         runner: CommandRunner | None = None
         for target in targets:
             settings = check.settings(target, findings)
-            health = settings.healthcheck if isinstance(settings, CliSettings) else None
+            health = None if settings is None else settings.healthcheck
             if health is None:
                 continue
             if runner is None and health.url is None:
                 mark = process_mark(secrets.token_hex(8))
                 runner = await stack.enter_async_context(CommandRunner.opened(mark, environ))
             found = check.environ_of(target)
-            extra = additions(target.folder, Surroundings.of(here), environ)
-            asked = Health(health, runner, eval_file=target.eval_file, environ=found, additions=extra)
-            problem = await _told(asked.problem(), health.seconds, target.name, notice, patience)
+            extra = additions(target.folder, SearchPath.of(here), environ)
+            checked = health_problem(health, runner, eval_file=target.eval_file, environ=found, additions=extra)
+            problem = await _patiently(checked, health.seconds, target.name, notice, patience)
             if problem is not None:
                 findings.problem(target.at("healthcheck"), f"target {target.name!r} can't be used: {problem}")
     if findings.problems:
         raise UserError("\n".join(findings.problems))
 
 
-async def _told(
-    asked: Coroutine[None, None, str | None],
+async def _patiently(
+    checked: Coroutine[None, None, str | None],
     seconds: float,
     name: str,
     notice: Callable[[str], None],
     patience: float,
 ) -> str | None:
-    """What a target says of itself. ``seconds``: what it may take for that."""
+    """The result of a healthcheck. ``seconds``: its time limit."""
     clock = SystemClock()
-    began, answer = clock.now(), asyncio.ensure_future(asked)
+    began, answer = clock.now(), asyncio.ensure_future(checked)
     done, _ = await asyncio.wait([answer], timeout=patience)
     if not done:
         wait = Wait(f"the healthcheck of target {name!r} has not ended", began, began + seconds, 1, "target")
@@ -226,41 +200,23 @@ async def _told(
     return await answer
 
 
-class Health:
-    """A target's health. However often and by however many it is asked for, the check is made once."""
-
-    def __init__(
-        self,
-        check: Healthcheck,
-        runner: CommandRunner | None = None,
-        *,
-        eval_file: Path | None = None,
-        environ: Mapping[str, str] | None = None,
-        additions: Mapping[str, str] | None = None,
-    ) -> None:
-        """``runner``: starts the command, if the check is one; ``eval_file``: what its placeholders say of it; ``environ``: whose secrets
-        are kept out of what is said; ``additions``: to the environment of the command."""
-        self._redactor = Redactor.of(environ or {})
-        self._check = check
-        self._runner = runner
-        self._eval_file = eval_file
-        self._additions = additions or {}
-        self._task: asyncio.Task[str | None] | None = None
-
-    async def problem(self) -> str | None:
-        """Why the target can't be used, in one line; None if it can."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._found())
-        problem = await asyncio.shield(self._task)
-        return None if problem is None else self._redactor.text(problem)
-
-    async def _found(self) -> str | None:
-        check = self._check
-        if check.url is not None:
-            return await _problem_at(check.url, check.seconds)
-        if self._runner is None or check.template is None:
-            raise ValueError("a command can't be checked without a runner")
-        return await _problem_of(check.template, check, self._runner, self._eval_file, self._additions)
+async def health_problem(
+    check: Healthcheck,
+    runner: CommandRunner | None = None,
+    *,
+    eval_file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    additions: Mapping[str, str] | None = None,
+) -> str | None:
+    """Why a target can't be used, in one line; None if it can. ``runner``: starts the command, if the check is one; ``eval_file``: for its
+    placeholders; ``environ``: whose secrets are redacted; ``additions``: to the environment of the command."""
+    if check.url is not None:
+        problem = await _problem_at(check.url, check.seconds)
+    elif runner is None or check.template is None:
+        raise ValueError("a command can't be checked without a runner")
+    else:
+        problem = await _problem_of(check.template, check, runner, eval_file, additions or {})
+    return None if problem is None else Redactor.of(environ or {}).text(problem)
 
 
 async def _problem_at(url: str, seconds: float) -> str | None:
@@ -301,7 +257,7 @@ async def _problem_of(
 
 
 def _values(folder: Path, eval_file: Path | None, workspace: Path) -> Values:
-    """Its placeholders stand for empty files, which are gone afterwards."""
+    """Placeholders for temporary, empty files."""
     for name in ("prompt.txt", "test_ids.txt", "tests.jsonl"):
         (folder / name).touch()
     return Values(
@@ -319,8 +275,11 @@ def _without_secrets(url: URL) -> str:
     return str(url.with_user(None).with_query(None).with_fragment(None)) if url.host else "the url"
 
 
+# --- What tests and targets can't have together
+
+
 def workspace_problems(survey: Survey, choice: Choice, targets: Sequence[Target]) -> Iterator[str]:
-    """A line for each such target: hooks that run for each test have no moment of their own there, and its tests share one workspace."""
+    """A line for each command that answers all tests at once and whose tests have hooks for each test, or different workspaces."""
     for target in targets:
         if not target.batching:
             continue
@@ -330,13 +289,58 @@ def workspace_problems(survey: Survey, choice: Choice, targets: Sequence[Target]
         for space, test in found.items():
             hook = next((name for name in (BEFORE_EACH, AFTER_EACH) if getattr(space, name, None) is not None), None)
             if hook is not None:
-                yield test.place.at("workspace", hook).says(
+                yield test.location.at("workspace", hook).says(
                     f"can't run for each test where one invocation answers all of them, as target {target.name} does; "
                     "use before_all and after_all"
                 )
                 break
         if len(found) > 1:
             test = list(found.values())[1]
-            yield test.place.at("workspace").says(
+            yield test.location.at("workspace").says(
                 f"is not the same for all tests that target {target.name} answers in one invocation"
             )
+
+
+def check_chosen(tests: Sequence[Test], whole: EvalFile, choice: Choice, chosen_by: str, findings: Findings) -> None:
+    """Check that the dependencies of chosen tests are chosen too, for the same targets. ``whole``: the file with all its tests;
+    ``chosen_by``: the options that chose. Invalid tests are in the run, as errors."""
+    answering = {test.id: choice.of(test.targets) for test in tests}
+    invalid = {each.id for each in whole.invalid}
+    for test in tests:
+        for number, named in enumerate(test.depends_on):
+            if named in invalid:
+                continue
+            if named not in answering:
+                problem = f"test {shown(named)} is left out by {chosen_by}, and test {shown(test.id)} depends on it: choose both"
+                findings.problem(location_of(test, number), problem)
+            elif lacking := [target for target in answering[test.id] if target not in answering[named]]:
+                problem = f"test {shown(named)} is not executed with target {lacking[0]}, as test {shown(test.id)} is, which depends on it"
+                findings.problem(location_of(test, number), problem)
+
+
+def tell_of_batches(file: EvalFile, choice: Choice, findings: Findings) -> None:
+    """Give a notice of commands that answer all tests at once, whose order ``depends_on`` can't decide."""
+    for target in choice.targets:
+        if target.batching:
+            findings.notice(
+                f"{file.location.file}: target {target.name} answers all tests in one invocation, which depends_on can't put in order; "
+                "answers of tests whose dependencies fail are not graded"
+            )
+
+
+def check_askable(tests: Iterable[Test], choice: Choice, findings: Findings) -> None:
+    """Check that the targets of conversations can answer turn by turn."""
+    unable = {target.name: why for target in choice.targets if (why := _unable(target)) is not None}
+    for test in tests if unable else ():
+        if test.conversation is not None:
+            for name in choice.of(test.targets):
+                if name in unable:
+                    findings.problem(spelled_at(test.location, "mode"), f"target {name} {unable[name]}")
+
+
+def _unable(target: Target) -> str | None:
+    if target.batching:
+        return "answers all tests in one invocation, and can't be asked turn by turn"
+    if target.facts.one_file_for_all:
+        return "has one answer to each test, and can't be asked turn by turn"
+    return None

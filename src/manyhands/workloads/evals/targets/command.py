@@ -1,4 +1,5 @@
-"""A target whose command answers one test at a time: invoked for each, it writes a record or plain text, or prints its answer.
+"""Commands of targets: their placeholders, which have AgentV's names and some more, and the target whose command answers one test at a
+time. Invoked for each, it writes a record or plain text, or prints its answer.
 
 What a test's id looks like is of no consequence: it names no file.
 """
@@ -6,89 +7,163 @@ What a test's id looks like is of no consequence: it names no file.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shlex
 import stat
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from manyhands.core.errors import ItemError
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.jsonio import Json, loads, too_deep
+from manyhands.core.jsonio import Json, loads, too_deep, without_surrogates
 from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
 from manyhands.engine.contract import Context, Effect
-from manyhands.io.wide_text import wide_encoding
+from manyhands.io.encodings import wide_encoding
+from manyhands.io.locations import Location
 from manyhands.processes.commands import MAX_OUTPUT, CommandEnd, CommandRunner, failure_of
+from manyhands.processes.templates import MAX_ARGUMENT, PREFIX, CommandTemplate, Words, quoted, spots
 from manyhands.sandboxes.files.trees import NotPlain, Tree
-from manyhands.workloads.evals.evalfile.tests import Test
-from manyhands.workloads.evals.targets.answers import (
-    Answer,
-    RecordFault,
-    answer_from_json,
-    has_answer,
-    read_record,
-    read_text,
-    record_id,
-    shown,
-)
-from manyhands.workloads.evals.targets.command_lines import CommandSettings, Values
-from manyhands.workloads.evals.targets.protocol import cost_usage, with_cost
+from manyhands.workloads.evals.evalfile.contents import Test
+from manyhands.workloads.evals.targets.answers import Answer, answer_from_json, has_answer, read_record, read_text
+from manyhands.workloads.evals.targets.live import answer_step, cost_usage
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, keep_folder
 
-PROMPT = "prompt.txt"
+PLACEHOLDERS: Mapping[str, str] = {
+    "PROMPT": "the prompt",
+    "PROMPT_FILE": "a file with the prompt",
+    "GUIDELINES": "the text of the guideline files",
+    "EVAL_ID": "the test's id; `batch` in a batch command",
+    "ATTEMPT": "how often this was asked before: 0 the first time",
+    "FILES": "all files that the input names, guidelines first, each once and as `files_format` says",
+    "OUTPUT_FILE": "where the answer is to be written",
+    "EVAL_FILE": "the eval file",
+    "EVAL_DIR": "the folder of the eval file",
+    "TEST_IDS_FILE": "a file with the ids of the tests to answer, one a line",
+    "BATCH_INPUT_FILE": "a file with the tests to answer, a JSON object a line",
+    "WORKSPACE": "the folder to work in: the workspace, or where there is none, the one in which the command starts",
+}
+"""Every placeholder, and what it stands for. All paths are absolute."""
+_INSTEAD = "have it read from {PROMPT_FILE} or {BATCH_INPUT_FILE} what is long"
+_FILE_TOKENS = re.compile(r"\{(path|basename)\}")
 
 
-STEP = "target"
-"""The kind of a step in which a target answered."""
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What placeholders stand for in one invocation. A path that is None is empty text."""
+
+    prompt: str = ""
+    guidelines: str = ""
+    eval_id: str = ""
+    attempt: int = 0
+    files: Sequence[Path] = ()
+    files_format: str = "{path}"
+    """How each file stands in ``{FILES}``, with ``{path}`` and ``{basename}`` in it."""
+    prompt_file: Path | None = None
+    output_file: Path | None = None
+    eval_file: Path | None = None
+    test_ids_file: Path | None = None
+    batch_input_file: Path | None = None
+    workspace: Path | None = None
+
+    def filled(self, template: CommandTemplate) -> list[str]:
+        """The words to start. Raises ItemError(INVALID_INPUT) for a value that can't be part of a command."""
+        return template.filled(self._values(), instead=_INSTEAD)
+
+    def shown(self, template: CommandTemplate) -> str:
+        """The filled command as a person would type it."""
+        return template.shown(self._values())
+
+    @property
+    def eval_dir(self) -> Path | None:
+        return None if self.eval_file is None else self.eval_file.absolute().parent
+
+    def texts(self) -> dict[str, str]:
+        """Each placeholder's value; those of ``FILES`` stand on a line each."""
+        return {name: _text(getattr(self, name.lower())) for name in PLACEHOLDERS}
+
+    def environment(self) -> dict[str, str]:
+        """The same for a command's environment. A value too long for one is left out: it is in its file."""
+        named = {PREFIX + name: without_surrogates(text) for name, text in self.texts().items()}
+        return {name: text for name, text in named.items() if len(os.fsencode(f"{name}={text}")) <= MAX_ARGUMENT}
+
+    def _values(self) -> dict[str, str | Words]:
+        words = [
+            _FILE_TOKENS.sub(lambda found, file=file: _file_part(found[1], file), word)  # type: ignore[misc]
+            for file in self.files
+            for word in shlex.split(self.files_format)
+        ]
+        return {**self.texts(), "FILES": Words(" ".join(map(self._file_in_line, self.files)), words)}
+
+    def _file_in_line(self, file: Path) -> str:
+        pieces, end = [], 0
+        for found, spot in spots(self.files_format, _FILE_TOKENS):
+            pieces += [self.files_format[end : found.start()], spot.around(quoted(_file_part(found[1], file)))]
+            end = found.end()
+        return "".join([*pieces, self.files_format[end:]])
+
+
+def parse_command(value: Json, location: Location) -> CommandTemplate:
+    """A target's command: a text for the shell, or a list of words. Raises UserError as ``CommandTemplate.parse``."""
+    return CommandTemplate.parse(value, location, PLACEHOLDERS)
+
+
+def _file_part(token: str, file: Path) -> str:
+    return _text(file) if token == "path" else file.name
+
+
+def _text(value: str | int | Path | Sequence[Path] | None) -> str:
+    if isinstance(value, (str, int)):
+        return str(value)
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return "\n".join(map(_text, value or ()))
+
+
+def check_files_format(value: str, location: Location) -> str:
+    """``files_format`` as it is. Raises UserError if it can't be split into words, or if no quotation would hold a file together."""
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise UserError(location.says(f"can't be split into words ({str(error).lower()})")) from None
+    for found, spot in spots(value, _FILE_TOKENS):
+        if not spot.safe:
+            raise location.error(f"{found[0]} can't be put into {spot.value}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSettings:
+    """A target's command."""
+
+    template: CommandTemplate
+    folder: Path
+    """Where it starts."""
+    eval_file: Path | None = None
+    """The file whose tests it answers."""
+    seconds: float | None = None
+    """Its time limit; None: no limit."""
+    files_format: str = "{path}"
+    """How each file stands in ``{FILES}``."""
+    keep_files: bool = False
+    """Whether its prompt and output files stay when it has ended."""
+    own_folder: bool = False
+    """Whether it starts in its folder also where there is a workspace."""
+    additions: Mapping[str, str] = field(default_factory=dict)
+    """To its environment, besides what its placeholders stand for."""
+
+    def within(self, workspace: Path | None) -> CommandSettings:
+        """The command as it starts in a workspace, if there is one."""
+        return self if workspace is None or self.own_folder else replace(self, folder=workspace)
+
+
+# --- Its answers to single tests
+
 FILES = "target"
-"""The folder of its files, in the attempt's."""
-
-
-class CommandTarget:
-    """A ``LiveTarget``. Each invocation is a step. ``identity``: what makes it another target if it changes."""
-
-    simulated = False
-
-    def __init__(self, target: CommandInvoker, identity: Json, *, keep_files: bool = False) -> None:
-        """``keep_files``: whether the attempt's folder stays, as the command's files in it do."""
-        self._keep_files = keep_files
-        self._target = target
-        self._identity = identity
-
-    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
-        prompt = test.prompt()
-
-        async def effect() -> Effect:
-            question = Question(test.id, prompt, test.guidelines, test.all_files, trial)
-            folder = Path(context.workspace)
-            asked = await self._target.ask(question, folder / FILES, None if workspace is None else workspace.path)
-            if self._keep_files:
-                await asyncio.to_thread(keep_folder, folder)
-            answer = asked.answer
-            printed = {"exit_code": asked.exit_code, "stdout": asked.stdout, "stderr": asked.stderr}
-            output = {"answer": answer.to_json(), "seconds": asked.seconds, **printed}
-            return Effect(output, cost_usage(answer.cost_usd))
-
-        request = {"target": self._identity, "test": test.id, "prompt": prompt, "trial": trial}
-        asking = with_cost(
-            context, f"target {self._identity}", effect if workspace is None else workspace.around(effect)
-        )
-        output = await context.step(STEP, request, asking)
-        if workspace is not None:
-            await workspace.recall(output)
-        return timed(answer_from_json(output["answer"]), 1000 * output["seconds"])
-
-
-def timed(answer: Answer, duration_ms: float) -> Answer:
-    """The answer, with a duration where it names none itself."""
-    if answer.duration_ms is not None:
-        return answer
-    if answer.record is None:
-        return read_text(answer.text, duration_ms=duration_ms, error=answer.error)
-    return answer.timed(duration_ms)
-
-
-OUTPUT = "output.json"
+"""The folder of a command's files, in the attempt's."""
+PROMPT, OUTPUT = "prompt.txt", "output.json"
 MAX_ANSWER = 64 << 20
 """Bytes of an answer."""
 MAX_TAIL = 8_000
@@ -97,28 +172,59 @@ NO_LIMIT = 7 * 24 * 3600.0
 """Seconds that a command without a time limit may take: a week, so that no wait is endless."""
 
 
+class CommandTarget:
+    """A ``LiveTarget``. Each invocation is a step."""
+
+    simulated = False
+
+    def __init__(self, invoker: CommandInvoker, identity: Json, *, keep_files: bool = False) -> None:
+        """``identity``: what makes it another target if it changes; ``keep_files``: whether the attempt's folder stays, as the command's
+        files in it do."""
+        self._keep_files = keep_files
+        self._invoker = invoker
+        self._identity = identity
+
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
+        async def effect() -> Effect:
+            question = Question(test.id, test.prompt(), test.guidelines, test.all_files, sample)
+            folder = Path(context.workspace)
+            asked = await self._invoker.ask(question, folder / FILES, None if workspace is None else workspace.path)
+            if self._keep_files:
+                await asyncio.to_thread(keep_folder, folder)
+            answer = asked.answer
+            printed = {"exit_code": asked.exit_code, "stdout": asked.stdout, "stderr": asked.stderr}
+            output = {"answer": answer.to_json(), "seconds": asked.seconds, **printed}
+            return Effect(output, cost_usage(answer.cost_usd))
+
+        output = await answer_step(context, self._identity, test, sample, workspace, effect)
+        return answer_from_json(output["answer"]).timed(1000 * output["seconds"])
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a target is asked. ``attempt``: how often it was asked before."""
+    """What a command is asked."""
 
     test_id: str
     prompt: str
     guidelines: str = ""
     files: Collection[Path] = ()
     attempt: int = 0
+    """How often it was asked before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What came of a question. ``exit_code``: as shells count; ``stdout``, ``stderr``: the end of what the command printed;
-    ``notices``: of the answer, and of the command."""
+class CommandAnswer:
+    """What came of a question."""
 
     answer: Answer
     exit_code: int
+    """As shells count."""
     stdout: str
+    """The end of what the command printed."""
     stderr: str
+    """The like, to its standard error."""
     seconds: float
-    notices: tuple[str, ...] = ()
+    """How long it took."""
 
 
 class CommandInvoker:
@@ -139,7 +245,7 @@ class CommandInvoker:
         self._runner = runner
         self._redactor = Redactor.of(environ or {})
 
-    async def ask(self, question: Question, folder: Path, workspace: Path | None = None) -> Asked:
+    async def ask(self, question: Question, folder: Path, workspace: Path | None = None) -> CommandAnswer:
         """Invoke the command. ``folder``: for its files, of this attempt alone; what was made there is removed, unless the settings say
         otherwise; ``workspace``: where it works, if that is not where its settings say.
 
@@ -163,8 +269,7 @@ class CommandInvoker:
             exit_code = _checked(end, settings, printed)
             answer = await asyncio.to_thread(self._answer, folder / OUTPUT, end)
             answer = answer.timed(round(end.seconds * 1000))
-            notices = (*answer.notices, *_other_test(answer, question.test_id))
-            return Asked(answer, exit_code, **printed, seconds=round(end.seconds, 3), notices=notices)
+            return CommandAnswer(answer, exit_code, **printed, seconds=round(end.seconds, 3))
         finally:
             if not settings.keep_files:
                 await asyncio.to_thread(_remove, folder)
@@ -221,14 +326,6 @@ def read_answer(data: bytes) -> Answer:
     if not has_answer(record):
         return read_text(text)
     return read_record(record)
-
-
-def _other_test(answer: Answer, test_id: str) -> list[str]:
-    try:
-        found = test_id if answer.record is None else record_id(answer.record)
-    except RecordFault:
-        return []
-    return [] if found == test_id else [f"the record names the test {shown(found)}"]
 
 
 def _content(file: Path) -> bytes | None:

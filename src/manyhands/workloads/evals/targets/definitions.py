@@ -1,32 +1,34 @@
-"""Targets: who answers the tests, and the files in which they are written down.
+"""Targets, and the files that define them.
 
-A target keeps what a person wrote, with the names of environment variables in it; their values are put in by ``Target.resolved``, when
-it is used. So a run can record its targets without any secret in the record.
+A target keeps the values that a person wrote, with the names of environment variables in them; ``Target.resolved`` puts in their values. So
+a run records its targets without secrets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.redaction import protect
-from manyhands.core.settings import shown, suggestion
-from manyhands.io.dotenv_files import environment
-from manyhands.io.findings import Findings, told
+from manyhands.core.settings import shown
+from manyhands.core.text import suggestion
 from manyhands.io.keys import Spelled, checked, present
-from manyhands.io.locations import Place
-from manyhands.io.search_paths import Surroundings
+from manyhands.io.locations import Findings, Location, problems_error
+from manyhands.io.search_paths import SearchPath, environment
 from manyhands.io.yaml_files import read_yaml
-from manyhands.workloads.evals.evalfile.config_file import LISTS, NAMES
-from manyhands.workloads.evals.evalfile.tests import EvalFile
-from manyhands.workloads.evals.evalfile.variables import Interpolation, has_reference, is_reference, names
-from manyhands.workloads.evals.targets.command_lines import parse_command
-from manyhands.workloads.evals.targets.keys import TargetBlock
-from manyhands.workloads.evals.targets.kinds import KINDS, Making, TargetSettings, kind_of
+from manyhands.workloads.evals.evalfile.contents import EvalFile, RecordedLocation
+from manyhands.workloads.evals.evalfile.files import TARGETS_FILES, TARGETS_KEYS
+from manyhands.workloads.evals.targets.command import parse_command
+from manyhands.workloads.evals.targets.keys import Interpolation, TargetBlock, has_reference, is_reference, variables
+from manyhands.workloads.evals.targets.kinds.protocol import Making, TargetSettings
+from manyhands.workloads.evals.targets.kinds.registry import KINDS, Kind, kind_of
 
 DEFAULT = "default"
 """The name of the target that is used where none is chosen."""
@@ -36,33 +38,35 @@ _SECRET, _COMMAND = "api_key", "command"
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """A target ready to be used. ``secrets``: keys, and what else of the environment is in its settings and called a secret, to be kept
-    out of every output."""
-
-    settings: TargetSettings
-    secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Target:
-    """A target whose settings are known and well spelled. ``settings``: by their present names, as the person wrote the values, without
-    those of the environment; ``words``: how their names are written; ``folder``: the eval file's. ``workers``: None if it does not say."""
+    """A target whose keys are known and spelled in one way. Runs record it."""
 
     name: str
     kind: str
     settings: Mapping[str, Json]
-    place: Place
+    """By their present names, as the person wrote the values, without those of the environment."""
+    location: RecordedLocation
+    """Where it is written down."""
     folder: Path
+    """The eval file's."""
     eval_file: Path | None = None
     judge_target: str | None = None
+    """The name of the target that judges its answers, if it names one."""
     workers: int | None = None
+    """Its maximum concurrency, if it says one."""
     batching: bool = False
+    """Whether one invocation answers all tests."""
     words: tuple[tuple[str, str], ...] = ()
+    """Names of settings that are written otherwise: the present name, and the word."""
 
-    def resolved(self, environ: Mapping[str, str]) -> Resolved:
-        """The settings with the values of the environment. A setting that need not be given, and is a variable that is not set, counts
-        as not given. Raises UserError, with the place, for what is missing or wrong."""
+    @property
+    def facts(self) -> Kind:
+        """What is true of every target of its kind."""
+        return KINDS[self.kind]
+
+    def resolved(self, environ: Mapping[str, str]) -> TargetSettings:
+        """The settings with the values of the environment, whose secrets are kept out of every output from now on. A setting that need not
+        be given, and is a variable that is not set, counts as not given. Raises UserError, with the location of a wrong or missing one."""
         interpolation = Interpolation(environ)
         block, findings = KINDS[self.kind].block(), Findings()
         values: dict[str, Any] = {}
@@ -73,48 +77,25 @@ class Target:
                 with findings.catching():
                     values[key] = interpolation.value(value, self.at(key))
         if findings.problems:
-            raise told(findings.problems)
-        found = checked(block, Spelled(values, self._words()), self.place, findings)
+            raise problems_error(findings.problems)
+        found = checked(block, Spelled(values, self._words()), self.location, findings)
         if found is None:
-            raise told(findings.problems)
-        making = Making(self.kind, self.place, self._words(), self.folder, self.eval_file, environ)
+            raise problems_error(findings.problems)
+        making = Making(self.kind, self.location, self._words(), self.folder, self.eval_file, environ)
         settings = KINDS[self.kind].settings(found, making)
         secret = getattr(settings, _SECRET, None)
-        used = [*interpolation.secrets, *([secret.get_secret_value()] if secret is not None else [])]
-        protect(used)
-        return Resolved(settings, tuple(dict.fromkeys(used)))
-
-    def missing(self, environ: Mapping[str, str]) -> list[str]:
-        """The variables in its settings that are not set and have no default."""
-        interpolation = Interpolation(environ)
-        used = (name for key, value in self.settings.items() for name in names(value, self.at(key)))
-        return [name for name in dict.fromkeys(used) if not interpolation.is_set(name)]
+        protect([*interpolation.secrets, *([] if secret is None else [secret.get_secret_value()])])
+        return settings
 
     def to_json(self) -> dict[str, Json]:
         """As a JSON object, without secrets; ``from_json`` takes it back."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "settings": dict(self.settings),
-            "place": {"file": self.place.file, "path": list(self.place.path), "line": self.place.line},
-            "folder": str(self.folder),
-            "eval_file": None if self.eval_file is None else str(self.eval_file),
-            "judge_target": self.judge_target,
-            "workers": self.workers,
-            "batching": self.batching,
-            "words": [list(pair) for pair in self.words],
-        }
+        value: dict[str, Json] = _json().dump_python(self, mode="json", by_alias=True)
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Target:
-        """The target that ``to_json`` gave."""
-        at = value["place"]
-        path = tuple(at["path"])
-        place = Place(at["file"], path, {} if at["line"] is None else {path: at["line"]})
-        eval_file = None if value["eval_file"] is None else Path(value["eval_file"])
-        words = tuple((key, word) for key, word in value["words"])
-        changes = {"place": place, "folder": Path(value["folder"]), "eval_file": eval_file, "words": words}
-        return cls(**{**value, **changes})
+        """The target that ``to_json`` gave. Raises ValueError if it is none."""
+        return _json().validate_python(value)
 
     def _may_be_absent(self, key: str) -> bool:
         field = KINDS[self.kind].block().model_fields.get(key)
@@ -123,18 +104,23 @@ class Target:
     def _words(self) -> dict[tuple[str | int, ...], str]:
         return {(key,): word for key, word in self.words}
 
-    def at(self, key: str) -> Place:
-        """The place of a setting, by its present name."""
-        return self.place.at(self._words().get((key,), key))
+    def at(self, key: str) -> Location:
+        """The location of a setting, by its present name."""
+        return self.location.at(self._words().get((key,), key))
 
 
-def _is_set(value: Json, interpolation: Interpolation, place: Place) -> bool:
-    return all(interpolation.is_set(name) for name in names(value, place))
+@lru_cache(maxsize=1)
+def _json() -> TypeAdapter[Target]:
+    return TypeAdapter(Target)
+
+
+def _is_set(value: Json, interpolation: Interpolation, location: Location) -> bool:
+    return all(interpolation.is_set(name) for name in variables(value, location))
 
 
 class TargetFile:
-    """The targets that an eval file may name: those of ``--targets`` go before its own, and where that is not given, those of the
-    nearest targets file come last. That one is read only where a name is looked for that the eval file itself has not."""
+    """The targets that an eval file may name: those of ``--targets`` take precedence over its own; without that option, those of the
+    nearest targets file come last. That file is read only if a name is not among the eval file's own."""
 
     def __init__(
         self,
@@ -142,19 +128,17 @@ class TargetFile:
         eval_file: Path | None,
         known: Entries,
         later: Path | None,
-        environ: Mapping[str, str],
-        surroundings: Surroundings,
+        search_path: SearchPath,
     ) -> None:
-        self.environ = environ
         self._folder = folder
         self._eval_file = eval_file
         self._known = known
         self._later = later
-        self._surroundings = surroundings
+        self._search_path = search_path
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all of them. Raises UserError if the targets file is wrong."""
+        """All names. Raises UserError if the targets file is wrong."""
         self._read_later()
         return tuple(self._known)
 
@@ -175,7 +159,9 @@ class TargetFile:
             if not self.knows(name):
                 problem = self.unknown(name)
                 raise (
-                    UserError(f"--target: {problem}") if given else naming(eval_file.place, names, name).error(problem)
+                    UserError(f"--target: {problem}")
+                    if given
+                    else naming(eval_file.location, names, name).error(problem)
                 )
         return names
 
@@ -186,7 +172,7 @@ class TargetFile:
         return name in self._known
 
     def unknown(self, name: str) -> str:
-        """What there is to say of a name that is none."""
+        """The message for a name of no target."""
         return f"there is no target {shown(name)}{suggestion(name, self._known)}; {self._list()}"
 
     def _usual(self, eval_file: EvalFile) -> tuple[str, ...]:
@@ -196,14 +182,14 @@ class TargetFile:
         names = self.names
         if DEFAULT in names or len(names) == 1:
             return (DEFAULT,) if DEFAULT in names else names
-        raise eval_file.place.error(
+        raise eval_file.location.error(
             f"no target is chosen: give --target, or execution.target in the file; {self._list()}"
         )
 
     def _read_later(self) -> None:
         if self._later is not None:
             path, self._later = self._later, None
-            self._known = {**read_targets(path, self._surroundings.shown(path)), **self._known}
+            self._known = {**read_targets(path, self._search_path.shown(path)), **self._known}
 
     def _list(self) -> str:
         return (
@@ -213,15 +199,15 @@ class TargetFile:
         )
 
 
-def naming(place: Place, names: Sequence[str], name: str) -> Place:
-    """Where a file, or a test, names a target. ``place``: its own; ``names``: all that it names."""
-    execution = place.at("execution")
+def naming(location: Location, names: Sequence[str], name: str) -> Location:
+    """The location where a file, or a test, names a target. ``location``: its own; ``names``: all that it names."""
+    execution = location.at("execution")
     fields = (
         execution.at("targets", names.index(name)),
         execution.at("targets"),
         execution.at("target"),
         execution,
-        place.at("target"),
+        location.at("target"),
     )
     return next((each for each in fields if each.path in each.lines), execution)
 
@@ -231,43 +217,42 @@ def find_targets(
     option: Path | None,
     environ: Mapping[str, str],
     *,
-    surroundings: Surroundings | None = None,
+    search_path: SearchPath,
 ) -> TargetFile:
     """The targets for an eval file. ``option``: a targets file, or a folder with one (``--targets``); ``environ``: the real environment,
     to which ``.env`` files are added.
 
     Raises UserError if the option names no targets, if targets have no name or the same one, or for a bad ``.env`` file.
     """
-    around = surroundings or Surroundings.of(Path.cwd())
     findings = Findings()
     inline = eval_file.targets
-    own = {} if inline is None else entries_of(inline.value, inline.place, findings)
+    own = {} if inline is None else entries_of(inline.value, inline.location, findings)
     for entry in own.values():
         with findings.catching():
             made_target(entry, eval_file.folder, eval_file.path)
     if findings.problems:
-        raise told(findings.problems)
-    known, later = own, located(eval_file.folder, around)
+        raise problems_error(findings.problems)
+    known, later = own, located(eval_file.folder, search_path)
     if option is not None:
-        path = _named(option, around)
-        known, later = {**own, **read_targets(path, around.shown(path))}, None
-    variables = environment(eval_file.folder, around, environ)
-    return TargetFile(eval_file.folder, eval_file.path, known, later, variables, around)
+        path = _named(option, search_path)
+        known, later = {**own, **read_targets(path, search_path.shown(path))}, None
+    environment(eval_file.folder, search_path, environ)  # that its files can be read is found out now
+    return TargetFile(eval_file.folder, eval_file.path, known, later, search_path)
 
 
 def made_target(entry: TargetEntry, folder: Path, eval_file: Path | None) -> Target:
-    """A target of its entry in a file. Raises UserError with a line for everything that is wrong with it."""
+    """The target of an entry. Raises UserError with a line for everything that is wrong with it."""
     provider = entry.value.get("provider")
     if provider is None:
-        raise entry.place.error("provider is required")
-    kind = kind_of(provider, entry.place.at("provider"))
+        raise entry.location.error("provider is required")
+    kind = kind_of(provider, entry.location.at("provider"))
     spelled = _checked_settings(kind, entry)
     common = TargetBlock.model_validate({key: spelled.values[key] for key in _LITERAL if key in spelled.values})
     return Target(
         name=entry.name,
         kind=kind,
         settings=spelled.values,
-        place=entry.place,
+        location=entry.location,
         folder=folder,
         eval_file=eval_file,
         judge_target=common.judge_target,
@@ -278,43 +263,45 @@ def made_target(entry: TargetEntry, folder: Path, eval_file: Path | None) -> Tar
 
 
 def _checked_settings(kind: str, entry: TargetEntry) -> Spelled:
-    """The settings by their present names. What holds a variable is looked at when that has its value."""
+    """The settings by their present names. Values with variables are checked when the variables are replaced."""
     block, findings = KINDS[kind].block(), Findings()
-    spelled = present(block, entry.value, entry.place, findings)
+    spelled = present(block, entry.value, entry.location, findings)
     assert spelled is not None  # an entry is a mapping
     for key, value in spelled.values.items():
         with findings.catching():
-            _check_value(key, value, spelled.at(entry.place, key))
+            _check_value(key, value, spelled.at(entry.location, key))
     later = [key for key, value in spelled.values.items() if has_reference(value)]
-    checked(block, spelled, entry.place, findings, later)
-    if spelled.values.get("provider_batching") and kind != "cli":
-        findings.problem(spelled.at(entry.place, "provider_batching"), "is for targets of kind cli")
+    checked(block, spelled, entry.location, findings, later)
+    if spelled.values.get("provider_batching") and not KINDS[kind].batches:
+        findings.problem(spelled.at(entry.location, "provider_batching"), "is for targets of kind cli")
     if findings.problems:
-        raise told(findings.problems)
+        raise problems_error(findings.problems)
     return spelled
 
 
-def _check_value(key: str, value: Json, place: Place) -> None:
-    """Raises UserError for variables where there can be none, for a secret that is not one, and for a wrong command."""
+def _check_value(key: str, value: Json, location: Location) -> None:
+    """Raises UserError for a variable where there can be none, for a literal secret, and for a wrong command."""
     if has_reference(value):
         if key in _LITERAL:
-            raise place.error("can't be a variable of the environment")
-        list(names(value, place))
+            raise location.error("can't be a variable of the environment")
+        list(variables(value, location))
     elif key == _SECRET and value is not None:
-        raise place.error("must be a variable of the environment, as ${{ OPENAI_API_KEY }}: keys don't belong in files")
+        raise location.error(
+            "must be a variable of the environment, as ${{ OPENAI_API_KEY }}: keys don't belong in files"
+        )
     elif key == _COMMAND:
-        parse_command(value, place)
+        parse_command(value, location)
 
 
-def _named(option: Path, surroundings: Surroundings) -> Path:
-    path = surroundings.here / option
+def _named(option: Path, search_path: SearchPath) -> Path:
+    path = search_path.here / option
     found = within(path) if path.is_dir() else path
     if found is None or not found.is_file():
         raise UserError(f"--targets: there is no targets file {'in ' if path.is_dir() else ''}{option}")
     return found
 
 
-_KEYS = ("$schema", *LISTS)
+_KEYS = ("$schema", *TARGETS_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,62 +310,62 @@ class TargetEntry:
 
     name: str
     value: Mapping[str, Any]
-    place: Place
+    location: Location
 
 
 Entries = dict[str, TargetEntry]
 
 
-def located(folder: Path, surroundings: Surroundings) -> Path | None:
-    """The nearest file of targets: in the folder, in one above it up to the root, or in the current one."""
-    return next((path for each in surroundings.folders(folder) if (path := within(each)) is not None), None)
+def located(folder: Path, search_path: SearchPath) -> Path | None:
+    """The nearest targets file: in the folder, in one above it up to the root, or in the current one."""
+    return next((path for each in search_path.folders(folder) if (path := within(each)) is not None), None)
 
 
 def within(folder: Path) -> Path | None:
-    """The file of targets in a folder."""
-    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
+    """The targets file of a folder."""
+    return next((folder / name for name in TARGETS_FILES if (folder / name).is_file()), None)
 
 
 def read_targets(path: Path, name: str) -> Entries:
-    """The targets of a file, their settings not looked at yet. Raises UserError with a line for everything that is wrong."""
-    value, place = read_yaml(path, name)
+    """The entries of a targets file, their settings not checked yet. Raises UserError with a line for everything that is wrong."""
+    value, location = read_yaml(path, name)
     if not isinstance(value, Mapping):
-        raise place.error(f"must be a mapping with targets, not {shown(value)}")
+        raise location.error(f"must be a mapping with targets, not {shown(value)}")
     findings = Findings()
     for key in value:
         if key not in _KEYS and not key.startswith("x-"):
-            findings.problem(place.at(key), f"unknown key{suggestion(key, _KEYS)}")
-    given = [key for key in LISTS if key in value]
+            findings.problem(location.at(key), f"unknown key{suggestion(key, _KEYS)}")
+    given = [key for key in TARGETS_KEYS if key in value]
     if not given:
-        findings.problem(place, "targets is required")
-    entries = entries_of(value[given[0]], place.at(given[0]), findings) if given else {}
+        findings.problem(location, "targets is required")
+    entries = entries_of(value[given[0]], location.at(given[0]), findings) if given else {}
     if len(given) > 1:
-        findings.problem(place.at(given[1]), f"is the same key as {given[0]}, which is given too")
+        findings.problem(location.at(given[1]), f"is the same key as {given[0]}, which is given too")
     if findings.problems:
-        raise told(findings.problems)
+        raise problems_error(findings.problems)
     return entries
 
 
-def entries_of(value: Json, place: Place, findings: Findings) -> Entries:
-    """The targets of a mapping by name, or of a list."""
+def entries_of(value: Json, location: Location, findings: Findings) -> Entries:
+    """The entries of a mapping of targets by name, or of a list."""
     entries: Entries = {}
     if not isinstance(value, (list, Mapping)):
-        findings.problem(place, f"must be a list or a mapping of targets, not {shown(value)}")
+        findings.problem(location, f"must be a list or a mapping of targets, not {shown(value)}")
         return {}
-    for entry in _entries(value, place, findings):
+    for entry in _entries(value, location, findings):
         if entry.name in entries:
-            first = entries[entry.name].place
+            first = entries[entry.name].location
             findings.problem(
-                entry.place, f"{shown(entry.name)} is the name of another target too, in line {first.line}"
+                entry.location, f"{shown(entry.name)} is the name of another target too, in line {first.line}"
             )
         entries.setdefault(entry.name, entry)
     return entries
 
 
-def _entries(value: Any, place: Place, findings: Findings) -> Iterator[TargetEntry]:
+def _entries(value: Any, location: Location, findings: Findings) -> Iterator[TargetEntry]:
     named = value.items() if isinstance(value, Mapping) else ((None, entry) for entry in value)
     for index, (key, entry) in enumerate(named):
-        at = place.at(index if key is None else key)
+        at = location.at(index if key is None else key)
         if not isinstance(entry, Mapping):
             findings.problem(at, f"must be a mapping, not {shown(entry)}")
             continue

@@ -1,19 +1,24 @@
-"""The keys of targets, by kind."""
+"""Keys of targets of every kind, forms of values that several kinds have, and environment variables in values.
+
+``${{ NAME }}`` in a value, as a whole text or within one, is a variable, and ``${{ NAME:-text }}`` one with a default. A variable that is
+empty counts as not set. Only what a person wrote is looked at: a value from the environment is put in as it is.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, WithJsonSchema, create_model
+from pydantic import BeforeValidator, WithJsonSchema
 
-from manyhands.agents.options import AgentOptions
-from manyhands.core.settings import Flag, OptionalList, Text, number, optional_number, optional_whole, setting, whole
-from manyhands.io.keys import key
-from manyhands.models.openai.errors import LEAST_STATUS, MOST_STATUS, Retries
-from manyhands.runs.options import CONVERSATION, MODEL, TOOLS
-from manyhands.workloads.evals.evalfile.keys import DEPRECATED, REFERENCE, Block, Mapped
+from manyhands.core.jsonio import Json
+from manyhands.core.settings import Flag, Text, number, whole
+from manyhands.io.keys import Entry, key
+from manyhands.io.locations import Location
+from manyhands.workloads.evals.evalfile.keys import Block
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -24,232 +29,112 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _statuses(value: Any) -> tuple[int, ...]:
-    wrong = f"must be a list of HTTP statuses, {LEAST_STATUS} to {MOST_STATUS}"
-    given = value.split(",") if isinstance(value, str) else value  # a variable's value is a text
-    if not isinstance(given, (list, tuple)) or any(isinstance(each, bool) for each in given):
-        raise ValueError(wrong)
-    texts = [str(each).strip() for each in given]
-    if not all(text.isascii() and text.isdigit() and LEAST_STATUS <= int(text) <= MOST_STATUS for text in texts):
-        raise ValueError(wrong)
-    return tuple(map(int, texts))
-
-
 _COMMAND = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 Seconds = Annotated[float, number(above=0)]
-Milliseconds = Annotated[float, number(least=0)]
-Statuses = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_statuses),
-    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": LEAST_STATUS, "maximum": MOST_STATUS}}),
-]
-RETRYING = (
-    "max_retries",
-    "retry_initial_delay_ms",
-    "retry_backoff_factor",
-    "retry_max_delay_ms",
-    "retry_status_codes",
-)
-"""Settings of models that say how failed calls are tried again."""
 Command = Annotated[Any, WithJsonSchema(_COMMAND)]
-"""What ``placeholders`` checks."""
+"""A command, which ``targets.command`` checks."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_words), WithJsonSchema(_COMMAND)]
 
 
 class TargetBlock(Block):
     """Keys of targets of every kind."""
 
+    heading: ClassVar[str] = "Every kind"
+    """What documents call those that have these keys, if not by the kinds' names."""
+    mappings: ClassVar[Mapping[str, type[Entry]]] = {}
+    """Keys that may be a mapping, besides other things, and the keys of that."""
     spellings: ClassVar = {"grader_target": "judge_target", "batch_requests": "provider_batching"}
 
-    name: Text | None = key(None, "What it is called. (In a mapping of targets, its key.)")
-    provider: Text = key(..., "The kind of target.")
-    judge_target: Text | None = key(None, "The target that judges ask.")
-    workers: Annotated[int, whole(1, 10_000)] | None = key(None, "Tests that it answers at once.")
-    provider_batching: Flag = key(False, "Whether one invocation answers all tests.")
+    name: Text | None = key(None, "Name of the target. In a mapping of targets, its key.")
+    provider: Text = key(..., "Kind of target.")
+    judge_target: Text | None = key(None, "Target that judges its answers.")
+    workers: Annotated[int, whole(1, 10_000)] | None = key(None, "Maximum concurrent tests of this target.")
+    provider_batching: Flag = key(False, "One invocation answers all tests.")
 
 
-class HealthcheckBlock(Block):
-    """How to find out whether a command can do its work."""
+# --- Variables of the environment
 
-    spellings: ClassVar = {"command_template": "command"}
+_REFERENCE = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_MEANING = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?::-(.*))?", re.DOTALL)
 
-    type: Text | None = key(None, "http or command; without it, what is given tells.")
-    url: Text | None = key(None, "Address that answers with 2xx.")
-    command: Command = key(None, "Command that exits with 0.")
-    cwd: Text | None = key(None, "Where it starts; relative to the eval file.")
-    timeout_seconds: Seconds | None = key(None, "Seconds that it may take.")
+_SECRET_NAME = re.compile(r"key|token|secret|passw|auth|credential|cookie", re.IGNORECASE)
 
 
-class ProgramBlock(TargetBlock):
-    """Keys of targets that are programs."""
-
-    spellings: ClassVar = {
-        **TargetBlock.spellings,
-        "attachments_format": "files_format",
-        "cli_verbose": "verbose",
-        "keep_output_files": "keep_temp_files",
-    }
-
-    cwd: Text | None = key(None, "Where it starts; relative to the eval file, whose folder it is without this.")
-    workspace_template: Text | None = key(None, "Folder that is copied for it to work in; relative to the eval file.")
-    timeout_seconds: Seconds | None = key(None, "Seconds for one invocation; no limit without it.")
-    files_format: Text = key("{path}", "How each file stands in {FILES}: with {path} and {basename}.")
-    healthcheck: Annotated[
-        Any, WithJsonSchema({"anyOf": [{REFERENCE: "HealthcheckBlock"}, {"type": ["string", "boolean"]}]})
-    ] = key(None, "Looked at once before anything else; true: the command itself, with --healthcheck behind it.")
-    verbose: Flag = key(False, "Show the commands that are run.")
-    keep_temp_files: Flag = key(False, "Keep its prompt and output files.")
+def has_reference(value: Json) -> bool:
+    """Whether there is a variable anywhere in a value."""
+    if isinstance(value, str):
+        return "${{" in value
+    if isinstance(value, Mapping):
+        return any(map(has_reference, value.values()))
+    return isinstance(value, list) and any(map(has_reference, value))
 
 
-class CliBlock(ProgramBlock):
-    """A command of the person's own."""
-
-    spellings: ClassVar = {**ProgramBlock.spellings, "command_template": "command"}
-
-    command: Command = key(
-        ..., "The command: a line for sh, or a list of words; {PLACEHOLDERS} stand for what differs."
-    )
+def is_reference(value: Json) -> bool:
+    """Whether a value is a variable and nothing else, without a default."""
+    whole = _REFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+    meant = _MEANING.fullmatch(whole[1]) if whole is not None else None
+    return meant is not None and meant[2] is None
 
 
-class AgentCliBlock(ProgramBlock):
-    """A known agent's command."""
-
-    spellings: ClassVar = {
-        **ProgramBlock.spellings,
-        "command": "executable",
-        "binary": "executable",
-        "arguments": "args",
-    }
-
-    executable: Text | None = key(None, "The program, if it is not on the path by its usual name.")
-    model: Text | None = key(None, "The model that it asks.")
-    args: Words = key((), "More arguments for it.")
+def variables(value: Json, location: Location) -> Iterator[str]:
+    """The variables in a value that have no default. Raises UserError for malformed ones."""
+    if isinstance(value, str):
+        yield from (name for name, default in _references(value, location) if default is None)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from variables(entry, location.at(key))
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from variables(entry, location.at(index))
 
 
-class MockBlock(TargetBlock):
-    """Answers the same to everything."""
+@dataclass(frozen=True, slots=True)
+class Interpolation:
+    """Puts values of environment variables in."""
 
-    response: Any = key(None, "The answer: a text, or anything else, which is given as JSON.")
-    delay_ms: Milliseconds | None = key(None, "Milliseconds that it takes.")
-    delay_min_ms: Milliseconds | None = key(None, "The least that it takes.")
-    delay_max_ms: Milliseconds | None = key(None, "The most that it takes.")
+    environ: Mapping[str, str]
+    used: dict[str, str] = field(default_factory=dict)
+    """Those that were put in, by name."""
 
+    @property
+    def secrets(self) -> list[str]:
+        """The values that were put in for variables whose names say that they are secrets."""
+        return [value for name, value in self.used.items() if _SECRET_NAME.search(name)]
 
-class PythonBlock(TargetBlock):
-    """A Python function."""
+    def value(self, value: Json, location: Location) -> Json:
+        """The value with all variables replaced; keys are left alone. Raises UserError for a variable that is not set."""
+        if isinstance(value, str):
+            return self._text(value, location)
+        if isinstance(value, Mapping):
+            return {key: self.value(entry, location.at(key)) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [self.value(entry, location.at(index)) for index, entry in enumerate(value)]
+        return value
 
-    spellings: ClassVar = {**TargetBlock.spellings, "callable": "function"}
+    def is_set(self, name: str) -> bool:
+        return bool(self.environ.get(name))
 
-    function: Text = key(..., "module:function, or file.py:function; looked for from the eval file's folder.")
-    config: Mapped | None = key(None, "Data for it.")
-    timeout_seconds: Seconds | None = key(None, "Seconds for one call.")
+    def _text(self, text: str, location: Location) -> str:
+        if "${{" not in text:
+            return text
+        found = iter(list(_references(text, location)))
+        whole = text.strip() if _REFERENCE.fullmatch(text.strip()) else text
+        return _REFERENCE.sub(lambda _: self._variable(*next(found), location), whole)
 
-
-class ReplayBlock(TargetBlock):
-    """Answers that are in a file already."""
-
-    spellings: ClassVar = {**TargetBlock.spellings, "file": "path", "output_file": "path"}
-
-    path: Text = key(..., "The output file: JSON Lines with a record for each test; relative to the eval file.")
-
-
-class AgentTargetOptions(AgentOptions):
-    """What can be set for the built-in agent, or a model, as a target."""
-
-    toolsets: OptionalList = setting(None, "Toolsets that the agent may use.", group=TOOLS)
-    system_prompt: str | None = setting(None, "The system prompt.", group=CONVERSATION)
-    max_retries: Annotated[int | None, optional_whole(0)] = setting(
-        None, "How often a failed call is tried again; 3 times without it.", group=MODEL
-    )
-    retry_initial_delay_ms: Annotated[float | None, optional_number(0)] = setting(
-        None, "Milliseconds before a failed call is tried again for the first time; 1000 without it.", group=MODEL
-    )
-    retry_backoff_factor: Annotated[float | None, optional_number(1)] = setting(
-        None, "What each further delay is longer by; 2 without it.", group=MODEL
-    )
-    retry_max_delay_ms: Annotated[float | None, optional_number(0)] = setting(
-        None, "Milliseconds of such a delay at most; 60000 without it.", group=MODEL
-    )
-    retry_status_codes: Statuses | None = setting(
-        None,
-        "The HTTP statuses that are tried again, and no others; without it all that may pass by themselves: 500 and above, 408, 409, 425, "
-        "429.",
-        group=MODEL,
-    )
-
-    def retries(self) -> Retries | None:
-        """How failed calls are tried again, as far as it is said; None: as usual."""
-        said = {name: value for name in RETRYING if (value := getattr(self, name)) is not None}
-        if not said:
-            return None
-        usual = Retries()
-        return Retries(
-            tries=usual.tries if self.max_retries is None else self.max_retries + 1,
-            delay=said.get("retry_initial_delay_ms", 1000 * usual.delay) / 1000,
-            longest_delay=said.get("retry_max_delay_ms", 1000 * usual.longest_delay) / 1000,
-            factor=said.get("retry_backoff_factor", usual.factor),
-            statuses=None if self.retry_status_codes is None else frozenset(self.retry_status_codes),
-        )
+    def _variable(self, name: str, default: str | None, location: Location) -> str:
+        value = self.environ.get(name)
+        if value:
+            self.used[name] = value
+            return value
+        if default is None:
+            raise location.error(f"the environment variable {name} is not set")
+        return default
 
 
-_GROUPS = frozenset((MODEL, CONVERSATION, TOOLS))
-_MORE = ("call_timeout", "tool_timeout", "prices")
-_NOT_ASKED = frozenset(("max_turns", "prefill_messages_file", "prefill_messages"))
-MODEL_SPELLINGS = {
-    "deployment": "model",
-    "deployment_name": "model",
-    "endpoint": "base_url",
-    "max_output_tokens": "max_tokens",
-    "timeout_seconds": "call_timeout",
-}
-
-
-@lru_cache(maxsize=1)
-def agent_block() -> type[TargetBlock]:
-    """Keys of the built-in agent: those of ``AgentTargetOptions`` that are not about a run as a whole."""
-    names = [name for name in AgentTargetOptions.in_order() if _is_targets(name)]
-    return _block("AgentBlock", "The built-in agent.", names, {})
-
-
-@lru_cache(maxsize=1)
-def model_block() -> type[TargetBlock]:
-    """Keys of models: of those of agents, the ones without a say in tools."""
-    names = [
-        name
-        for name in AgentTargetOptions.in_order()
-        if _is_targets(name)
-        and name not in _NOT_ASKED
-        and name != "tool_timeout"
-        and AgentTargetOptions.about(name).group != TOOLS
-    ]
-    return _block("ModelBlock", "A model.", names, MODEL_SPELLINGS)
-
-
-@lru_cache(maxsize=1)
-def azure_block() -> type[TargetBlock]:
-    """Keys of models on Azure, whose endpoint may be the mere name of a resource."""
-    about: Any = (str | None, key(None, "The resource's address, or its name."))
-    version: Any = (
-        str | None,
-        key(None, "Not needed: its version 1 interface has none.", json_schema_extra=DEPRECATED),
-    )
-    block = create_model(
-        "AzureBlock", __base__=model_block(), __doc__="A model on Azure.", base_url=about, version=version
-    )
-    block.spellings = {**model_block().spellings, "api_version": "version", "resource": "base_url"}
-    return block
-
-
-def _is_targets(name: str) -> bool:
-    about = AgentTargetOptions.about(name)
-    return name in _MORE or (about.group in _GROUPS and (about.typed or name == "reasoning_config"))
-
-
-def _block(name: str, doc: str, names: list[str], spellings: dict[str, str]) -> type[TargetBlock]:
-    fields: dict[str, Any] = {
-        each: (AgentTargetOptions.model_fields[each].annotation, AgentTargetOptions.model_fields[each])
-        for each in names
-    }
-    block = create_model(name, __base__=TargetBlock, __doc__=doc, **fields)
-    block.spellings = {**TargetBlock.spellings, **spellings}
-    return block
+def _references(text: str, location: Location) -> Iterator[tuple[str, str | None]]:
+    """The names and defaults of a text's variables, in order."""
+    for found in _REFERENCE.finditer(text):
+        meant = _MEANING.fullmatch(found[1])
+        if meant is None:
+            raise location.error(f"{found[0]} is no variable; write ${{{{ NAME }}}} or ${{{{ NAME:-text }}}}")
+        yield meant[1], None if meant[2] is None else meant[2].strip()

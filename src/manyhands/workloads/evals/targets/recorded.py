@@ -1,9 +1,7 @@
-"""Answers that were given before: those of a run that has ended, to be graded again (--regrade), and those that are kept in a cache
-(--cache).
+"""Answers of earlier runs: of a run that is graded again (``--regrade``), and of the cache (``--cache``).
 
 The cache has a file for each answer, ``<2 hex digits>/<digest>.json``. The digest is of everything that an answer depends on
-(``question_key``): who is asked, down to the files that its command names, and what is asked, down to what is in the input files. So
-whatever is changed there is asked anew.
+(``question_key``), down to the files that a command names and the content of input files.
 """
 
 from __future__ import annotations
@@ -25,29 +23,29 @@ from manyhands.engine.contract import Context, Effect, ItemRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.files import bytes_written_aside
 from manyhands.processes.templates import CommandTemplate
-from manyhands.workloads.evals.evalfile.tests import Test
-from manyhands.workloads.evals.items import TestItem, item_key
-from manyhands.workloads.evals.order import FAILED_DEPENDENCIES, NEEDLESS
+from manyhands.workloads.evals.evalfile.contents import Test
+from manyhands.workloads.evals.items import FAILED_DEPENDENCIES, NEEDLESS, TestItem, item_key
+from manyhands.workloads.evals.targets.answer_figures import FIGURES
 from manyhands.workloads.evals.targets.answers import Answer, answer_from_json, read_record, read_text
-from manyhands.workloads.evals.targets.protocol import LiveTarget
+from manyhands.workloads.evals.targets.live import LiveTarget
 from manyhands.workloads.evals.workspaces.workspace import WORKSPACE_KEY, Seen, TestWorkspace
 
 WORKLOAD = "evals"
 """What journals of such runs say."""
-_FIGURES = ("token_usage", "cost_usd", "duration_ms")
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedTrial:
-    """What became of a trial in the other run. ``reason``: why it was left out, None if it was not; ``stops_early``: whether it would have
-    been the last if it passed."""
+class RecordedSample:
+    """A sample as it ended in the other run."""
 
     reason: str | None
+    """Why it was left out; None if it was not."""
     stops_early: bool
+    """Whether it would have been the last if it passed."""
 
 
 class RecordedTarget:
-    """A ``LiveTarget``. Nobody is asked: an answer is what the other run's journal holds for the item of the same key."""
+    """A ``LiveTarget`` whose answers are those in the journal of another run, for items of the same key."""
 
     def __init__(self, reader: JournalReader, dataset: str, target: str) -> None:
         """``reader``: of the other run, closed by whoever opened it."""
@@ -57,8 +55,8 @@ class RecordedTarget:
         self.simulated = False
         """Whether the latest answer was made up."""
 
-    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
-        key = item_key(self._dataset, test.id, self._target, trial)
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
+        key = item_key(self._dataset, test.id, self._target, sample)
         row = self._reader.item_by_key(key)
         if row is None or not row.state.final:
             run = self._reader.folder.name
@@ -92,10 +90,10 @@ class RecordedTarget:
         return _given(record)
 
     def _unasked(self, row: ItemRow | None) -> str | None:
-        """Why the target was not asked, if that is because of what the test depends on."""
+        """Why the target was not asked, if that is because of a dependency."""
         if row is None or FAILED_DEPENDENCIES not in (row.record or {}):
             return None
-        return f"run {self._reader.folder.name} has no answer, as this was not performed there: {row.message}"
+        return f"run {self._reader.folder.name} has no answer, as this was not executed there: {row.message}"
 
     def _changed(self, answer: Answer, what: str) -> Answer:
         notice = f"{what} has changed since run {self._reader.folder.name}, whose answer this is"
@@ -110,18 +108,18 @@ class RecordedTarget:
         path = (self._reader.folder / record[WORKSPACE_KEY]).absolute()
         return Seen(path if path.is_dir() else None, record.get("file_changes"))
 
-    def trial(self, item: TestItem) -> RecordedTrial | None:
-        """None if the other run has nothing of it."""
+    def sample(self, item: TestItem) -> RecordedSample | None:
+        """The item as it ended in the other run; None if that has nothing of it."""
         row = self._reader.item_by_key(item.key)
         if row is None:
             return None
-        return RecordedTrial(
+        return RecordedSample(
             row.reason if row.reason in NEEDLESS else None, bool((row.record or {}).get("stops_early"))
         )
 
 
 def open_recorded(folder: Path) -> JournalReader:
-    """Raises UserError if there is no such run, or it is of another kind."""
+    """The journal of a run to grade again. Raises UserError if there is no such run, or it is of another workload."""
     try:
         reader = JournalReader(folder)
     except RunError as error:
@@ -133,9 +131,9 @@ def open_recorded(folder: Path) -> JournalReader:
 
 
 def _given(record: Mapping[str, Any]) -> Answer:
-    """An answer, and what is known of it, as a record holds them."""
+    """The answer in an item's record."""
     given = {"text": record["answer"], "output": record["output"]}
-    figures = {name: record[name] for name in _FIGURES if record.get(name) is not None}
+    figures = {each.name: value for each in FIGURES if (value := record.get(each.name)) is not None}
     return read_record({**{name: value for name, value in given.items() if value is not None}, **figures})
 
 
@@ -145,26 +143,25 @@ FOUND = "answer of an earlier run (--cache)"
 
 
 class CachedTarget:
-    """A ``LiveTarget``. Errors are not kept, and where tests have a workspace every one is asked: what an answer left there is
+    """A ``LiveTarget``. Errors are not kept, and where tests have a workspace the target answers every one: what an answer left there is
     not in the cache.
-
-    ``asked``: all that makes the target another one if it changes; ``told``: see ``question_key``.
     """
 
-    def __init__(self, target: LiveTarget, cache: AnswerCache, asked: Json, told: tuple[str, ...] = ()) -> None:
+    def __init__(self, target: LiveTarget, cache: AnswerCache, identity: Json, fields: tuple[str, ...] = ()) -> None:
+        """``identity``: all that makes the target another one if it changes; ``fields``: see ``question_key``."""
         self.target = target
         self._cache = cache
-        self._asked = asked
-        self._told = told
+        self._identity = identity
+        self._fields = fields
 
     @property
     def simulated(self) -> bool:
         return self.target.simulated
 
-    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         if workspace is not None:
-            return await self.target.answer(context, test, trial, workspace)
-        key = await asyncio.to_thread(question_key, self._asked, test, self._told)
+            return await self.target.answer(context, test, sample, workspace)
+        key = await asyncio.to_thread(question_key, self._identity, test, self._fields)
 
         async def effect() -> Effect:
             return Effect({"found": await asyncio.to_thread(self._cache.find, key)})
@@ -173,7 +170,7 @@ class CachedTarget:
         if looked["found"] is not None:
             found = answer_from_json(looked["found"])
             return replace(found, notices=(*found.notices, FOUND))
-        answer = await self.target.answer(context, test, trial, workspace)
+        answer = await self.target.answer(context, test, sample, workspace)
         if answer.error is None:
             await asyncio.to_thread(self._cache.keep, key, answer)
         return answer
@@ -186,12 +183,12 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class AnswerCache:
-    """A cache in a folder, which is made when the first answer is kept."""
+    """A cache in a folder, which is made with the first answer."""
 
     folder: Path
 
     def find(self, key: str) -> Json:
-        """An answer as ``Answer.to_json`` gave it; None if there is none, or none that can be read."""
+        """An answer in the form of ``Answer.to_json``; None if there is none, or none that can be read."""
         try:
             value = loads(self._path(key).read_bytes())
             answer_from_json(value)
@@ -200,7 +197,7 @@ class AnswerCache:
         return value
 
     def keep(self, key: str, answer: Answer) -> None:
-        """Raises StorageError."""
+        """Write an answer. Raises StorageError."""
         with bytes_written_aside(self._path(key)) as file:
             file.write(dumps(answer.to_json()))
 
@@ -208,23 +205,23 @@ class AnswerCache:
         return self.folder / key[:2] / f"{key}.json"
 
 
-def question_key(asked: Json, test: Test, told: tuple[str, ...] = ()) -> str:
-    """What an answer depends on, as one digest. ``asked``: who is asked; ``told``: fields of the test that it is told besides its prompt,
-    input and files."""
+def question_key(identity: Json, test: Test, fields: tuple[str, ...] = ()) -> str:
+    """What an answer depends on, as one digest. ``identity``: the target's; ``fields``: those of the test that the target gets besides its
+    prompt, input and files."""
     files = {str(path): content(path) for path in (*test.files, *test.guideline_files)}
     question = {"id": test.id, "prompt": test.prompt(), "guidelines": test.guidelines, "files": files}
-    more = {name: getattr(test, name) for name in ("input", *told)}
-    return digest("cached answer", {"asked": asked, **question, **more}).hex()
+    more = {name: getattr(test, name) for name in ("input", *fields)}
+    return digest("cached answer", {"asked": identity, **question, **more}).hex()
 
 
 def named_files(template: CommandTemplate, folder: Path) -> dict[str, Json]:
-    """The files that a command's words name, from the folder where it starts, with digests of what is in them."""
+    """Digests of the files that a command's words name, from the folder where it starts, by path."""
     words = template.words if template.line is None else _line_words(template.line)
     return _contents(folder / word for word in words if word)
 
 
 def source_file(function: Callable[..., Any]) -> dict[str, Json]:
-    """The file in which a function stands, the like."""
+    """The digest of the file that defines a function, by path."""
     try:
         named = inspect.getsourcefile(inspect.unwrap(function))
     except TypeError:
@@ -233,7 +230,7 @@ def source_file(function: Callable[..., Any]) -> dict[str, Json]:
 
 
 def content(path: Path) -> str | None:
-    """A digest of what is in a file; None if it can't be read."""
+    """A digest of a file's content; None if it can't be read."""
     found = blake2b(digest_size=20)
     try:
         with path.open("rb") as file:

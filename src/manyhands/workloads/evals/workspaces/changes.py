@@ -93,18 +93,9 @@ async def _with_git(changes: Sequence[Change], scratch: Path, runner: CommandRun
     """The diff that git makes of two folders in which there is only what changed; None if git can't."""
     try:
         await asyncio.to_thread(lambda: _copied(changes, scratch))
-        words = [
-            "git",
-            "-c",
-            "core.quotePath=false",
-            "diff",
-            "--no-index",
-            "--no-color",
-            "--no-ext-diff",
-            "--no-textconv",
-        ]
+        words = "git -c core.quotePath=false diff --no-index --no-color --no-ext-diff --no-textconv --no-renames --no-prefix"
         end = await runner.run(
-            [*words, "--no-renames", "--no-prefix", "--", _OLD, _NEW],
+            [*words.split(), "--", _OLD, _NEW],
             folder=scratch,
             # No repository above the folder, and nobody's settings, may change what it says.
             additions={
@@ -150,14 +141,14 @@ def _copied(changes: Iterable[Change], scratch: Path) -> None:
                 _copy(entry, scratch / prefix / change.name)
 
 
-def _copy(entry: Entry, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _copy(entry: Entry, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = entry.data()
     if entry.mode == LINK:
-        os.symlink(data, os.fsencode(place))
+        os.symlink(data, os.fsencode(path))
         return
-    place.write_bytes(data)
-    place.chmod(0o755 if entry.mode == PROGRAM else 0o644)
+    path.write_bytes(data)
+    path.chmod(0o755 if entry.mode == PROGRAM else 0o644)
 
 
 # --- Without it
@@ -223,11 +214,14 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or link of the tree ``root``. ``mode``: as git writes it."""
+    """A file or link of a tree."""
 
     root: Path
+    """The tree's."""
     name: str
+    """Relative, with slashes."""
     mode: str
+    """As git writes it."""
     size: int
 
     def data(self) -> bytes:
@@ -238,11 +232,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A name whose entry is another one now; None: there is (or was) none. ``name``: relative, with slashes."""
+    """A name whose entry is another one now."""
 
     name: str
+    """Relative, with slashes."""
     old: Entry | None
+    """None if there was none."""
     new: Entry | None
+    """None if there is none."""
 
     @property
     def largest(self) -> int:

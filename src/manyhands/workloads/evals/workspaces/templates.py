@@ -1,4 +1,5 @@
-"""Templates of workspaces as they are copied: a run's own copies, in which ``before_all`` has run.
+"""Hooks, which are commands that run before and after tests, and templates of workspaces: a run's own copies, in which ``before_all`` has
+run.
 
 ``workspace_templates/<digest>/`` in the run folder holds ``workspace/``, of which every workspace is a copy, and ``state.json``, which is
 there once ``before_all`` has ended well: then a resumed run takes what is there. When no test is left, ``after_all`` runs in it, and
@@ -9,43 +10,138 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from manyhands.core.digests import digest
-from manyhands.core.errors import UserError
-from manyhands.core.jsonio import dumps, loads
+from manyhands.core.errors import ItemError, UserError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import dumps
+from manyhands.core.redaction import Redactor
+from manyhands.core.text import decode
 from manyhands.io.files import bytes_written_aside, make_private
+from manyhands.io.search_paths import SearchPath, additions
+from manyhands.processes.commands import CommandEnd, CommandRunner, failure_of
+from manyhands.processes.templates import PREFIX
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.files.trees import Found, Tree, make_folder, open_folder
 from manyhands.sandboxes.files.trees import copy_tree as copy_entries
 from manyhands.sandboxes.project import is_run_folder
-from manyhands.workloads.evals.evalfile.tests import Workspace
+from manyhands.workloads.evals.evalfile.contents import Hook, Test, Workspace
 from manyhands.workloads.evals.workspaces.changes import LEFT_OUT
-from manyhands.workloads.evals.workspaces.hooks import AFTER_ALL, BEFORE_ALL, Hooks
+
+BEFORE_ALL, AFTER_ALL, BEFORE_EACH, AFTER_EACH = "before_all", "after_all", "before_each", "after_each"
+BEFORE_SECONDS, AFTER_SECONDS = 60.0, 30.0
+"""The time limit of a hook that has none of its own."""
+MAX_OUTPUT = 8_000
+"""Characters that are kept of the end of what a hook printed."""
+PATH_VARIABLES = (f"{PREFIX}WORKSPACE", "AGENTV_WORKSPACE_PATH")
+"""In the environment of hooks: the workspace."""
+Tell = Callable[[str], None]
+"""Shows the person a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookEnd:
+    """How a hook ended."""
+
+    output: str
+    """What it printed, standard output before standard error."""
+    problem: str | None = None
+    """Why it did not end as it should, in one line with the hook's name; None if it did."""
+
+
+class Hooks:
+    """Runs hooks. A hook gets a JSON object on standard input: ``workspace_path``, ``eval_run_id``, and of the test, where it runs for one,
+    ``test_id``, ``case_input`` (what is asked, as text) and ``case_metadata``. It may leave it unread. What it leaves running is ended with
+    it."""
+
+    def __init__(
+        self, runner: CommandRunner, environ: Mapping[str, str], run_id: str, tell: Tell, around: SearchPath
+    ) -> None:
+        """``environ``: the real environment, whose secrets are kept out of outputs; ``tell``: shows the commands that are run;
+        ``around``: where ``.env`` files are looked for, from the folder upwards in which a hook starts."""
+        self._runner = runner
+        self._environ = environ
+        self._around = around
+        self._run_id = run_id
+        self._tell = tell
+
+    async def run(self, name: str, hook: Hook, workspace: Path, test: Test | None = None) -> HookEnd:
+        """Run a hook to its end or its time limit. Raises ItemError(SANDBOX_LOST) if this machine has no room for a further process."""
+        if not hook.folder.is_dir():
+            return HookEnd("", f"{name}: there is no folder {hook.folder} to start it in")
+        try:
+            extra = await asyncio.to_thread(additions, hook.folder, self._around, self._environ)
+        except UserError as error:
+            return HookEnd("", f"{name}: {error}")
+        redactor = Redactor.of({**self._environ, **extra})
+        limit = hook.seconds or (AFTER_SECONDS if name in (AFTER_ALL, AFTER_EACH) else BEFORE_SECONDS)
+        self._tell(f"{name}: {redactor.text(shlex.join(hook.argv))}")
+        try:
+            end = await self._runner.run(
+                hook.argv,
+                folder=hook.folder,
+                additions={**extra, **dict.fromkeys(PATH_VARIABLES, str(workspace))},
+                input=dumps(self._told(workspace, test)) + b"\n",
+                timeout=limit,
+            )
+        except ItemError as error:
+            if error.cause is Cause.SANDBOX_LOST:
+                raise
+            return HookEnd("", f"{name}: {error.message}")
+        return _hook_end(name, end, limit, redactor)
+
+    def _told(self, workspace: Path, test: Test | None) -> dict[str, Any]:
+        return {
+            "workspace_path": str(workspace),
+            "test_id": None if test is None else test.id,
+            "eval_run_id": self._run_id,
+            "case_input": None if test is None else test.question,
+            "case_metadata": None if test is None else dict(test.metadata),
+        }
+
+
+def _hook_end(name: str, end: CommandEnd, limit: float, redactor: Redactor) -> HookEnd:
+    errors = redactor.text(decode(end.errors))
+    printed = redactor.text(decode(end.output))
+    both = "\n".join(text.strip("\n") for text in (printed, errors) if text.strip())
+    failure = failure_of(end.exit_code, limit if end.exit_code is None else None, errors.strip() or printed)
+    return HookEnd(both[-MAX_OUTPUT:], None if failure is None else f"{name}: {failure}")
+
+
+# --- Templates
 
 FOLDER = "workspace_templates"
 TREE = "workspace"
 """The folder that is copied, in its own; and its copy, in the folder of whoever works in it."""
 STATE = "state.json"
-_WORKSPACE: TypeAdapter[Workspace] = TypeAdapter(Workspace)
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateState:
-    """What is known of a template. ``eval_file``: whose tests use it; ``workspace``: its settings, as JSON; outputs: None of hooks that
-    there are not, or that did not run yet; ``ended``: ``after_all`` has had its turn; ``problem``: how that failed."""
+    """What is known of a template, as ``state.json`` holds it."""
 
     eval_file: str
-    workspace: Mapping[str, Any]
+    """The file whose tests use it."""
+    workspace: Workspace
+    """Its settings."""
     before_all_output: str | None = None
+    """What ``before_all`` printed; None if there is no such hook."""
     after_all_output: str | None = None
+    """What ``after_all`` printed; None if there is no such hook, or it did not run yet."""
     ended: bool = False
+    """Whether ``after_all`` has had its turn."""
     problem: str | None = None
+    """How that failed."""
+
+
+_STATE: TypeAdapter[TemplateState] = TypeAdapter(TemplateState)
 
 
 class Templates:
@@ -59,7 +155,7 @@ class Templates:
     async def ready(self, eval_file: str, workspace: Workspace) -> Path:
         """The folder to copy, for tests of an eval file; made when it is first asked for.
 
-        Raises UserError if ``before_all`` fails, or the template can't be copied: then no test of it may be put to anything.
+        Raises UserError if ``before_all`` fails, or the template can't be copied: then none of its tests may be executed.
         """
         name = template_name(eval_file, workspace)
         task = self._making.get(name)
@@ -104,17 +200,15 @@ class Templates:
             if not tree.is_dir():
                 raise UserError(f"{eval_file}: {BEFORE_ALL}: its workspace is gone")
             output = end.output
-        settings = _WORKSPACE.dump_python(workspace, mode="json")
-        await asyncio.to_thread(_write, folder, TemplateState(eval_file, settings, output))
+        await asyncio.to_thread(_write, folder, TemplateState(eval_file, workspace, output))
         return tree
 
     async def _finished(self, folder: Path, state: TemplateState) -> None:
-        hook = _WORKSPACE.validate_python(state.workspace).after_all
-        found: dict[str, Any] = {}
+        hook, ended = state.workspace.after_all, replace(state, ended=True)
         if hook is not None:
             end = await self._hooks.run(AFTER_ALL, hook, folder / TREE)
-            found = {"after_all_output": end.output, "problem": end.problem}
-        await asyncio.to_thread(_write, folder, TemplateState(**{**asdict(state), **found, "ended": True}))
+            ended = replace(ended, after_all_output=end.output, problem=end.problem)
+        await asyncio.to_thread(_write, folder, ended)
 
 
 def template_name(eval_file: str, workspace: Workspace) -> str:
@@ -128,7 +222,7 @@ def template_name(eval_file: str, workspace: Workspace) -> str:
 
 
 def template_states(run_folder: Path) -> Iterator[tuple[Path, TemplateState]]:
-    """Those that were made in a run, each with its folder."""
+    """The templates that were made in a run, each with its folder."""
     root = run_folder / FOLDER
     for folder in sorted(root.iterdir()) if root.is_dir() else []:
         state = read_state(folder)
@@ -137,11 +231,10 @@ def template_states(run_folder: Path) -> Iterator[tuple[Path, TemplateState]]:
 
 
 def read_state(folder: Path) -> TemplateState | None:
-    """None if there is none that can be read."""
+    """The state of a template in its folder; None if there is none that can be read."""
     try:
-        value = loads((folder / STATE).read_bytes())
-        return TemplateState(**{name: value[name] for name in (each.name for each in fields(TemplateState))})
-    except (OSError, ValueError, TypeError, KeyError):
+        return _STATE.validate_json((folder / STATE).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
@@ -177,4 +270,4 @@ def _of_all(workspace: Workspace) -> list[tuple[str, Any]]:
 
 def _write(folder: Path, state: TemplateState) -> None:
     with bytes_written_aside(folder / STATE) as file:
-        file.write(dumps(asdict(state)) + b"\n")
+        file.write(dumps(_STATE.dump_python(state, mode="json")) + b"\n")

@@ -1,7 +1,7 @@
 """Workspaces: the folder in which a target answers one test.
 
-Every test has one of its own, also every trial of it and every target: a copy of the template, made afresh whenever the target is asked
-from the beginning. It lies in the attempt's folder, so it is there as long as graders may look at it.
+Every sample of a test has one of its own with every target: a copy of the template, made afresh whenever the target is asked from the
+beginning. It lies in the attempt's folder, so it is there as long as graders may look at it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from manyhands.io.files import make_private
 from manyhands.processes.commands import CommandRunner
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.files.trees import NotPlain, open_folder
-from manyhands.workloads.evals.evalfile.tests import Test, Workspace
+from manyhands.workloads.evals.evalfile.contents import Test, Workspace
 from manyhands.workloads.evals.workspaces.changes import file_changes
-from manyhands.workloads.evals.workspaces.hooks import AFTER_EACH, BEFORE_EACH, Hooks
-from manyhands.workloads.evals.workspaces.templates import TREE, Templates, copy_tree
+from manyhands.workloads.evals.workspaces.templates import AFTER_EACH, BEFORE_EACH, TREE, Hooks, Templates, copy_tree
 
 STEP = "workspace"
 """The kind of a step that makes a workspace, looks at what changed in it, or runs a hook."""
@@ -41,22 +40,24 @@ _OUTPUT = "workspace"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What graders get to know of a workspace. ``path``: None if it is not there any more; ``changes``: the diff of what the target did,
-    None where it is not known."""
+    """What graders get to know of a workspace."""
 
     path: Path | None
+    """None if it is not there any more."""
     changes: str | None
+    """The diff of what the target did; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceTools:
-    """What workspaces are made with. One for a session; ``live``: whether anything may happen outside."""
+    """What workspaces are made with, in one session."""
 
     templates: Templates
     hooks: Hooks
     runner: CommandRunner
     redactor: Redactor
     live: bool = True
+    """Whether anything may happen outside."""
 
 
 class TestWorkspace:
@@ -124,13 +125,13 @@ class TestWorkspace:
         self._answered = True
         await self._forget_baseline()
 
-    async def settled(self, perform: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        """The outcome of putting the test to its target and of grading, with what is recorded of the workspace; what runs after each test
-        has run. Raises UserError if the template can't be made, and the like of ``perform``'s ItemError."""
+    async def settled(self, execute: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        """The outcome of the test, answered and graded by ``execute``, with what is recorded of the workspace; what runs after each test
+        has run. Raises UserError if the template can't be made, and ``execute``'s ItemError with the same added to its record."""
         if self._tools.live:
             await self._tools.templates.ready(self._eval_file, self._settings)
         try:
-            outcome = await perform()
+            outcome = await execute()
         except ItemError as failure:
             await self._after(failure)
             record = self._added(failure.record)
@@ -144,7 +145,7 @@ class TestWorkspace:
             raise self._new_attempt("its workspace is gone")
 
     async def _after(self, failure: ItemError | None = None) -> None:
-        """Run what runs after each test, if that is due. ``failure``: what ended the test's performance."""
+        """Run what runs after each test, if that is due. ``failure``: what ended the test's attempt."""
         if self._open:  # the target failed, and what it has changed until then is not known yet
             self._take(await self._look())
             await self._forget_baseline()

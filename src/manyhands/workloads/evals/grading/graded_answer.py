@@ -1,4 +1,4 @@
-"""From a test and its answer to what is recorded: scores, verdict, status."""
+"""An answer graded: its scores, verdict and status, as they are recorded."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import dumps
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context
-from manyhands.graders.combining import combine, grade_all
 from manyhands.graders.config import parse_graders
-from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score
+from manyhands.graders.protocol import Candidate, Grader, Grading, Judges, Score, is_answer_only
+from manyhands.graders.scoring import combine, grade_all
 from manyhands.processes.scripts import ScriptPool, ScriptsWith
-from manyhands.workloads.evals.evalfile.grader_lists import entries_of
-from manyhands.workloads.evals.evalfile.tests import Test
+from manyhands.workloads.evals.evalfile.contents import Test, entries_of
 from manyhands.workloads.evals.items import ERROR, FAILED, GRADER_ERROR, PASSED, UNGRADED, TestItem
+from manyhands.workloads.evals.targets.answer_figures import FIGURES, GRADED
 from manyhands.workloads.evals.targets.answers import Answer
 from manyhands.workloads.evals.workspaces.workspace import Seen
 
 _LISTS_KEPT = 256
+"""Lists of graders that are kept parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradingSettings:
-    """``limits``: for each eval file the score from which on a test has passed, unless the test says otherwise; ``folders``: theirs, where
-    graders' paths start; ``seconds``: for a grader's program; ``environments``: for each eval file, what is added to the environment of
-    such programs."""
+    """What holds for all graders of a run. Lists have an entry for each eval file."""
 
-    limits: Sequence[float]
+    thresholds: Sequence[float]
+    """The score from which on a test has passed, unless the test says otherwise."""
     folders: Sequence[Path]
+    """Where graders' paths start."""
     seconds: float
+    """Time limit of a grader's program."""
     environments: Sequence[Mapping[str, str]]
+    """What is added to the environment of such programs."""
 
 
 class ItemJudges(Judges, Protocol):
@@ -48,8 +51,6 @@ class ItemJudges(Judges, Protocol):
 
 class TestGrader:
     """Grades answers. One for a run."""
-
-    __test__ = False  # it is no test of pytest's
 
     def __init__(self, settings: GradingSettings, scripts: ScriptPool) -> None:
         self._settings = settings
@@ -71,7 +72,8 @@ class TestGrader:
         """What is recorded. ``judges``: of this item; a test without graders is judged by its own one, if it has one; ``limited``: holds
         graders that may wait to the test's time; ``seen``: the workspace, if there is one.
 
-        Raises ItemError, with the record, for an answer that is an error and for a grader that broke.
+        Raises ItemError, with the record, for an answer that is an error, for a grader that broke, and where grading failed otherwise (a
+        judge's endpoint is down, it took too long).
         """
         record = answer_record(item, answer, simulated=simulated)
         if answer.error is not None:
@@ -80,34 +82,20 @@ class TestGrader:
         graders, answer_only = self._graders(item, folder, judged=judges.own is not None)
         if not graders:
             return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED})
-        limit = self._limit(item)
-        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, limit)
+        threshold = self._threshold(item)
+        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, threshold)
         scores: Sequence[Score]
-        if answer_only:
-            candidate = Candidate(item.test_id, answer.text)
-            scores = [await grader.grade(candidate, grading) for grader in graders]
-        else:
-            async with limited():
-                scores = await grade_all(graders, candidate_of(item.test, answer, folder, seen), grading)
-        total = combine(scores, limit)
-        record |= {
-            "scores": [score.to_json() for score in scores],
-            "hits": list(total.hits),
-            "misses": list(total.misses),
-            "reasoning": total.reasoning,
-            "verdict": total.verdict,
-            "threshold": limit,
-        }
-        if total.left_out:
-            record["notices"] = [*record["notices"], *map(left_out_notice, total.left_out)]
-        if total.value is None and total.error is None:
-            return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED, "verdict": None})
-        if total.value is None:
-            error = total.error or "a grader broke"
-            raise ItemError(Cause.GRADER_ERROR, error, record={**record, "status": GRADER_ERROR, "error": error})
-        record["status"] = PASSED if total.value >= limit else FAILED
-        record["score"] = total.value
-        return Outcome(ItemState.COMPLETED, record)
+        try:
+            if answer_only:
+                candidate = Candidate(item.test_id, answer.text)
+                scores = [await grader.grade(candidate, grading) for grader in graders]
+            else:
+                async with limited():
+                    scores = await grade_all(graders, candidate_of(item.test, answer, folder, seen), grading)
+        except ItemError as failure:
+            record |= {"status": GRADER_ERROR, "error": failure.message}
+            raise ItemError(failure.cause, failure.message, retry_after=failure.retry_after, record=record) from failure
+        return _graded(record, scores, threshold)
 
     async def scores(
         self,
@@ -121,12 +109,12 @@ class TestGrader:
     ) -> Sequence[Score]:
         """What graders find in something else than a test's answer. ``entries``: theirs, in normal form; for the rest see ``outcome``."""
         graders, _ = self._parsed(entries, item, self._settings.folders[item.file])
-        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, self._limit(item))
+        grading = Grading(context, judges, self._scripts[item.file], self._settings.seconds, self._threshold(item))
         async with limited():
             return await grade_all(graders, candidate, grading)
 
-    def _limit(self, item: TestItem) -> float:
-        return self._settings.limits[item.file] if item.threshold is None else item.threshold
+    def _threshold(self, item: TestItem) -> float:
+        return self._settings.thresholds[item.file] if item.threshold is None else item.threshold
 
     def _graders(self, item: TestItem, folder: Path, *, judged: bool) -> tuple[tuple[Grader, ...], bool]:
         """The graders of a test, and whether all of them look at nothing but the answer's text."""
@@ -141,25 +129,39 @@ class TestGrader:
         key = (str(folder), dumps(list(entries)))
         found = self._lists.get(key)
         if found is None:
-            graders = parse_graders(list(entries), item.test.place, folder=folder, notices=lambda text: None)
-            found = self._lists[key] = (graders, all(getattr(each, "answer_only", False) for each in graders))
+            graders = parse_graders(list(entries), item.test.location, folder=folder, notices=lambda text: None)
+            found = self._lists[key] = (graders, all(map(is_answer_only, graders)))
             if len(self._lists) > _LISTS_KEPT:
                 self._lists.popitem(last=False)
         return found
 
 
+def _graded(record: dict[str, Any], scores: Sequence[Score], threshold: float) -> Outcome:
+    """The end of an item whose answer has these scores. Raises ItemError for a grader that broke."""
+    total = combine(scores, threshold)
+    record |= {
+        "scores": [score.to_json() for score in scores],
+        "hits": list(total.hits),
+        "misses": list(total.misses),
+        "reasoning": total.reasoning,
+        "verdict": total.verdict,
+        "threshold": threshold,
+    }
+    if total.left_out:
+        record["notices"] = [*record["notices"], *map(left_out_notice, total.left_out)]
+    if total.value is None and total.error is None:
+        return Outcome(ItemState.COMPLETED, {**record, "status": UNGRADED, "verdict": None})
+    if total.value is None:
+        error = total.error or "a grader broke"
+        raise ItemError(Cause.GRADER_ERROR, error, record={**record, "status": GRADER_ERROR, "error": error})
+    record["status"] = PASSED if total.value >= threshold else FAILED
+    record["score"] = total.value
+    return Outcome(ItemState.COMPLETED, record)
+
+
 def left_out_notice(of: str) -> str:
     """What a result says of a grader that found nothing to compare. ``of``: its name and why."""
     return f"grader left out of the score: {of}"
-
-
-def grader_broken(item: TestItem, answer: Answer, failure: ItemError, *, simulated: bool) -> ItemError:
-    """A failure while an answer was graded (a judge's endpoint is down, it took too long), with what is recorded if it ends the test: the
-    answer, and that it was no error of the target's."""
-    if "status" in failure.record:
-        return failure
-    found = {**answer_record(item, answer, simulated=simulated), "status": GRADER_ERROR, "error": failure.message}
-    return ItemError(failure.cause, failure.message, retry_after=failure.retry_after, record=found)
 
 
 def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = None) -> Candidate:
@@ -175,9 +177,6 @@ def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = N
         output=answer.output,
         tool_uses=answer.tool_uses,
         trace=answer.trace or None,
-        duration_ms=answer.duration_ms,
-        cost_usd=answer.cost_usd,
-        token_usage=answer.token_usage,
         cached_in_input=answer.cached_in_input,
         metadata=test.metadata,
         folder=folder,
@@ -185,6 +184,7 @@ def candidate_of(test: Test, answer: Answer, folder: Path, seen: Seen | None = N
         guideline_files=test.guideline_files,
         workspace=None if seen is None else seen.path,
         file_changes=None if seen is None else seen.changes,
+        **{name: getattr(answer, name) for name in GRADED},
     )
 
 
@@ -194,13 +194,11 @@ def answer_record(item: TestItem, answer: Answer, *, simulated: bool) -> dict[st
         "status": ERROR,
         "score": None,
         "target": item.target,
-        "trial": item.trial,
+        "trial": item.sample,
         "answer": answer.text,
         "output": None if answer.output is None else list(answer.output),
         "trace": dict(answer.trace) or None,
-        "token_usage": answer.token_usage,
-        "cost_usd": answer.cost_usd,
-        "duration_ms": answer.duration_ms,
+        **{each.name: getattr(answer, each.name) for each in FIGURES},
         "notices": list(answer.notices),
         "simulated": simulated,
     }

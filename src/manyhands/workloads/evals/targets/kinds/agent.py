@@ -1,4 +1,4 @@
-"""The built-in agent, or a model without tools, as a target."""
+"""An agent that answers tests, or a model without tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any, cast
 
-from manyhands.agents.loop import run_agent
+from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import chat_settings, sandbox_limits, seeded
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import Toolbox
@@ -19,9 +19,9 @@ from manyhands.graders.messages import figures_of, output_of
 from manyhands.models.protocol import ChatModel
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.tools.protocol import Tool, ToolEnvironment
-from manyhands.workloads.evals.evalfile.tests import Test
+from manyhands.workloads.evals.evalfile.contents import Test
 from manyhands.workloads.evals.targets.answers import Answer, read_record
-from manyhands.workloads.evals.targets.keys import AgentTargetOptions
+from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace, keep_folder
 
 
@@ -41,6 +41,7 @@ class AgentTarget:
         mark: str,
     ) -> None:
         self._options = options
+        self._agent = load_agent(options.agent)
         self._toolbox = Toolbox(tools)
         self._model = model
         self._backend = backend
@@ -56,19 +57,19 @@ class AgentTarget:
     def simulated(self) -> bool:
         return self._model.simulated
 
-    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self.answered(context, test, workspace)
 
     @asynccontextmanager
     async def conversing(self, context: Context) -> AsyncIterator[AgentConversation]:
-        """See ``answering.Conversational``: one sandbox for all turns."""
+        """See ``Conversational``: one sandbox for all turns."""
         async with World(context, self._backend, lambda: self._request(context)) as world:
             yield AgentConversation(self, world)
 
     async def answered(
         self, context: Context, test: Test, workspace: TestWorkspace | None, world: World | None = None
     ) -> Answer:
-        """``world``: the sandbox that tools change; without one, it is the answer's own."""
+        """The answer to a test. ``world``: the sandbox that tools change; without one, it is the answer's own."""
         if workspace is not None:
             await workspace.begin()
         began = await moment(context)
@@ -82,11 +83,11 @@ class AgentTarget:
             await workspace.end()
         if self._options.keep_workspaces and Path(context.workspace).is_dir():
             await asyncio.to_thread(keep_folder, Path(context.workspace))
-        return read_record(_record(result, ended - began))
+        return read_record(_conversation_record(result, ended - began))
 
     async def _converse(self, context: Context, test: Test, world: World) -> AgentResult:
         environment = ToolEnvironment(world.sandbox, context.clock, self._options.tool_timeout)
-        return await run_agent(
+        return await self._agent(
             context,
             self._task(test),
             model=self._model,
@@ -100,7 +101,7 @@ class AgentTarget:
         return SandboxRequest(Path(context.workspace), self._mark, limits=sandbox_limits(self._options))
 
     def _task(self, test: Test) -> AgentTask:
-        """The test's conversation: what comes before its last message is told, the last one is asked."""
+        """The test's conversation: its last message is the task, those before it are history."""
         chat = test.chat()
         *before, last = chat or [{"role": "user", "content": test.prompt()}]
         own = self._options.system_prompt
@@ -113,7 +114,7 @@ class AgentTarget:
 
 
 class AgentConversation:
-    """See ``answering.LiveTarget``: an agent in one conversation, whose turns share a sandbox."""
+    """A ``Talk``: an agent in one conversation, whose turns share a sandbox."""
 
     def __init__(self, agent: AgentTarget, world: World) -> None:
         self._agent = agent
@@ -123,15 +124,15 @@ class AgentConversation:
     def simulated(self) -> bool:
         return self._agent.simulated
 
-    async def answer(self, context: Context, test: Test, trial: int, workspace: TestWorkspace | None = None) -> Answer:
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         return await self._agent.answered(context, test, workspace, self._world)
 
     def still(self) -> AbstractAsyncContextManager[None]:
         return self._world.still()
 
 
-def _record(result: AgentResult, seconds: float) -> dict[str, Any]:
-    """A conversation as a record (see ``workloads.evals.targets.answers``)."""
+def _conversation_record(result: AgentResult, seconds: float) -> dict[str, Any]:
+    """A conversation as a record, the like of those that commands write."""
     figures = figures_of(result.usage, 1000 * seconds)
     record: dict[str, Any] = {
         "output": list(output_of(result.messages)),

@@ -1,4 +1,4 @@
-"""From items of a run to one result for each test and target.
+"""The result of each test at each target, made of the run's items.
 
 Figures are JSON numbers as JavaScript writes them, 1 and not 1.0; what came from the test or its target stays as it is.
 """
@@ -8,39 +8,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from statistics import stdev
 from typing import Any, ClassVar, Required, Self, TypedDict, cast
 
-from manyhands.core.decimals import exact_sum, weighted_mean
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
-from manyhands.core.statistics import mean
+from manyhands.core.statistics import mean, weighted_mean
 from manyhands.engine.contract import ItemRow
 from manyhands.graders.protocol import ScoreRecord, verdict_of
 from manyhands.workloads.evals.items import (
+    COST_LIMIT,
+    DEPENDENCY_FAILED,
     ERROR,
     FAILED,
+    FAILED_DEPENDENCIES,
     GRADER_ERROR,
     INVALID,
+    NEEDLESS,
+    PASS_AT_K,
     PASSED,
+    PASSED_BEFORE,
     SKIPPED,
     UNGRADED,
     ItemRecord,
 )
-from manyhands.workloads.evals.order import COST_LIMIT, DEPENDENCY_FAILED, NEEDLESS, PASSED_BEFORE
+from manyhands.workloads.evals.targets.answer_figures import FIGURES, NUMBERS, AnswerFigures, TrialFigures
 
 PENDING = "pending"
+"""The status of a test that has not ended."""
 STATUSES = (PASSED, FAILED, ERROR, GRADER_ERROR, SKIPPED, UNGRADED, INVALID, PENDING)
-"""What a test can have come to; their counts add up to the number of tests."""
+"""All statuses of tests; their counts add up to the number of tests."""
 WITHOUT_SCORE = (ERROR, GRADER_ERROR)
-PASS_AT_K, MEAN, CONFIDENCE = "pass_at_k", "mean", "confidence_interval"
+"""The statuses of tests that are errors."""
+MEAN, CONFIDENCE = "mean", "confidence_interval"
+"""Strategies for samples, besides ``PASS_AT_K``."""
 NO_ID = "(no id)"
-"""What a test is called that was left out since not even its id could be read."""
+"""The name of an invalid test of which not even the id could be read."""
 
 
-class TrialRecord(TypedDict, total=False):
+class TrialRecord(TrialFigures, total=False):
     """One of several samples of a test; fields that are not known are left out."""
 
     attempt: Required[int]
@@ -51,8 +59,6 @@ class TrialRecord(TypedDict, total=False):
     scores: list[ScoreRecord]
     answer: str
     error: str
-    cost_usd: float
-    duration_ms: float
 
 
 class Aggregation(TypedDict, total=False):
@@ -77,9 +83,9 @@ class Aggregation(TypedDict, total=False):
 
 
 @dataclass(slots=True, kw_only=True)
-class TestResult:
-    """What came of a test at one target: a line of ``results.jsonl``, whose fields have this order. What is None is left out there, but for
-    the fields without a default."""
+class TestResult(AnswerFigures):
+    """What came of a test at one target: a line of ``results.jsonl``, whose fields have this order, the figures behind ``output``. What is
+    None is left out there, but for the fields without a default."""
 
     __test__: ClassVar[bool] = False  # it is no test of pytest's
 
@@ -119,19 +125,14 @@ class TestResult:
     """A summary of the target's tool calls."""
     output: list[dict[str, Json]] | None = None
     """The target's messages."""
-    token_usage: dict[str, float] | None = None
-    """Tokens by kind."""
-    cost_usd: float | None = None
-    """US dollars."""
-    duration_ms: float | None = None
-    """Milliseconds."""
     notices: list[str] | None = None
     """Lines for the person."""
     file_changes: str | None = None
     """What the target changed in its workspace, as a diff."""
     before_each_output: str | None = None
-    """What the hook printed; also the other three of the kind."""
+    """What the hook printed that ran before the test."""
     after_each_output: str | None = None
+    """What the hook printed that ran after the test."""
     simulated: bool | None = None
     """True where a simulated model answered."""
     metadata: dict[str, Json] | None = None
@@ -150,13 +151,16 @@ class TestResult:
     cost_limited: bool | None = None
     """True where samples were not made because those before had cost what they may."""
     before_all_output: str | None = None
+    """What the hook printed that ran before all tests; in the first result of an eval file that has a workspace."""
     after_all_output: str | None = None
+    """What the hook printed that ran after all tests; in the same result."""
     workspace_path: str | None = None
     """Where the workspace is kept: absolute; as ``results`` gives it, below the run folder."""
 
     def to_json(self) -> dict[str, Json]:
         """As it is written."""
-        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None or name in _ALWAYS}
+        values = zip(_FIELDS, _values_of(self), strict=True)
+        return {name: value for name, value in values if value is not None or name in _ALWAYS}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Self:
@@ -167,55 +171,53 @@ class TestResult:
 
     @property
     def simulated_scores(self) -> bool:
-        """Whether a simulated model had a say in its scores, those of its trials included."""
+        """Whether a simulated model had a say in its scores, those of its samples included."""
         return any(score.get("simulated") for scores in self._all_scores() for score in scores)
 
     @property
+    def simulated_label(self) -> str | None:
+        """What of it is made up, for people; None if nothing is."""
+        return "simulated" if self.simulated else "simulated judge" if self.simulated_scores else None
+
+    @property
     def graders_left_out(self) -> set[str]:
-        """The names of the graders that had nothing to compare, in any of its trials; of a composite's members behind its own."""
+        """The names of the graders that had nothing to compare, in any of its samples; of a composite's members behind its own."""
         return {name for scores in self._all_scores() for name in _names_left_out(scores)}
 
     def _all_scores(self) -> Iterator[Sequence[ScoreRecord]]:
         yield self.scores or ()
-        for trial in self.trials or ():
-            yield trial.get("scores") or ()
+        for sample in self.trials or ():
+            yield sample.get("scores") or ()
 
 
-_FIELDS = tuple(each.name for each in fields(TestResult))
+def _in_order() -> Iterator[str]:
+    """The names of a result's fields as lines have them."""
+    figures = [each.name for each in FIGURES]
+    for each in fields(TestResult):
+        if each.name not in figures:
+            yield each.name
+        if each.name == "output":
+            yield from figures
+
+
+_FIELDS = tuple(_in_order())
+_values_of = attrgetter(*_FIELDS)
 _SCORE_FIGURES = ("score", "weight", "required", "min_score")
 _ALWAYS = dict.fromkeys(each.name for each in fields(TestResult) if each.default is MISSING)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """One sample of a test."""
-
-    number: int
-    """From 0."""
-    result: TestResult
-    """What the test had come to, were this its only sample."""
-    strategy: str | None
-    """How the test wants its samples to become one."""
-    stops_early: bool
-    """Whether no sample follows one that passed."""
-
-
-def results(
-    rows: Iterable[ItemRow], threshold: float | Sequence[float], strategy: str | None = None
-) -> Iterator[TestResult]:
+def results(rows: Iterable[ItemRow], thresholds: Sequence[float]) -> Iterator[TestResult]:
     """The result of each test and target, in order of the input, streamed; of those that have not ended, with status ``pending``.
 
-    ``threshold``: the one of tests without one of their own, or that of each file; ``strategy``: how trials become one,
-    where the test doesn't say.
+    ``thresholds``: of each file's tests, but for those with one of their own.
     """
     present = (row for row in rows if not row.left_input)
     for _, same in groupby(present, key=_test_of):
         planned = list(same)
         if len(planned) == 1:
-            yield _trial(planned[0], threshold).result
-            continue
-        trials = [_trial(row, threshold) for row in planned if row.reason not in NEEDLESS]
-        yield _combined(trials or [_trial(row, threshold) for row in planned], strategy, planned)
+            yield result_of(planned[0], thresholds)
+        else:
+            yield _combined(planned, thresholds)
 
 
 def _test_of(row: ItemRow) -> tuple[Any, ...]:
@@ -225,16 +227,16 @@ def _test_of(row: ItemRow) -> tuple[Any, ...]:
     return (payload["file"], payload["test"]["id"], payload["target"])
 
 
-def _trial(row: ItemRow, thresholds: float | Sequence[float]) -> _Trial:
-    """The result of one item."""
+def result_of(row: ItemRow, thresholds: Sequence[float]) -> TestResult:
+    """The result of one item, as if it were the test's only sample. ``thresholds``: as of ``results``."""
     payload, recorded = row.payload, cast(ItemRecord, row.record or {})
     test = payload.get("test", {})
     threshold = test.get("threshold")
     if threshold is None:
-        threshold = thresholds if isinstance(thresholds, (int, float)) else thresholds[payload["file"]]
+        threshold = thresholds[payload["file"]]
     status, score = _status(row, recorded, threshold)
-    depends = "failed_dependencies" in recorded
-    result = TestResult(
+    depends = FAILED_DEPENDENCIES in recorded
+    return TestResult(
         timestamp=_time(row.finished_at),
         test_id=test.get("id", payload.get("id")),
         dataset=payload["dataset"],
@@ -256,9 +258,6 @@ def _trial(row: ItemRow, thresholds: float | Sequence[float]) -> _Trial:
         cause=DEPENDENCY_FAILED if depends else row.cause if status in WITHOUT_SCORE else None,
         trace=recorded.get("trace"),
         output=recorded.get("output"),
-        token_usage=_each_plain(recorded.get("token_usage")) or None,
-        cost_usd=plain(recorded.get("cost_usd")),
-        duration_ms=plain(recorded.get("duration_ms")),
         notices=recorded.get("notices") or None,
         file_changes=recorded.get("file_changes"),
         before_each_output=recorded.get("before_each_output"),
@@ -272,9 +271,8 @@ def _trial(row: ItemRow, thresholds: float | Sequence[float]) -> _Trial:
         failed_dependencies=recorded.get("failed_dependencies"),
         attempts=row.performances if row.performances > 1 and not depends else None,
         workspace_path=recorded.get("workspace"),
+        **{each.name: _plain_figure(recorded.get(each.name)) for each in FIGURES},
     )
-    strategy = (test.get("trials") or {}).get("strategy")
-    return _Trial(payload.get("trial", 0), result, strategy, bool(recorded.get("stops_early")))
 
 
 def _status(row: ItemRow, recorded: ItemRecord, threshold: float) -> tuple[str, float | None]:
@@ -295,44 +293,45 @@ def _error(row: ItemRow, recorded: ItemRecord) -> str:
     return str(recorded.get("error") or row.message or row.reason or row.cause or row.state)
 
 
-def _combined(trials: Sequence[_Trial], strategy: str | None, planned: Sequence[ItemRow]) -> TestResult:
-    """One result of all trials of a test: of the fields that are not figures, those of the best one. ``planned``: with those that
-    proved needless.
+def _combined(planned: Sequence[ItemRow], thresholds: Sequence[float]) -> TestResult:
+    """One result of all samples of a test: of the fields that are not figures, those of the best one. ``planned``: with those that proved
+    needless.
 
-    pass_at_k: the best score; mean: their mean; confidence_interval: the lower end of the t interval of 95 %. A trial that broke leaves
+    pass_at_k: the best score; mean: their mean; confidence_interval: the lower end of the t interval of 95 %. A sample that broke leaves
     the test without a score, but for pass_at_k where another one passed.
     """
-    made = [trial.result for trial in trials]
-    result = _of_trials(made, trials[0].strategy or strategy or PASS_AT_K)
-    costs = [each.cost_usd for each in made if each.cost_usd is not None]
-    durations = [each.duration_ms for each in made if each.duration_ms is not None]
-    result.cost_usd = plain(exact_sum(costs)) if costs else None
-    result.duration_ms = plain(exact_sum(durations)) if durations else None
-    result.token_usage = _each_plain(added_tokens(each.token_usage for each in made)) or None
-    result.trials = [_trial_record(trial) for trial in trials]
+    rows = [row for row in planned if row.reason not in NEEDLESS] or planned
+    samples = [result_of(row, thresholds) for row in rows]
+    strategy = (planned[0].payload["test"].get("trials") or {}).get("strategy") or PASS_AT_K
+    result = _of_samples(samples, strategy)
+    for figure in FIGURES:
+        known = [value for each in samples if (value := getattr(each, figure.name)) is not None]
+        setattr(result, figure.name, _plain_figure(figure.of_samples(known)) if known else None)
+    result.trials = [_sample_record(row.payload["trial"], each) for row, each in zip(rows, samples, strict=True)]
     reasons = {row.reason for row in planned}
-    if result.aggregation is not None and len(planned) > len(trials):
+    if result.aggregation is not None and len(planned) > len(rows):
         result.aggregation["planned_attempts"] = len(planned)
-    if result.aggregation is not None and (PASSED_BEFORE in reasons or any(trial.stops_early for trial in trials)):
+    stopped = PASSED_BEFORE in reasons or any((row.record or {}).get("stops_early") for row in rows)
+    if result.aggregation is not None and stopped:
         result.aggregation["stops_early"] = True
     result.cost_limited = True if COST_LIMIT in reasons else None
     return result
 
 
-def _of_trials(made: Sequence[TestResult], strategy: str) -> TestResult:
+def _of_samples(samples: Sequence[TestResult], strategy: str) -> TestResult:
     """The best one, with what all of them come to together."""
-    best = max(made, key=lambda each: (each.score is not None, each.score or 0))
-    passed = sum(each.status == PASSED for each in made)
-    aggregation = Aggregation(strategy=strategy, passed_attempts=passed, total_attempts=len(made))
+    best = max(samples, key=lambda each: (each.score is not None, each.score or 0))
+    passed = sum(each.status == PASSED for each in samples)
+    aggregation = Aggregation(strategy=strategy, passed_attempts=passed, total_attempts=len(samples))
     result = replace(best, aggregation=aggregation)
     if strategy == PASS_AT_K and passed:
         return result
     for status in (PENDING, *WITHOUT_SCORE, SKIPPED, UNGRADED):
-        broken = next((each for each in made if each.status == status), None)
+        broken = next((each for each in samples if each.status == status), None)
         if broken is not None:
             kept = ("status", "score", "verdict", "error", "cause")
             return replace(result, **{name: getattr(broken, name) for name in kept})
-    score, figures = _one_score([each.score or 0 for each in made], strategy)
+    score, figures = _one_score([each.score or 0 for each in samples], strategy)
     threshold = best.threshold or 0
     result.score, result.verdict = plain(score), verdict_of(score, threshold)
     result.status = PASSED if score >= threshold else FAILED
@@ -353,32 +352,27 @@ def _one_score(scores: Sequence[float], strategy: str) -> tuple[float, dict[str,
     return max(scores), {}
 
 
-def _trial_record(trial: _Trial) -> TrialRecord:
-    kept = ("score", "verdict", "status", "scores", "answer", "error", "cost_usd", "duration_ms")
-    found = {name: value for name in kept if (value := getattr(trial.result, name)) is not None}
-    return cast(TrialRecord, {"attempt": trial.number, **found})
+def _sample_record(number: int, sample: TestResult) -> TrialRecord:
+    kept = ("score", "verdict", "status", "scores", "answer", "error", *NUMBERS)
+    found = {name: value for name in kept if (value := getattr(sample, name)) is not None}
+    return cast(TrialRecord, {"attempt": number, **found})
 
 
 def _names_left_out(scores: Iterable[ScoreRecord], within: str = "") -> Iterator[str]:
     for score in scores:
-        inner = [*_names_left_out(score.get("scores", ()), f"{within}{score['name']} > ")]
+        inner = [*_names_left_out(score["scores"], f"{within}{score['name']} > ")] if "scores" in score else []
         yield from inner
         if "left_out" in score and not inner:
             yield within + score["name"]
 
 
-def added_tokens(usages: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
-    """The sums of token counts by kind; None if nobody knows any."""
-    total: dict[str, float] = {}
-    for usage in usages:
-        for name, count in (usage or {}).items():
-            total[name] = total.get(name, 0) + count
-    return total or None
-
-
 def plain(number: Any) -> Any:
-    """The same number, as an int if it is whole; anything else as it is."""
+    """A number as an int if it is whole; anything else as it is."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _plain_figure(value: Any) -> Any:
+    return _each_plain(value) or None if isinstance(value, dict) else plain(value)
 
 
 def _each_plain(numbers: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -401,11 +395,4 @@ def _with_plain_numbers(scores: Sequence[Mapping[str, Any]] | None) -> list[Any]
 def _time(moment: float | None) -> str | None:
     if moment is None:
         return None
-    second, microseconds = divmod(round(1_000_000 * moment), 1_000_000)
-    return f"{_second(second)}.{microseconds // 1000:03}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(moment: int) -> str:
-    """Ended tests come by the thousand a second."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

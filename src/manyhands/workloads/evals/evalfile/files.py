@@ -1,0 +1,220 @@
+"""The kinds of files of evaluations: which are eval files, sidecars of JSON Lines files, targets files and configuration. The
+configuration, ``.agentv/config.yaml``, says which files are guidelines, and which are eval files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json
+from manyhands.core.settings import shown
+from manyhands.core.text import suggestion
+from manyhands.io.locations import Findings, Location, problems_error
+from manyhands.io.search_paths import SearchPath
+from manyhands.io.yaml_files import read_yaml
+from manyhands.workloads.evals.evalfile.keys import ASIDE, EvalBlock
+from manyhands.workloads.evals.evalfile.patterns import compiled_glob, is_pattern, matching_files
+
+YAML_ENDINGS = (".yaml", ".yml")
+JSONL_ENDING = ".jsonl"
+TARGETS_FILES = (
+    *("targets.yaml", "targets.yml", ".agentv/targets.yaml", ".agentv/targets.yml"),
+    *("agentv-targets.yaml", "agentv-targets.yml", "providers.yaml", "providers.yml", ".agentv/providers.yaml"),
+)
+"""What is looked for in each folder, in this order."""
+TARGETS_KEYS = ("targets", "providers")
+"""The keys of a targets file below which its targets may stand."""
+CONFIG = Path(".agentv", "config.yaml")
+GUIDELINE_PATTERNS = "guideline_patterns"
+EVAL_PATTERNS = "eval_patterns"
+_CONFIG_KEYS = ("$schema", GUIDELINE_PATTERNS, EVAL_PATTERNS)
+_OWN_FOLDER = CONFIG.parts[0]
+_NOT_LOOKED_AT = frozenset(("node_modules", "__pycache__"))
+FileKind = Literal["eval", "targets", "config"]
+
+
+# --- Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Patterns of files, matched against their paths from the root."""
+
+    root: Path
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def hold(self, path: Path) -> bool:
+        """Whether a file (an absolute path) matches one of the patterns."""
+        if not self.patterns or not path.is_relative_to(self.root):
+            return False
+        relative = path.relative_to(self.root).as_posix()
+        return any(pattern.fullmatch(relative) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A configuration."""
+
+    guidelines: Patterns
+    """Which input files are guidelines; none without a configuration."""
+    eval_files: Patterns | None = None
+    """Which files of a folder are eval files; None if it does not say."""
+
+    @classmethod
+    def near(cls, folder: Path, search_path: SearchPath) -> Config:
+        """The nearest configuration from the folder upwards. Raises UserError with a line for everything that is wrong with it."""
+        locations = (each / CONFIG for each in search_path.upwards(folder))
+        path = next((path for path in locations if path.is_file()), None)
+        if path is None:
+            return cls(Patterns(search_path.root))
+        return cls.read(path, search_path)
+
+    @classmethod
+    def read(cls, path: Path, search_path: SearchPath) -> Config:
+        """The configuration of a file. Raises UserError with a line for everything that is wrong with it."""
+        value, location = read_yaml(path, search_path.shown(path))
+        if value is not None and not isinstance(value, Mapping):
+            raise location.error(f"must be a mapping, not {shown(value)}")
+        findings, found = Findings(), dict[str, Patterns]()
+        for key, entry in (value or {}).items():
+            if key in (GUIDELINE_PATTERNS, EVAL_PATTERNS):
+                found[key] = Patterns(search_path.root, _read_patterns(entry, location.at(key), findings))
+            elif key not in _CONFIG_KEYS and not key.startswith(ASIDE):
+                findings.problem(location.at(key), f"unknown key{suggestion(key, _CONFIG_KEYS)}")
+        if findings.problems:
+            raise problems_error(findings.problems)
+        return cls(found.get(GUIDELINE_PATTERNS, Patterns(search_path.root)), found.get(EVAL_PATTERNS))
+
+
+def _read_patterns(value: Any, location: Location, findings: Findings) -> tuple[re.Pattern[str], ...]:
+    """The patterns of a list, compiled."""
+    if not isinstance(value, (list, type(None))):
+        findings.problem(location, f"must be a list of patterns, not {shown(value)}")
+        return ()
+    found = []
+    for index, entry in enumerate(value or ()):
+        with findings.catching():
+            found.append(_pattern(entry, location.at(index)))
+    return tuple(found)
+
+
+def _pattern(entry: Any, location: Location) -> re.Pattern[str]:
+    if not isinstance(entry, str) or not entry.strip():
+        raise location.error(f"must be a pattern, not {shown(entry)}")
+    try:
+        return compiled_glob(entry.strip().removeprefix("./"))
+    except ValueError as error:
+        raise location.error(str(error)) from None
+
+
+# --- Kinds of files
+
+
+def find_evals(arguments: Sequence[str], search_path: SearchPath) -> list[Path]:
+    """The eval files that arguments name: files, patterns of files, and folders, which stand for all eval files below them. Each once, in
+    order. Raises UserError for what is no file, and for a pattern or folder without eval files."""
+    found: list[Path] = []
+    for argument in arguments:
+        found += _meant(argument, search_path)
+    return list(dict.fromkeys(found))
+
+
+def kind_of_file(path: Path, content: Json) -> FileKind | None:
+    """The kind of a YAML file: by its ``$schema``, else its name, else its content; None if it is of none."""
+    keys = content if isinstance(content, Mapping) else {}
+    schema = keys.get("$schema")
+    for kind in ("targets", "config", "eval"):
+        if isinstance(schema, str) and kind in schema:
+            return kind
+    if path.parts[-2:] == CONFIG.parts:
+        return "config"
+    if any(EvalBlock.key_of(key) == "tests" for key in keys):
+        return "eval"
+    if path.name in {Path(name).name for name in TARGETS_FILES} or any(name in keys for name in TARGETS_KEYS):
+        return "targets"
+    return "config" if GUIDELINE_PATTERNS in keys or EVAL_PATTERNS in keys else None
+
+
+def files_below(folder: Path, search_path: SearchPath) -> Iterator[tuple[Path, FileKind]]:
+    """All files of a known kind below a folder, by name. Hidden folders are skipped, except ``.agentv``. JSON Lines files count if they
+    have a sidecar or end in ``.eval.jsonl``. Where ``.agentv/config.yaml`` has ``eval_patterns``, the eval files are those that match.
+    Raises UserError if that file is wrong."""
+    chosen = Config.near(folder, search_path).eval_files
+    for name, folders, files in os.walk(folder):
+        current = Path(name)
+        folders[:] = sorted(each for each in folders if _is_looked_at(each))
+        for file in sorted(files):
+            path = current / file
+            kind = _kind(path, chosen)
+            if kind is not None and not (current.name == _OWN_FOLDER and kind == "eval"):
+                yield path, kind
+        if current.name == _OWN_FOLDER:
+            folders.clear()
+
+
+def _is_looked_at(folder: str) -> bool:
+    return folder == _OWN_FOLDER or not (folder.startswith(".") or folder in _NOT_LOOKED_AT)
+
+
+def _kind(path: Path, chosen: Patterns | None) -> FileKind | None:
+    """The kind of a file below a folder. ``chosen``: the patterns of eval files, if the configuration has some."""
+    if path.suffix not in (*YAML_ENDINGS, JSONL_ENDING):
+        return None
+    kind = _kind_by_content(path)
+    if chosen is None or kind in ("targets", "config"):
+        return kind
+    return "eval" if chosen.hold(path) and not _is_sidecar(path) else None
+
+
+def _kind_by_content(path: Path) -> FileKind | None:
+    if path.suffix == JSONL_ENDING:
+        return "eval" if path.stem.endswith(".eval") or any(sidecars(path)) else None
+    try:
+        content, _ = read_yaml(path)
+    except UserError:
+        return kind_of_file(path, None) or ("eval" if path.stem.endswith((".eval", "eval")) else None)
+    kind = kind_of_file(path, content)
+    return None if kind == "eval" and _is_sidecar(path) else kind
+
+
+def _is_sidecar(path: Path) -> bool:
+    return any(lines.is_file() and next(sidecars(lines), None) == path for lines in lines_of(path))
+
+
+def _meant(argument: str, search_path: SearchPath) -> list[Path]:
+    path = search_path.here / argument
+    name = search_path.shown(path)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [file for file, kind in files_below(path, search_path) if kind == "eval"]
+        if not found:
+            raise UserError(f"{name}: there are no eval files in this folder")
+        return found
+    pattern = is_pattern(name) or "[" in name
+    try:
+        found = matching_files(name, search_path.here) if pattern else []
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from None
+    if not found:
+        raise UserError(f"{name}: {'no file fits' if pattern else 'there is no such file'}")
+    return found
+
+
+def sidecars(path: Path) -> Iterator[Path]:
+    """The files that may hold the keys for all tests of a JSON Lines file, the one that counts first: ``BASE.eval.yaml`` beside it,
+    ``BASE.yaml``."""
+    names = (path.stem + end + ending for end in (".eval", "") for ending in YAML_ENDINGS)
+    return (path.with_name(name) for name in names if path.with_name(name).is_file())
+
+
+def lines_of(path: Path) -> Iterator[Path]:
+    """The JSON Lines files of which a file may be the sidecar."""
+    stem = path.stem.removesuffix(".eval")
+    return (path.with_name(stem + end + JSONL_ENDING) for end in ("", ".eval"))

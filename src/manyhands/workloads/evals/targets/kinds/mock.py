@@ -1,0 +1,75 @@
+"""The mock as a target: the same answer to everything."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from manyhands.core.jsonio import dumps
+from manyhands.core.settings import number
+from manyhands.engine.contract import Context
+from manyhands.io.keys import key
+from manyhands.workloads.evals.evalfile.contents import Test
+from manyhands.workloads.evals.targets.answers import Answer, read_text
+from manyhands.workloads.evals.targets.keys import TargetBlock
+from manyhands.workloads.evals.targets.kinds.protocol import Making, TargetOpening, TargetSettings
+from manyhands.workloads.evals.targets.live import LiveTarget
+from manyhands.workloads.evals.workspaces.workspace import TestWorkspace
+
+MOCK_RESPONSE = '{"answer":"Mock dry-run response"}'
+Milliseconds = Annotated[float, number(minimum=0)]
+
+
+class MockBlock(TargetBlock):
+    """A mock, which answers the same to everything."""
+
+    response: Any = key(None, "The answer: a text, or anything else, which is given as JSON.")
+    delay_ms: Milliseconds | None = key(None, "Delay of each answer in milliseconds.")
+    delay_min_ms: Milliseconds | None = key(None, "Minimum delay in milliseconds; delays are drawn between both.")
+    delay_max_ms: Milliseconds | None = key(None, "Maximum delay in milliseconds.")
+
+
+@dataclass(frozen=True, slots=True)
+class MockTargetSettings(TargetSettings):
+    """The same answer to everything."""
+
+    response: str = MOCK_RESPONSE
+    min_seconds: float = 0.0
+    """The least time that it takes."""
+    max_seconds: float = 0.0
+    """The most time that it takes."""
+
+    async def open(self, opening: TargetOpening) -> LiveTarget:
+        return MockTarget(self)
+
+
+class MockTarget:
+    """A ``LiveTarget``. Its answer costs nothing and is always the same, so that it is no step."""
+
+    simulated = True
+
+    def __init__(self, settings: MockTargetSettings) -> None:
+        self._settings = settings
+
+    async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
+        if workspace is not None:
+            await workspace.begin()
+        settings = self._settings
+        if settings.max_seconds > 0:
+            delay = context.random(f"delay-{sample}").uniform(settings.min_seconds, settings.max_seconds)
+            await asyncio.sleep(delay)
+        if workspace is not None:
+            await workspace.end()
+        return read_text(settings.response)
+
+
+def mock_settings(block: MockBlock, making: Making) -> MockTargetSettings:
+    """The mock's answer and delay. Raises UserError if the minimum delay is more than the maximum."""
+    answer = block.response
+    response = MOCK_RESPONSE if answer is None else answer if isinstance(answer, str) else dumps(answer).decode()
+    minimum = block.delay_min_ms if block.delay_min_ms is not None else block.delay_ms or 0.0
+    maximum = block.delay_max_ms if block.delay_max_ms is not None else max(minimum, block.delay_ms or 0.0)
+    if minimum > maximum:
+        raise making.at("delay_min_ms").error("must not be more than delay_max_ms")
+    return MockTargetSettings(response, minimum / 1000, maximum / 1000)
