@@ -15,8 +15,7 @@ from manyhands.workloads.memory.datasets.answers.settling import settles_on
 from manyhands.workloads.memory.datasets.builtin.instructions import QUOTES
 from manyhands.workloads.memory.datasets.builtin.jokes import ago
 from manyhands.workloads.memory.datasets.builtin.spy_meeting import TOPICS
-from manyhands.workloads.memory.datasets.registry import create
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.datasets.registry import create, rule_judge
 
 
 def score(dataset_id: str, rules: Any, definition: Definition, *answers: str, **arguments: Any) -> float:

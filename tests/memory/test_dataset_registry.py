@@ -1,19 +1,31 @@
-"""Datasets by id, by name, from configurations, and from other packages."""
+"""Datasets by id, by name, from configurations, from other packages, and the one of the examples."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from manyhands.core.errors import UserError
-from manyhands.workloads.memory.datasets import registry
+from manyhands.io.plugins import plugins
+from manyhands.workloads.memory.conversation.definitions import Ask, Dataset, Exchange, Message
 from manyhands.workloads.memory.datasets.base import estimated_tokens
 from manyhands.workloads.memory.datasets.configuration import read_configuration
-from manyhands.workloads.memory.datasets.registry import class_named, create, dataset_class, dataset_ids, dataset_of
+from manyhands.workloads.memory.datasets.registry import (
+    class_named,
+    create,
+    dataset_class,
+    dataset_ids,
+    dataset_of,
+    made_of,
+    rule_judge,
+)
 
 OTHER = """
 from manyhands.workloads.memory.datasets.base import BaseDataset
@@ -22,6 +34,7 @@ class Rivers(BaseDataset):
     id = "rivers_of_test"
     default_name = "Rivers"
     about = "Names a river."
+    judge_rules = {"river: name": lambda data: {"river": data["text"].split()[-1]}}
 """
 
 
@@ -38,11 +51,11 @@ def other_package(tmp_path: Path) -> Iterator[None]:
     )
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
-    registry._plugged.cache_clear()
+    plugins.cache_clear()
     yield
     sys.path.remove(str(tmp_path))
     sys.modules.pop("rivers_package", None)
-    registry._plugged.cache_clear()
+    plugins.cache_clear()
 
 
 def test_by_id_and_by_name() -> None:
@@ -64,6 +77,12 @@ def test_of_another_package(other_package: None) -> None:
         UserError, match=r"^the dataset plug-in 'odder_test' \(json:dumps\) is no subclass of BaseDataset$"
     ):
         create("odder_test")
+
+
+def test_each_dataset_has_its_rules_in_place_of_a_judge(other_package: None) -> None:
+    data = {"role": "user", "content": json.dumps({"text": "It is the Elbe"})}
+    assert rule_judge(Ask((data,), "river: name")) == '{"river": "Elbe"}'
+    assert rule_judge(Ask((data,), "nobody asks this")) == "{}"
 
 
 CONFIGURATION = """\
@@ -101,3 +120,39 @@ def test_common_arguments() -> None:
     dataset = create("shopping", {"reset_message": "Done.", "description": "mine", "name": "My Shopping"})
     assert (dataset.reset_message, dataset.description, dataset.name) == ("Done.", "mine", "My Shopping")
     assert create("shopping").reset_message is None
+
+
+FILE = Path(__file__).resolve().parents[2] / "examples" / "memory" / "own_dataset" / "promises.py"
+LONGEST = 40
+
+
+@pytest.fixture(scope="module")
+def promises() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("promises_of_examples", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_short() -> None:
+    assert len(FILE.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("answer", "share"),
+    [("right", 1.0), ("I don't remember.", 0.0), ("right and the last one", 0.75), ("the last one", 0.0)],
+)
+def test_it_works(promises: ModuleType, answer: str, share: float) -> None:
+    dataset: Dataset = made_of(promises.Promises, {"promises": 5})
+    making = dataset.generate(2, 3, 4000)
+    with pytest.raises(StopIteration) as made:
+        next(making)
+    for definition in made.value.value:
+        owed, settled = definition.expected_responses
+        text = answer.replace("right", ", ".join(owed)).replace("the last one", settled)
+        message = Message(definition.unique_id, definition.script[-1], text, True, 0, 0)
+        with pytest.raises(StopIteration) as scored:
+            next(dataset.evaluate(Exchange(definition, (message,))))
+        assert scored.value.value.share == share

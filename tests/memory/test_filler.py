@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.filler import Fact, FactFiller, builtin_facts, read_facts
 from manyhands.workloads.memory.conversation.tokens import estimate
+from tests.memory.replay.logged import PublishedFiller
 from tests.support.memory_schedules import FACTS, WORDING, count_words
 
 COUNT = estimate()
@@ -47,8 +48,8 @@ def test_filler_is_as_long_as_the_rules_have_it(facts: list[Fact], limits: list[
 
 def test_the_published_reply_is_a_python_list() -> None:
     fact = [Fact("Which?", "O'Hara")]
-    assert FactFiller(fact, WORDING, count_words, "published").write(1).expected_reply == '["O\'Hara"]'
-    assert FactFiller([Fact("Which?", "é")], WORDING, count_words, "published").write(1).expected_reply == "['é']"
+    assert PublishedFiller(fact, WORDING, count_words).write(1).expected_reply == '["O\'Hara"]'
+    assert PublishedFiller([Fact("Which?", "é")], WORDING, count_words).write(1).expected_reply == "['é']"
     assert FactFiller([Fact("Which?", "é")], WORDING, count_words).write(1).expected_reply == '["é"]'
 
 

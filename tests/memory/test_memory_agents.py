@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,16 +13,27 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import text_of
 from manyhands.io.files import folder_name
+from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.protocol import ChatRequest, ChatSettings
 from manyhands.testing.context import MemoryContext
 from manyhands.testing.scripted_model import ScriptedModel
-from manyhands.workloads.memory.agents.chat import OVERHEAD, SYSTEM, ChatAgent, Window, age_in_words
 from manyhands.workloads.memory.agents.choice import choose_agent
-from manyhands.workloads.memory.agents.model_calls import EndpointEmbedder, ModelCaller
-from manyhands.workloads.memory.agents.retrieval import EmbeddingIndex, RetrievalAgent, TextIndex
-from manyhands.workloads.memory.agents.scratchpad import ScratchpadAgent
+from manyhands.workloads.memory.agents.model_agents import (
+    OVERHEAD,
+    SYSTEM,
+    ChatAgent,
+    ContextSize,
+    EmbeddingIndex,
+    RetrievalAgent,
+    ScratchpadAgent,
+    TextIndex,
+    Window,
+    age_in_words,
+)
+from manyhands.workloads.memory.agents.model_calls import EmbeddingCaller, ModelCaller
 from manyhands.workloads.memory.agents.simulated import REPLY_TOKENS, CostEstimator
-from manyhands.workloads.memory.conversation.agent import Incoming
+from manyhands.workloads.memory.conversation.driver import Incoming
+from tests.support.embedding_server import EmbeddingServer
 
 
 def words(text: str) -> int:
@@ -49,7 +57,7 @@ def shown(request: ChatRequest) -> list[str]:
 
 @given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 200), st.integers(0, 50), st.integers(0, 50))
 def test_a_window_keeps_the_newest_that_fit(sizes: list[int], limit: int, reserve: int, fixed: int) -> None:
-    window = Window(words, limit, reserve)
+    window = Window(words, ContextSize(limit, reserve).free)
     for number, size in enumerate(sizes):
         window.add("a " * size, "b", float(number))
     kept = window.kept(fixed)
@@ -61,9 +69,9 @@ def test_a_window_keeps_the_newest_that_fit(sizes: list[int], limit: int, reserv
 
 
 async def test_a_long_conversation_is_trimmed_to_what_fits_and_no_more() -> None:
-    """The original's defect left nothing but the last message once the history was as long as the context."""
+    """The GoodAI LTM Benchmark's own agent is left with nothing but the last message once the history is as long as the context."""
     model = ScriptedModel(default="ok")
-    agent = ChatAgent("a", caller(model), words, limit=200, reserve=20)
+    agent = ChatAgent("a", caller(model), words, size=ContextSize(200, 20))
     context = MemoryContext()
     for number in range(1, 101):
         await agent.reply(context, message(number, f"message {number}"))
@@ -80,7 +88,7 @@ async def test_a_long_conversation_is_trimmed_to_what_fits_and_no_more() -> None
 
 async def test_filler_is_remembered_and_not_asked_about() -> None:
     model = ScriptedModel(default="ok")
-    agent = ChatAgent("a", caller(model), words, limit=None, reserve=0)
+    agent = ChatAgent("a", caller(model), words, size=ContextSize(None, 0))
     context = MemoryContext()
     assert (await agent.reply(context, message(1, "filler", expected='["x"]'))).text == '["x"]'
     assert not model.requests
@@ -98,7 +106,7 @@ async def test_a_model_that_finds_it_too_long_is_sent_less() -> None:
         return ItemError(Cause.CONTEXT_OVERFLOW, "too long") if len(request.messages) > 12 else "ok"
 
     model = ScriptedModel(answer)
-    agent = ChatAgent("a", caller(model), words, limit=None, reserve=0)
+    agent = ChatAgent("a", caller(model), words, size=ContextSize(None, 0))
     for number in range(1, 16):
         assert (await agent.reply(MemoryContext(), message(number, f"m{number}"))).text == "ok"
     last = shown(model.requests[-1])
@@ -107,7 +115,7 @@ async def test_a_model_that_finds_it_too_long_is_sent_less() -> None:
 
 async def test_timestamps_tell_ages_once() -> None:
     model = ScriptedModel(default="ok")
-    agent = ChatAgent("a", caller(model), words, limit=None, reserve=0, timestamps=True)
+    agent = ChatAgent("a", caller(model), words, size=ContextSize(None, 0), timestamps=True)
     context = MemoryContext()
     await agent.reply(context, message(1, "one", now=1000.0))
     await agent.reply(context, message(2, "two", now=1000.0 + 3600 * 2.5))
@@ -134,7 +142,7 @@ def test_ages(seconds: float, text: str) -> None:
 
 
 def retrieving(model: ScriptedModel, index: Any, limit: int = 160) -> RetrievalAgent:
-    return RetrievalAgent("r", caller(model), index, words, limit=limit, reserve=20)
+    return RetrievalAgent("r", caller(model), index, words, size=ContextSize(limit, 20))
 
 
 async def fed(agent: Any, context: MemoryContext, count: int, first: str) -> None:
@@ -158,46 +166,11 @@ async def test_retrieval_finds_what_has_left_the_window() -> None:
     await agent.close()
 
 
-class EmbeddingServer:
-    """Speaks OpenAI's ``/embeddings``: a vector that counts a few words. ``failures``: statuses to give first."""
-
-    def __init__(self, failures: Sequence[int] = ()) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.failures = list(failures)
-        self.url = ""
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[EmbeddingServer]:
-        app = web.Application()
-        app.router.add_post("/v1/embeddings", self._answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}/v1"
-        try:
-            yield self
-        finally:
-            await runner.cleanup()
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        self.asked.append(body)
-        self.keys.append(request.headers.get("Authorization"))
-        if self.failures:
-            return web.Response(status=self.failures.pop(0), text="not now", headers={"Location": "/elsewhere"})
-        text = body["input"].lower()
-        vector = [float(text.count(word)) for word in ("cat", "else", "weather")] + [0.1]
-        return web.json_response({"data": [{"embedding": vector}], "usage": {"prompt_tokens": 7}})
-
-
 async def test_embeddings_are_asked_of_the_endpoint_and_never_paid_twice() -> None:
     async with EmbeddingServer().serving() as server:
         model = ScriptedModel(default="ok")
         context = MemoryContext()
-        index = EmbeddingIndex(EndpointEmbedder(server.url, "small", "sk-secret"))
+        index = EmbeddingIndex(EmbeddingCaller(OpenAIEmbeddings(server.url, "small", "sk-secret")))
         agent = retrieving(model, index)
         await fed(agent, context, 25, "The cat is asleep.")
         answer = await agent.reply(context, message(25, "Where is the cat?"))
@@ -208,26 +181,13 @@ async def test_embeddings_are_asked_of_the_endpoint_and_never_paid_twice() -> No
         await agent.close()
 
         asked, calls = len(server.asked), len(model.requests)
-        again = retrieving(model, EmbeddingIndex(EndpointEmbedder(server.url, "small", "sk-secret")))
+        again = retrieving(model, EmbeddingIndex(EmbeddingCaller(OpenAIEmbeddings(server.url, "small", "sk-secret"))))
         later = MemoryContext(context.journal)
         await fed(again, later, 25, "The cat is asleep.")
         repeated = await again.reply(later, message(25, "Where is the cat?"))
         assert (len(server.asked), len(model.requests), repeated) == (asked, calls, answer)
         assert "sk-secret" not in str(context.journal)
         await again.close()
-
-
-@pytest.mark.parametrize(
-    ("status", "cause"),
-    [(307, Cause.MODEL_REFUSED), (401, Cause.AUTHENTICATION), (402, Cause.PAYMENT), (404, Cause.MODEL_REFUSED)],
-)
-async def test_an_endpoint_that_refuses_is_not_asked_again(status: int, cause: Cause) -> None:
-    async with EmbeddingServer([status]).serving() as server:
-        embedder = EndpointEmbedder(server.url, "small", None)
-        with pytest.raises(ItemError, match=str(status)) as caught:
-            await embedder.embed(MemoryContext(), "text")
-        assert (caught.value.cause, len(server.asked)) == (cause, 1)
-        await embedder.close()
 
 
 # --- Notes
@@ -241,14 +201,14 @@ def tool_call(name: str, arguments: str, number: int = 1) -> Any:
 
 async def test_notes_survive_the_window() -> None:
     model = ScriptedModel([tool_call("add_note", '{"text": "cat: Kunigunde"}'), "Noted."], default="ok")
-    agent, context = ScratchpadAgent("s", caller(model), words, limit=300, reserve=20), MemoryContext()
+    agent, context = ScratchpadAgent("s", caller(model), words, size=ContextSize(300, 20)), MemoryContext()
     assert (await agent.reply(context, message(1, "My cat is called Kunigunde."))).text == "Noted."
     for number in range(2, 40):
         await agent.reply(context, message(number, f"something else {number}"))
     last = shown(model.requests[-1])
     assert "cat: Kunigunde" in last[0]
     assert "My cat is called Kunigunde." not in last
-    again = ScratchpadAgent("s", caller(ScriptedModel()), words, limit=300, reserve=20)
+    again = ScratchpadAgent("s", caller(ScriptedModel()), words, size=ContextSize(300, 20))
     replayed = MemoryContext(context.journal)
     await again.reply(replayed, message(1, "My cat is called Kunigunde."))
     assert again.notes == agent.notes
@@ -268,7 +228,7 @@ async def test_notes_survive_the_window() -> None:
 )
 async def test_what_a_model_gets_for_its_tool_calls(name: str, arguments: str, answer: str) -> None:
     model = ScriptedModel([tool_call(name, arguments), "done"])
-    agent = ScratchpadAgent("s", caller(model), words, limit=300, reserve=20)
+    agent = ScratchpadAgent("s", caller(model), words, size=ContextSize(300, 20))
     assert (await agent.reply(MemoryContext(), message(1, "Note this."))).text == "done"
     assert shown(model.requests[1])[-1].startswith(answer)
 
@@ -277,7 +237,7 @@ async def test_a_model_that_only_takes_notes_is_made_to_answer() -> None:
     def answer(request: ChatRequest) -> Any:
         return tool_call("add_note", '{"text": "x"}', len(request.messages)) if request.tools else "at last"
 
-    agent = ScratchpadAgent("s", caller(ScriptedModel(answer)), words, limit=300, reserve=20)
+    agent = ScratchpadAgent("s", caller(ScriptedModel(answer)), words, size=ContextSize(300, 20))
     found = await agent.reply(MemoryContext(), message(1, "Hello."))
     assert (found.text, found.usage.calls) == ("at last", 5)
 
@@ -287,7 +247,7 @@ async def test_a_model_that_only_takes_notes_is_made_to_answer() -> None:
 
 async def test_the_estimate_is_what_the_trimmed_context_costs() -> None:
     limit, reserve = 400, 50
-    estimator = CostEstimator("c", words, input_price=10.0, output_price=30.0, limit=limit, reserve=reserve)
+    estimator = CostEstimator("c", words, input_price=10.0, output_price=30.0, size=ContextSize(limit, reserve))
     context = MemoryContext()
     history: list[int] = []
     tokens_in, calls, dollars = 0, 0, 0.0

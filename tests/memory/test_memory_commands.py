@@ -25,8 +25,10 @@ from rich.console import Console
 from manyhands.cli.main import main
 from manyhands.cli.memory.benchmark import line_of, view_of
 from manyhands.core.errors import UserError
+from manyhands.testing.scripted_server import RecordedRequest, chat_response
 from manyhands.workloads.memory.conversation.driver import ConversationStatus, WaitingTest
 from manyhands.workloads.memory.datasets.configuration import read_configuration
+from tests.support.batches import ServerThread
 from tests.support.commands import PROGRAM, environment
 from tests.support.memory_benchmarks import START, log_of, write_configuration
 
@@ -292,7 +294,7 @@ def test_a_person_is_asked_and_sees_the_sessions(tmp_path: Path) -> None:
     code, shown = at_terminal(words, tmp_path, ["maybe", "", "n", "n"])
     assert code == 2, shown
     assert shown.count("Use them?") == 2  # asked again after an answer that is none
-    assert "Go on where it was?" in shown
+    assert "Continue them?" in shown
     assert "nothing was changed" in shown
 
 
@@ -306,7 +308,7 @@ def test_the_view_shows_who_speaks_and_who_waits() -> None:
         assert part in text
     assert "and 2 more" in text
     assert line_of(status_of).startswith("Agent [/x]: 2 of 9 tests ended, score so far 0.50, 12,345 tokens")
-    waits = f"waiting until {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M:%S}: time passes really"
+    waits = f"waiting until {datetime.fromtimestamp(1.7e9):%Y-%m-%d %H:%M:%S} (in real time)"
     assert line_of(replace(status_of, real_until=1.7e9)).endswith(waits)
 
 
@@ -332,3 +334,27 @@ def test_a_model_writes_tests_once(tmp_path: Path) -> None:
     code, out, err = manyhands("memory", "run", *words, "-a", "perfect", "--judge_model=simulated")
     assert code == 0, err
     assert "2.00 of 2" in out
+
+
+def test_what_writes_tests_is_asked_with_its_key_and_prices_also_when_it_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MANYHANDS_API_KEY", "key-0123456789abcdef")
+    write_configuration(tmp_path, ({"name": "delayed_recall", "args": {"generation": "model"}},))
+    (tmp_path / "prices.yaml").write_text("m: {input: 1, output: 1}\n")
+    words = ["-c", str(tmp_path / "small.yml"), f"--data_dir={tmp_path}/data", f"--prices={tmp_path}/prices.yaml"]
+    asked: list[RecordedRequest] = []
+
+    def reply(request: RecordedRequest) -> dict[str, Any]:
+        asked.append(request)
+        return chat_response("no tests")
+
+    with ServerThread(reply) as server:
+        judge = ["--judge_model=m", f"--judge_base_url={server.base_url}"]
+        code, out, err = manyhands("memory", "generate", *words, *judge)
+        assert (code, "price" in out + err) == (1, False)
+        (folder,) = (tmp_path / "data").rglob("definitions")
+        before = len(asked)
+        assert manyhands("resume", str(folder))[0] == 1
+    assert len(asked) > before > 0
+    assert {each.headers["Authorization"] for each in asked} == {"Bearer key-0123456789abcdef"}

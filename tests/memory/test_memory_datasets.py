@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -27,11 +28,17 @@ from manyhands.workloads.memory.conversation.definitions import (
     Wait,
 )
 from manyhands.workloads.memory.datasets.base import BaseDataset
+from manyhands.workloads.memory.datasets.benchmark import format_definition
 from manyhands.workloads.memory.datasets.builtin.chapterbreak import pages_of
 from manyhands.workloads.memory.datasets.builtin.restaurant import MENU, Restaurant
-from manyhands.workloads.memory.datasets.definition_files import format_definition
-from manyhands.workloads.memory.datasets.registry import create, dataset_class, dataset_ids
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.datasets.registry import (
+    BUILTIN,
+    create,
+    dataset_class,
+    dataset_ids,
+    reset_messages,
+    rule_judge,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "memory"
 SPAN = 100_000
@@ -46,27 +53,10 @@ ASKED_OF_MODELS = (
     "restaurant",
 )
 
-KNOWN = {
-    "names": "64b285d75470",
-    "name_list": "b23a29995b7f",
-    "colours": "4637d4948ff7",
-    "shopping": "ea5b3f71ced0",
-    "locations": "048b3df91fca",
-    "locations_directions": "16c537a6288f",
-    "sallyanne": "62c20be6a113",
-    "jokes": "76263b737021",
-    "kv": "4f04d9c0ba6a",
-    "chapterbreak": "f01735c202f4",
-    "delayed_recall": "42016339cd4f",
-    "instruction_recall": "331b432356d9",
-    "how_to_think": "ae8a104ef0be",
-    "conflicting_personal_info": "527c854e2c27",
-    "prospective_memory": "6d8ac4fba6bf",
-    "trigger_response": "ff04339d9f52",
-    "restaurant": "8dc61d4b8d5c",
-    "spy_meeting": "58a7ffab6ce8",
-}
-"""Digests of three tests of seed 0."""
+DIGESTS = DATA / "definition_digests.json"
+"""By dataset: ``made``, the digest of three tests of seed 0 as objects, and by seed what ``digests_and_scores`` gives."""
+WRITE = "MANYHANDS_WRITE_DIGESTS"
+"""The environment variable with which what is found is written to ``DIGESTS`` in place of being compared."""
 
 
 def perfect(dataset: BaseDataset, definition: Definition, before: Sequence[Message], text: str) -> str:
@@ -182,11 +172,22 @@ class Conversation:
             return found
 
 
-def test_there_are_eighteen() -> None:
-    ids = [each for each in dataset_ids() if dataset_class(each).__module__.startswith("manyhands.")]
-    assert len(ids) == 18
-    assert len({dataset_class(each).default_name for each in ids}) == 18
-    assert all(dataset_class(each).id == each for each in ids)
+def test_ids_and_names_are_those_of_the_registry() -> None:
+    assert all(dataset_class(each).__module__.startswith("manyhands.") for each in BUILTIN)
+    assert len({dataset_class(each).default_name for each in BUILTIN}) == len(BUILTIN)
+    assert all(dataset_class(each).id == each for each in BUILTIN)
+
+
+def test_reset_messages_are_for_a_datasets_own_name_and_as_they_were() -> None:
+    """A run's digest holds them, in this order."""
+    found = reset_messages()
+    assert list(found) == sorted(found)
+    assert digest("resets", [str(found)]).hex()[:12] == "a031ab6fa443"
+
+    class Promises(BaseDataset):
+        id, default_name, about, default_reset = "promises", "Promises", "Promises.", "Forget it."
+
+    assert reset_messages([Promises(), made("names")]) == {**found, "Promises": "Forget it."}
 
 
 @pytest.mark.parametrize("dataset_id", dataset_ids())
@@ -222,12 +223,6 @@ def test_other_seeds_give_other_tests(dataset_id: str) -> None:
     assert generated(dataset, 2, 1) == generated(dataset, 3, 1)[:2]
 
 
-def test_tests_are_the_same_on_every_machine_and_python() -> None:
-    made_of = {each: json.dumps([asdict(one) for one in generated(made(each))]) for each in KNOWN}
-    assert {each: digest("tests", [made_of[each]]).hex()[:12] for each in made_of} == KNOWN
-    assert len(KNOWN) == 18
-
-
 def digests_and_scores(dataset_id: str, seed: int) -> list[Any]:
     """The digest of a seed's tests as they are in files, and what a perfect memory gets for each by either rules."""
     tests = driven(made(dataset_id).generate(3, seed, 16_000))
@@ -242,11 +237,21 @@ def digests_and_scores(dataset_id: str, seed: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("dataset_id", KNOWN)
+@pytest.mark.parametrize("dataset_id", BUILTIN)
 def test_tests_of_existing_runs_can_be_made_again(dataset_id: str) -> None:
-    """For the same seed, byte for byte: whatever draws from word lists depends on their order."""
-    known = json.loads((DATA / "definition_digests.json").read_text(encoding="utf-8"))
-    assert {str(seed): digests_and_scores(dataset_id, seed) for seed in range(3)} == known[dataset_id]
+    """For the same seed, byte for byte, on every machine and Python: whatever draws from word lists depends on their order."""
+    objects = json.dumps([asdict(one) for one in generated(made(dataset_id))])
+    by_seed = {str(seed): digests_and_scores(dataset_id, seed) for seed in range(3)}
+    found = {"made": digest("tests", [objects]).hex()[:12], **by_seed}
+    known = json.loads(DIGESTS.read_text(encoding="utf-8"))
+    if os.environ.get(WRITE):
+        known[dataset_id] = found
+        DIGESTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    assert found == known.get(dataset_id), f"{WRITE}=1 records the tests of a new dataset, see CONTRIBUTING.md"
+
+
+def test_digests_are_of_all_datasets() -> None:
+    assert set(json.loads(DIGESTS.read_text(encoding="utf-8"))) == set(BUILTIN)
 
 
 @pytest.mark.parametrize("dataset_id", ASKED_OF_MODELS)

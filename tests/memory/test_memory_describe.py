@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from manyhands.cli.memory.benchmark import run as run_command
-from manyhands.cli.memory.describe import run as describe_command
+from manyhands.cli.memory.configuration import describe as describe_command
 from manyhands.core.errors import UserError
 from manyhands.models.pricing import Price
 from manyhands.workloads.memory.agents.choice import choose_agent
-from manyhands.workloads.memory.description import ConversationSettings, describe_configuration, price_of, simulate
+from manyhands.workloads.memory.description import ScheduleSettings, describe_configuration, price_of, simulate
 from manyhands.workloads.memory.results.figures import figures_of
 from manyhands.workloads.memory.results.timeline import MAX_ROWS, Course, Timeline, schedule_text
 from tests.support.memory_schedules import ToldDataset, scheduler_of
@@ -77,7 +77,7 @@ def test_a_run_is_described_as_its_configuration(folder: Path, capsys: pytest.Ca
 
 
 def test_what_the_tests_are(folder: Path) -> None:
-    outlook = describe_configuration(folder / "described.yml", ConversationSettings(tokenizer="estimate"))
+    outlook = describe_configuration(folder / "described.yml", ScheduleSettings(tokenizer="estimate"))
     by_id = {each.id: each for each in outlook.datasets}
     colours, jokes, restaurant = by_id["colours"], by_id["jokes"], by_id["restaurant"]
     assert (colours.tests, colours.messages, colours.questions, colours.needles, colours.judged) == (2, 8, 2, 6, 0)
@@ -86,7 +86,7 @@ def test_what_the_tests_are(folder: Path) -> None:
     assert (restaurant.messages, restaurant.judged) == (None, 2)
     assert by_id["prospective_memory"].uses_callback
     assert by_id["locations_directions"].judged == 2
-    assert outlook.counted_by == "estimate"
+    assert outlook.benchmark.tokens.name == "estimate"
 
 
 def test_it_is_said_in_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_a_session_without_an_end_is_found_out() -> None:
     endless = ToldDataset("endless", called_for=10**9)
     scheduler = scheduler_of([endless.test(0, ["Told.", "Asked?"], calls_back=True)])
     with pytest.raises(UserError, match="has no end"):
-        simulate(scheduler, most_actions=2000)
+        simulate(scheduler, max_actions=2000)
 
 
 def test_a_long_schedule_is_cut_and_says_so() -> None:

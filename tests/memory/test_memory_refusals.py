@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from manyhands.cli.memory.benchmark import spelled
 from manyhands.core.errors import RunError, UserError
-from tests.support.commands import PROGRAM, environment
+from tests.support.commands import run
 from tests.support.memory_benchmarks import opened, performed, rows_of, write_configuration
 
 
@@ -129,20 +128,19 @@ def test_a_failed_session_is_said_on_one_line_and_an_estimate_lacks_no_judge(tmp
         "class Bad:\n    def reply(self, text):\n        raise ValueError('one\\ntwo')\n"
     )
     words = ["-c", f"{tmp_path}/small.yml", f"--data_dir={tmp_path}/data", "-a", "cost(1,1)", "--max_attempts=1"]
-    command = [*PROGRAM, "memory", "run", *words, "-a", f"python:{tmp_path}/agents.py:Bad"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 1, done.stderr
-    assert [line for line in done.stderr.splitlines() if "Bad" in line] == ["Bad: the agent raised ValueError: one two"]
-    assert "judge_model" not in done.stdout
+    done = run("memory", "run", *words, "-a", f"python:{tmp_path}/agents.py:Bad")
+    assert done.code == 1, done.err
+    assert [line for line in done.errors if "Bad" in line] == ["Bad: the agent raised ValueError: one two"]
+    assert "judge_model" not in done.out
 
 
 def test_a_run_that_was_imported_is_read_but_not_continued(tmp_path: Path) -> None:
     """Earlier versions made runs of sessions of the GoodAI LTM Benchmark that had not ended."""
     write_configuration(tmp_path)
-    run = opened(tmp_path, "forgetful")
-    asyncio.run(performed(run))
+    imported = opened(tmp_path, "forgetful")
+    asyncio.run(performed(imported))
     past = {"events": [], "counters": [0, 0, 0.0, None], "scores": {}, "lengths": {}, "cost": 0.0, "judge_cost": 0.0}
-    journal = sqlite3.connect(run.folder / "run.db")
+    journal = sqlite3.connect(imported.folder / "run.db")
     with closing(journal), journal:
         (text,) = journal.execute("SELECT value FROM meta WHERE name = 'spec'").fetchone()
         spec = json.loads(text)
@@ -153,7 +151,6 @@ def test_a_run_that_was_imported_is_read_but_not_continued(tmp_path: Path) -> No
     ):
         opened(tmp_path, "forgetful")
     for command, code in (("resume", 2), ("show", 0), ("memory rescore", 0), ("memory report", 0)):
-        words = [*PROGRAM, *command.split(), str(run.folder)]
-        found = subprocess.run(words, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert found.returncode == code, found.stderr
-        assert found.stderr.count("\n") == (1 if code else 0), found.stderr
+        found = run(*command.split(), str(imported.folder), folder=tmp_path)
+        assert found.code == code, found.err
+        assert len(found.errors) == (1 if code else 0), found.err

@@ -21,13 +21,17 @@ from manyhands.cli.memory.report import run as report_command
 from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.events import Event, EventType
 from manyhands.workloads.memory.report import plots
-from manyhands.workloads.memory.report.comparison import pairings
-from manyhands.workloads.memory.report.conversations import Room, answered, html_size, task_log
-from manyhands.workloads.memory.report.facts import published_facts
-from manyhands.workloads.memory.report.gathering import Reported, gather
+from manyhands.workloads.memory.report.formatting import (
+    TextBudget,
+    agent_colours,
+    answered,
+    html_size,
+    score_colour,
+    task_log,
+)
 from manyhands.workloads.memory.report.page import NO_PLOTS, file_name, write_report
-from manyhands.workloads.memory.report.views import agent_views
-from manyhands.workloads.memory.report.words import agent_colours, score_colour
+from manyhands.workloads.memory.report.reported_agents import Reported, gather, pairings
+from manyhands.workloads.memory.report.views import agent_views, published_facts
 from manyhands.workloads.memory.results.figures import MIN_TESTS, figures_of, span_groups
 from manyhands.workloads.memory.results.timeline import timeline_of
 from tests.support.goodai import expected, needs_all_sessions, published
@@ -272,7 +276,7 @@ def test_names_are_text_in_plots_too(tmp_path: Path, name: str) -> None:
 
 def test_a_page_has_a_bound(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "run" / "results" / "agent", "Colours", "<" * 1_000_000)
-    page_of(gather([str(folder)], tmp_path), tmp_path / "page.html", most_bytes=50_000)
+    page_of(gather([str(folder)], tmp_path), tmp_path / "page.html", max_bytes=50_000)
     assert (tmp_path / "page.html").stat().st_size < 90_000
     assert "more messages" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
@@ -280,7 +284,7 @@ def test_a_page_has_a_bound(tmp_path: Path) -> None:
 @given(st.lists(st.text(max_size=50), max_size=8), st.integers(0, 300))
 def test_messages_are_shown_or_counted(messages: list[str], size: int) -> None:
     log = [f"Agent (2024-05-17 09:00:01): {each}" for each in messages]
-    shown, left_out = task_log({"task_log": log}, Room(size))
+    shown, left_out = task_log({"task_log": log}, TextBudget(size))
     assert len(shown) + left_out == len(log)
     assert sum(html_size(line.text) for line in shown) <= size
     for line, message in zip(shown, messages, strict=False):
@@ -300,11 +304,11 @@ def test_a_session_that_has_just_begun_gets_a_page(tmp_path: Path, agents: int) 
 
 def test_answers_are_paired_only_where_there_are_as_many_of_each() -> None:
     three = {"expected_responses": ["a", ["b"]], "actual_responses": ["1", "2"], "reasoning": ["x", "y"]}
-    assert [each.expected for each in answered(three, ["q", "r"], Room(1000))] == ["a", '["b"]']
-    assert [each.question for each in answered(three, ["q"], Room(1000))] == ["", ""]
-    (joined,) = answered({**three, "reasoning": ["x"]}, ["q", "r"], Room(1000))
+    assert [each.expected for each in answered(three, ["q", "r"], TextBudget(1000))] == ["a", '["b"]']
+    assert [each.question for each in answered(three, ["q"], TextBudget(1000))] == ["", ""]
+    (joined,) = answered({**three, "reasoning": ["x"]}, ["q", "r"], TextBudget(1000))
     assert (joined.question, joined.actual, joined.reasoning) == ("q\nr", "1\n2", "x")
-    assert answered({}, ["q"], Room(1000)) == []
+    assert answered({}, ["q"], TextBudget(1000)) == []
 
 
 # --- Parts
@@ -349,7 +353,7 @@ def test_every_test_is_in_one_span_group(tests: list[tuple[int, float, str]]) ->
     groups = span_groups(tests)
     assert sum(group.score.count for group in groups) == len(tests)
     assert all(group.score.count >= min(MIN_TESTS, len(tests)) for group in groups)
-    assert all(one.most <= other.least for one, other in pairwise(groups))
+    assert all(one.max_distance <= other.min_distance for one, other in pairwise(groups))
 
 
 def test_tests_that_only_one_agent_ran_are_counted(data_dir: Path, tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ import pytest
 
 from manyhands.workloads.memory.conversation.definitions import Evaluation, Exchange, Message
 from manyhands.workloads.memory.conversation.events import RESPONSES, SENDS, Event, EventType
-from manyhands.workloads.memory.conversation.filler import random_state
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
-from manyhands.workloads.memory.conversation.schedule import EndedTest
-from manyhands.workloads.memory.conversation.wording import read_wording
+from manyhands.workloads.memory.conversation.filler import random_state, read_wording
+from manyhands.workloads.memory.conversation.schedule import EndedTest, ScheduledTest
 from manyhands.workloads.memory.datasets.registry import class_named, made_of
 from manyhands.workloads.memory.results.files import result_of
 from tests.memory.replay.session import PublishedSession, read_session

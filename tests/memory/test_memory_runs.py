@@ -239,9 +239,9 @@ def test_nothing_is_moved_while_another_process_performs_the_run(tmp_path: Path)
     run = opened(tmp_path, "forgetful")
     lock = RunLock(run.folder)
     try:
-        with pytest.raises(RunError, match="being performed by"):
+        with pytest.raises(RunError, match="being executed by"):
             opened(tmp_path, "forgetful", regenerate=True)
-        with pytest.raises(RunError, match="being performed by"):
+        with pytest.raises(RunError, match="being executed by"):
             opened(tmp_path, "forgetful", restart=True)
     finally:
         lock.release()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from manyhands.workloads.memory.conversation.definitions import Wait
 from manyhands.workloads.memory.conversation.events import Event, EventType
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
 from manyhands.workloads.memory.conversation.schedule import (
     Action,
     AskModel,
@@ -18,6 +17,7 @@ from manyhands.workloads.memory.conversation.schedule import (
     ResetAgent,
     Save,
     Saved,
+    ScheduledTest,
     Send,
     Travel,
 )

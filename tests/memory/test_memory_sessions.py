@@ -14,8 +14,8 @@ from manyhands.core.clock import SystemClock
 from manyhands.models.protocol import ChatSettings
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
 from manyhands.testing.scripted_model import ScriptedModel
-from manyhands.workloads.memory.agents.chat import ChatAgent
-from manyhands.workloads.memory.agents.external.agent import ExternalAgent
+from manyhands.workloads.memory.agents.external_agent import ExternalAgent
+from manyhands.workloads.memory.agents.model_agents import ChatAgent, ContextSize
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.agents.simulated import ForgetfulAgent, ReadingModel
 from manyhands.workloads.memory.conversation.driver import Conversation, TimeTravel
@@ -78,7 +78,7 @@ class Held:
 
     async def hold(self, crash: CrashPoint | None = None, *, isolated: bool = False) -> Conversation:
         caller = ModelCaller(self.model, ChatSettings(model="scripted"))
-        agent = ChatAgent("agent", caller, self.benchmark.tokens, limit=1200, reserve=100)
+        agent = ChatAgent("agent", caller, self.benchmark.tokens, size=ContextSize(1200, 100))
         context = MemoryContext(self.journal, crash=crash, clock=self.clock)
         files = ConversationFiles(self.places, {"agent": "agent"}, is_replaying=lambda: context.replaying)
         scheduler = self.benchmark.scheduler(isolated=isolated, max_message_size=300)
@@ -216,7 +216,7 @@ class AgentConnection:
 async def test_an_agent_from_outside_catches_up(benchmark_: Benchmark, keeps: bool) -> None:
     async def hold(journal: MemoryJournal, line: AgentConnection, crash: CrashPoint | None = None) -> Conversation:
         scheduler = benchmark_.scheduler(isolated=False, max_message_size=300)
-        agent = ExternalAgent("outside", line, session="s")
+        agent = ExternalAgent("outside", line, conversation="s")
         session = Conversation(scheduler, agent, RuleJudge(), START, Nobody())
         await session.run(MemoryContext(journal, crash=crash, clock=Ticks(0.0)))
         return session
@@ -255,7 +255,7 @@ class Nobody:
 async def test_a_reset_is_told_with_the_virtual_time(benchmark_: Benchmark) -> None:
     line = AgentConnection()
     scheduler = benchmark_.scheduler(isolated=True, max_message_size=300)
-    session = Conversation(scheduler, ExternalAgent("outside", line, session="s"), RuleJudge(), START, Nobody())
+    session = Conversation(scheduler, ExternalAgent("outside", line, conversation="s"), RuleJudge(), START, Nobody())
     await session.run(MemoryContext(clock=Ticks(9e9)))
     times = [each["now"] for each in line.sent]
     assert times == sorted(times)

@@ -13,10 +13,9 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.definitions import Dataset
 from manyhands.workloads.memory.conversation.events import EventType, format_event, read_master_log
-from manyhands.workloads.memory.conversation.filler import FactFiller, builtin_facts, read_facts
+from manyhands.workloads.memory.conversation.filler import FactFiller, builtin_facts, read_facts, read_wording
 from manyhands.workloads.memory.conversation.tokens import estimate
-from manyhands.workloads.memory.conversation.wording import read_wording
-from manyhands.workloads.memory.datasets.definition_files import definition_path, format_definition, read_definitions
+from manyhands.workloads.memory.datasets.benchmark import definition_path, format_definition, read_definitions
 from manyhands.workloads.memory.datasets.registry import class_named, made_of
 from tests.memory.replay.result import ReplayResult
 from tests.memory.replay.session import read_token_lengths, replay

@@ -16,14 +16,13 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.check import _first_difference
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedServer
 from manyhands.workloads.memory.conversation.definitions import Ask, Definition
-from manyhands.workloads.memory.datasets.definition_files import format_definition
-from manyhands.workloads.memory.datasets.registry import create
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.datasets.benchmark import format_definition
+from manyhands.workloads.memory.datasets.registry import create, rule_judge
 from manyhands.workloads.memory.published.rejudging import reopen_scores, totals
 from manyhands.workloads.memory.published.rescoring import DIFFERS, EQUAL, Rescored, agents_of, rescore
 from manyhands.workloads.memory.results.figures import figures_of
-from manyhands.workloads.memory.results.judged_scores import judged_scores
-from manyhands.workloads.memory.results.records import true_record
+from manyhands.workloads.memory.results.files import judged_scores
+from manyhands.workloads.memory.results.records import current_record
 from tests.support.commands import Command, SimulatedProcess, run
 from tests.support.memory_benchmarks import START, opened, performed, records_of, write_configuration
 
@@ -109,7 +108,7 @@ def test_a_record_of_an_earlier_version() -> None:
     datasets = {each.name: each for each in (create("jokes"), create("colours"))}
     tests = [("Jokes - 0", 1.0), ("Jokes - 1", None), ("Jokes - 2", None), ("Colours - 0", 0.0)]
     old = {"score": 1.0, "max_score": 2, "tests": [{"test": name, "score": score} for name, score in tests]}
-    found = true_record(old, datasets, has_judge=False)
+    found = current_record(old, datasets, has_judge=False)
     assert (found["score"], found["max_score"], found["unscored"]) == (0.0, 1, 3)
     assert list(found["unscored_datasets"]) == ["Jokes"]
 

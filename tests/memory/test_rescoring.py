@@ -12,9 +12,8 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.definitions import Definition
-from manyhands.workloads.memory.datasets.definition_files import format_definition
-from manyhands.workloads.memory.datasets.registry import create
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.datasets.benchmark import format_definition
+from manyhands.workloads.memory.datasets.registry import create, rule_judge
 from manyhands.workloads.memory.published.rescoring import (
     DIFFERS,
     EDITED,

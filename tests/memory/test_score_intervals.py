@@ -10,7 +10,7 @@ import pytest
 
 from manyhands.core.errors import UserError
 from manyhands.core.statistics import wilson
-from manyhands.workloads.memory.report.words import METHODS, method, methods
+from manyhands.workloads.memory.report.formatting import METHODS, method, methods
 from manyhands.workloads.memory.results.figures import figures_of, pooled
 from tests.support.commands import run
 from tests.support.memory_benchmarks import opened, write_configuration
@@ -79,7 +79,7 @@ def test_a_missing_file_of_chapterbreak_names_what_works(tmp_path: Path) -> None
     line = str(error.value)
     assert "\n" not in line
     assert "args: {data_location: FILE}" in line
-    assert f"copy the original's folder data/tests/RUN/definitions, with its config.yml, to {place}," in line
+    assert f"copy the folder data/tests/RUN/definitions of that repository, with its config.yml, to {place}," in line
     # And so it does.
     test = place / "ChapterBreak/1_0.def.json"
     test.parent.mkdir(parents=True)

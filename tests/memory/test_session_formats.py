@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -23,16 +24,17 @@ from manyhands.workloads.memory.conversation.events import (
     read_master_log,
     readable,
 )
+from manyhands.workloads.memory.conversation.filler import default_wording, read_wording
 from manyhands.workloads.memory.conversation.schedule import Counters
 from manyhands.workloads.memory.conversation.tokens import counter_named, estimate
-from manyhands.workloads.memory.conversation.wording import default_wording, read_wording
-from manyhands.workloads.memory.datasets.definition_files import (
+from manyhands.workloads.memory.datasets.benchmark import (
     definition_path,
     read_definition,
     read_definitions,
     write_definitions,
 )
-from manyhands.workloads.memory.results.runstats import read_runstats, runstats_of
+from manyhands.workloads.memory.datasets.registry import reset_messages
+from manyhands.workloads.memory.results.files import read_runstats, runstats_of
 from tests.memory.replay.session import counted_before, read_token_lengths
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -226,7 +228,7 @@ def test_run_statistics_restore_the_generator(tmp_path: Path) -> None:
     version, numbers, gauss = Random(3).getstate()
     stats = runstats_of(Counters(100, 20, 1.5, [version, list(numbers), gauss]), 0.25, 0.5)
     path = tmp_path / "runstats.json"
-    path.write_text(json.dumps(stats.content()), encoding="utf-8")
+    path.write_text(json.dumps(asdict(stats)), encoding="utf-8")
     found = read_runstats(path)
     assert (found.total_tokens, found.agent_tokens, found.duration) == (100, 20, 1.5)
     assert (found.agent_costs_usd, found.managing_costs_usd) == (0.25, 0.5)
@@ -244,7 +246,7 @@ def test_older_run_statistics_hold_less(tmp_path: Path) -> None:
     }
     path.write_text(json.dumps(older), encoding="utf-8")
     found = read_runstats(path)
-    assert (found.agent_tokens, found.filler_state) == (None, None)
+    assert (found.agent_tokens, found.rnd_state) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_wrong_run_statistics_name_their_field(tmp_path: Path, content: str, pro
 
 
 def test_our_wording_is_whole() -> None:
-    wording = default_wording()
+    wording = default_wording(reset_messages())
     assert wording.filler_line("Why?", "Because.").endswith("Because.\n")
     assert "Why?" in wording.filler_line("Why?", "Because.")
     assert wording.filler_preamble.endswith("\n")
@@ -278,7 +280,7 @@ def test_our_wording_is_whole() -> None:
 
 
 def test_a_facts_own_text_is_left_alone() -> None:
-    assert "<AnswerValue>" in default_wording().filler_line("What is <AnswerValue>?", "a mark")
+    assert "<AnswerValue>" in default_wording(reset_messages()).filler_line("What is <AnswerValue>?", "a mark")
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.definitions import Dataset, Wait
 from manyhands.workloads.memory.conversation.events import EventType
-from manyhands.workloads.memory.conversation.filler import Fact
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
-from manyhands.workloads.memory.conversation.schedule import Counters
-from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from manyhands.workloads.memory.conversation.filler import Fact, Wording
+from manyhands.workloads.memory.conversation.schedule import Counters, ScheduledTest
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
-from manyhands.workloads.memory.conversation.wording import Wording
 from tests.memory.replay.result import ReplayResult
-from tests.memory.replay.resuming import resume
+from tests.memory.replay.resuming import ResumableScheduler, resume
 from tests.memory.replay.session import replay
 from tests.support.memory_schedules import FACTS, WORDING, ToldDataset, count_words, says, scheduler_of
 from tests.support.memory_sessions import HeldSession, hold, write_session
@@ -51,7 +48,7 @@ def some_tests() -> list[ScheduledTest]:
     ]
 
 
-def maker(*, isolated: bool = False) -> Callable[[], Scheduler]:
+def maker(*, isolated: bool = False) -> Callable[[], ResumableScheduler]:
     return lambda: scheduler_of(some_tests(), SPAN, isolated=isolated, resets=True)
 
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from manyhands.workloads.memory.conversation.definitions import Ask, Definition, Exchange, Message
-from manyhands.workloads.memory.datasets.answers.judge_requests import yes
+from manyhands.workloads.memory.datasets.answers.judging import yes
 from manyhands.workloads.memory.datasets.answers.matching import quantity_in
 from manyhands.workloads.memory.datasets.answers.settling import denies, says, settles_on
-from manyhands.workloads.memory.datasets.registry import create
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
+from manyhands.workloads.memory.datasets.registry import create, rule_judge
 
 TOLD = ("Olive", "Red", "Purple")
 RIGHT = (

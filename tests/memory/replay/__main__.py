@@ -15,11 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from manyhands.core.errors import UserError
-from manyhands.workloads.memory.conversation.filler import builtin_facts, read_facts
+from manyhands.workloads.memory.conversation.filler import builtin_facts, default_wording, read_facts, read_wording
 from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named
-from manyhands.workloads.memory.conversation.wording import default_wording, read_wording
 from manyhands.workloads.memory.datasets.base import BaseDataset, Rules
-from manyhands.workloads.memory.datasets.registry import class_named, made_of
+from manyhands.workloads.memory.datasets.registry import class_named, made_of, reset_messages
 from tests.memory.replay.result import ReplayResult
 from tests.memory.replay.session import read_token_lengths, replay
 
@@ -45,7 +44,7 @@ def replayed(options: argparse.Namespace) -> ReplayResult:
     return replay(
         folder,
         filler=builtin_facts() if options.filler is None else read_facts(Path(options.filler)),
-        wording=default_wording() if options.wording is None else read_wording(Path(options.wording)),
+        wording=default_wording(reset_messages()) if options.wording is None else read_wording(Path(options.wording)),
         token_lengths=_lengths(options, folder),
         dataset_of=lambda name: _dataset(name, "published"),
         or_else=lambda name: _dataset(name, "mended"),

@@ -127,11 +127,18 @@ def _advance(play: Play, reply: str | None) -> Step | None:
         return None
 
 
+class PublishedFiller(FactFiller):
+    """Filler as the GoodAI LTM Benchmark has it, which lists the answers as Python writes a list."""
+
+    def listed(self, answers: Sequence[str]) -> str:
+        return repr(answers)
+
+
 class LoggedFiller:
-    """Filler texts are taken from the log. For each one, facts are drawn as the original draws them; where they are not those of the text,
+    """Filler texts are taken from the log. For each one, facts are drawn as the benchmark draws them; where they are not those of the text,
     the text is accepted, and ``others`` counts it.
 
-    ``by_size``: whether tokens of any text can be counted, so that a text must also be as long as the original would have made it.
+    ``by_size``: whether tokens of any text can be counted, so that a text must also be as long as the benchmark would have made it.
     """
 
     def __init__(
@@ -168,7 +175,7 @@ class LoggedFiller:
         return Filler(event.message, "")
 
     def _drawn(self, text: str) -> str:
-        """What the original would have written, drawn as long as the text is the same."""
+        """What the benchmark would have written, drawn as long as the text is the same."""
         drawn = self._preamble
         while len(drawn) < len(text) and text.startswith(drawn):
             drawn += self._facts.draw()[1]

@@ -18,10 +18,10 @@ from manyhands.workloads.memory.conversation.schedule import (
     Send,
     Travel,
 )
-from manyhands.workloads.memory.conversation.scheduler import Scheduler, Stuck
+from manyhands.workloads.memory.conversation.scheduler import Stuck
 from tests.memory.replay.logged import UNSCORED
 from tests.memory.replay.result import Difference
-from tests.memory.replay.resuming import resume
+from tests.memory.replay.resuming import ResumableScheduler, resume
 
 _COMPARED = ("message", "is_question", "tokens", "time", "response")
 _EARLIER_SAVES = 3
@@ -35,7 +35,7 @@ class Log:
     """A log that is being replayed. ``scheduler``: the one that is under way; datasets and filler that follow the log ask it what comes."""
 
     events: Sequence[Event]
-    scheduler: Scheduler | None = None
+    scheduler: ResumableScheduler | None = None
 
     def upcoming(self) -> Event | None:
         """The event that the scheduler has to produce next; None at the end."""
@@ -78,7 +78,7 @@ class Player:
     that were saved; ``is_isolated``: the session's mode."""
 
     log: Log
-    make_scheduler: Callable[[], Scheduler]
+    make_scheduler: Callable[[], ResumableScheduler]
     ends_well: Callable[[Counters], bool]
     is_isolated: bool = False
     _resets: list[int] = field(init=False)
@@ -91,15 +91,15 @@ class Player:
         self._resets = [at for at in resets if not (starts_with_introduction and at == 2)]
 
     def play(self) -> Played:
-        """Replay the log. A session that was resumed is taken to have lost what the original loses; if the log disagrees, to have lost
-        nothing, as ours do; what gets further counts."""
+        """Replay the log. A session that was resumed is taken to have lost what the GoodAI LTM Benchmark loses; if the log disagrees,
+        to have lost nothing, as ours do; what gets further counts."""
         losing = self._play_losing()
         if self._agrees(losing) or not self._resets:
             return losing
         lossless = Played(self._play_part(self._begin(), len(self.log.events), marks=True), len(self._resets))
         return max(losing, lossless, key=self._rank)
 
-    def _begin(self) -> Scheduler:
+    def _begin(self) -> ResumableScheduler:
         self.log.scheduler = self.make_scheduler()
         return self.log.scheduler
 
@@ -166,7 +166,9 @@ class Player:
 
     # --- One stretch
 
-    def _play_part(self, scheduler: Scheduler, end: int, start: Counters | None = None, *, marks: bool = False) -> Part:
+    def _play_part(
+        self, scheduler: ResumableScheduler, end: int, start: Counters | None = None, *, marks: bool = False
+    ) -> Part:
         """Replay up to the event ``end``. ``marks``: events SUITE_RESET within it only say that the session went on."""
         saves = [start or scheduler.counters]
         compared = len(scheduler.events) if start is None else end_of_prefix(scheduler, self.log.events)
@@ -193,10 +195,12 @@ class Player:
                 if difference is not None:
                     return Part(compared, difference, False, saves, scheduler.counters)
 
-    def _is_marked(self, scheduler: Scheduler, at: int) -> bool:
+    def _is_marked(self, scheduler: ResumableScheduler, at: int) -> bool:
         return at == len(scheduler.events) and at in self._resets
 
-    def _stopped(self, action: Action, scheduler: Scheduler, compared: int, end: int, saves: list[Counters]) -> Part:
+    def _stopped(
+        self, action: Action, scheduler: ResumableScheduler, compared: int, end: int, saves: list[Counters]
+    ) -> Part:
         difference = self._where(compared, None) if isinstance(action, Done) and compared < end else None
         return Part(compared, difference, isinstance(action, Done), saves, scheduler.counters)
 
@@ -212,7 +216,7 @@ class Player:
             return max(after.to, event.timestamp)
         return event.timestamp
 
-    def _compare(self, scheduler: Scheduler, start: int, end: int) -> tuple[Difference | None, int]:
+    def _compare(self, scheduler: ResumableScheduler, start: int, end: int) -> tuple[Difference | None, int]:
         """Compare the scheduler's new events with the log's, up to ``end``."""
         last = min(len(scheduler.events), end)
         for at in range(start, last):
@@ -220,7 +224,7 @@ class Player:
                 return difference, at
         return None, max(start, last)
 
-    def _supply(self, action: Send | AskModel | Evaluate, scheduler: Scheduler, at: int) -> Difference | None:
+    def _supply(self, action: Send | AskModel | Evaluate, scheduler: ResumableScheduler, at: int) -> Difference | None:
         """Give the scheduler what the log has as the result of an action; the difference if the log has another event there."""
         if isinstance(action, Evaluate):
             scheduler.evaluated(UNSCORED)
@@ -242,7 +246,7 @@ class Player:
         return None
 
 
-def end_of_prefix(scheduler: Scheduler, events: Sequence[Event]) -> int:
+def end_of_prefix(scheduler: ResumableScheduler, events: Sequence[Event]) -> int:
     """How many of a resumed scheduler's events come from the log itself."""
     at = 0
     while at < len(scheduler.events) and at < len(events) and scheduler.events[at] is events[at]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from manyhands.workloads.memory.conversation.definitions import Json
 from manyhands.workloads.memory.conversation.schedule import Counters
-from manyhands.workloads.memory.results.runstats import RunStats
+from manyhands.workloads.memory.results.files import RunStats
 
 Verdict = Literal["exact", "differs"]
 """``exact``: every event and the final counters agree."""

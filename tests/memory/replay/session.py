@@ -12,21 +12,19 @@ from pathlib import Path
 
 from manyhands.core.errors import UserError
 from manyhands.io.json_files import read_object
-from manyhands.io.yaml_files import read_yaml
 from manyhands.workloads.memory.conversation.definitions import Dataset, Definition, Json
 from manyhands.workloads.memory.conversation.events import MESSAGES, Event, EventType, read_master_log
-from manyhands.workloads.memory.conversation.filler import Fact, FactFiller
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
-from manyhands.workloads.memory.conversation.schedule import Counters, SchedulerSettings
-from manyhands.workloads.memory.conversation.scheduler import Scheduler
+from manyhands.workloads.memory.conversation.filler import Fact, Wording
+from manyhands.workloads.memory.conversation.schedule import Counters, ScheduledTest, SchedulerSettings
 from manyhands.workloads.memory.conversation.tokens import TokenCounter, estimate
-from manyhands.workloads.memory.conversation.wording import Wording
-from manyhands.workloads.memory.datasets.definition_files import read_definitions
+from manyhands.workloads.memory.datasets.benchmark import read_definitions
+from manyhands.workloads.memory.datasets.configuration import recorded_configuration
 from manyhands.workloads.memory.folders import ISOLATED
-from manyhands.workloads.memory.results.runstats import RunStats, read_runstats
-from tests.memory.replay.logged import LoggedDataset, LoggedFiller, follows
+from manyhands.workloads.memory.results.files import RunStats, read_runstats
+from tests.memory.replay.logged import LoggedDataset, LoggedFiller, PublishedFiller, follows
 from tests.memory.replay.player import Log, Played, Player
 from tests.memory.replay.result import Difference, ReplayResult
+from tests.memory.replay.resuming import ResumableScheduler
 
 DatasetOf = Callable[[str], Dataset | None]
 """The dataset of a name; None where there is none, whose tests then do what the log shows."""
@@ -68,7 +66,7 @@ def read_session(folder: Path) -> PublishedSession:
     if not log:
         raise UserError(f"{folder / 'master_log.jsonl'}: is empty")
     run = folder.parent.parent
-    configuration = _configuration(run / "definitions" / "config.yml")
+    configuration = recorded_configuration(run / "definitions" / "config.yml")
     stats = folder / "runstats.json"
     return PublishedSession(
         run.name,
@@ -76,33 +74,10 @@ def read_session(folder: Path) -> PublishedSession:
         log,
         read_definitions(run / "definitions"),
         read_runstats(stats) if stats.exists() else None,
-        *configuration,
+        configuration.memory_span,
+        configuration.incompatibilities,
+        dict(reversed(configuration.datasets)),
     )
-
-
-def _configuration(
-    path: Path,
-) -> tuple[int | None, Sequence[frozenset[str]], Mapping[str, Mapping[str, Json]]]:
-    """Memory span, incompatibilities and arguments, from a configuration of any version of the format."""
-    content, place = read_yaml(path)
-    span = _below(content, "datasets", "args", "memory_span")
-    sets = _below(content, "config", "incompatibilities") or []
-    if span is not None and (not isinstance(span, int) or span <= 0):
-        raise place.at("datasets", "args", "memory_span").error("not a number above 0")
-    if not isinstance(sets, list) or not all(isinstance(each, list) for each in sets):
-        raise place.at("config", "incompatibilities").error("not a list of lists")
-    entries = _below(content, "datasets", "datasets")
-    arguments: dict[str, Mapping[str, Json]] = {}
-    for entry in entries if isinstance(entries, list) else []:
-        found = _below(entry, "args")
-        arguments.setdefault(str(_below(entry, "name")), found if isinstance(found, Mapping) else {})
-    return span, [frozenset(str(name) for name in each) for each in sets], arguments
-
-
-def _below(content: Json, *path: str) -> Json:
-    for name in path:
-        content = content.get(name) if isinstance(content, Mapping) else None
-    return content
 
 
 def replay(
@@ -218,11 +193,13 @@ class _Replay:
             notes=tuple(self._notes(played)),
         )
 
-    def _scheduler(self) -> Scheduler:
-        facts = FactFiller(self._facts, self._wording, self._count, reply_format="published")
+    def _scheduler(self) -> ResumableScheduler:
+        facts = PublishedFiller(self._facts, self._wording, self._count)
         filler = LoggedFiller(facts, self._wording.filler_preamble, self._log.upcoming, by_size=self._count.exact)
         self._fillers.append(filler)
-        return Scheduler([self._test(each) for each in self._session.definitions], self._settings, filler, self._count)
+        return ResumableScheduler(
+            [self._test(each) for each in self._session.definitions], self._settings, filler, self._count
+        )
 
     def _test(self, definition: Definition) -> ScheduledTest:
         dataset = self._datasets[definition.unique_id]
@@ -255,8 +232,8 @@ class _Replay:
         for name, saved, replayed in sides:
             if saved != replayed:
                 return Difference(None, "", f"runstats.json {name}", saved, replayed)
-        if stats.filler_state is not None and _state(stats.filler_state) != _state(counters.filler_state):
-            position = [_position(state) for state in (stats.filler_state, counters.filler_state)]
+        if stats.rnd_state is not None and _state(stats.rnd_state) != _state(counters.filler_state):
+            position = [_position(state) for state in (stats.rnd_state, counters.filler_state)]
             return Difference(None, "", "runstats.json rnd_state", *position)
         return None
 
@@ -264,7 +241,7 @@ class _Replay:
         """The first filler message that a generator with a seed did not draw. After a resume it may have drawn anew, so that only
         its state tells."""
         stats = self._session.runstats
-        if stats is None or stats.filler_state is None or len(self._fillers) != 1:
+        if stats is None or stats.rnd_state is None or len(self._fillers) != 1:
             return None
         for text, drawn in self._fillers[0].others.items():
             if text != drawn:
@@ -277,7 +254,7 @@ class _Replay:
         stats = self._session.runstats
         if stats is None:
             notes.append("there is no runstats.json: the final counters are not compared")
-        elif stats.filler_state is None:
+        elif stats.rnd_state is None:
             notes.append("the filler's generator had no seed: its state is not compared, filler is accepted as it is")
         dynamic = [each.unique_id for each in self._session.definitions if not each.is_question]
         followed = sum(isinstance(self._datasets[test_id], LoggedDataset) for test_id in dynamic)

@@ -1,15 +1,15 @@
-"""What the tests of a configuration are, and what a conversation with them would come to, before anything is spent.
+"""What the tests of a configuration are, how they would be interleaved, and what that would cost, before anything is spent.
 
-To see how its tests would be interleaved, a conversation is simulated without an agent, an engine or a file: an agent that remembers
-nothing replies, and rules judge in place of a model; a reply takes no time. So it is as long as can be expected of an agent with short
-replies, and a test that stops where it is answered wrong is at its shortest.
+For the schedule, a conversation is simulated without an engine or a file: an agent that remembers nothing replies, and rules judge in
+place of a model; a reply takes no time. So it is as long as can be expected of an agent with short replies, and a test that stops where it
+is answered wrong is at its shortest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +18,27 @@ from manyhands.core.usage import Usage
 from manyhands.models.pricing import Price, PriceTable, load_price_table
 from manyhands.runs.folders import is_made, open_reader
 from manyhands.workloads.memory.agents.choice import AgentChoice
+from manyhands.workloads.memory.agents.model_agents import ContextSize
 from manyhands.workloads.memory.agents.simulated import NOTHING, CostEstimator
-from manyhands.workloads.memory.conversation.agent import Incoming
 from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation
-from manyhands.workloads.memory.conversation.filler import builtin_facts, read_facts
+from manyhands.workloads.memory.conversation.driver import Incoming
+from manyhands.workloads.memory.conversation.filler import builtin_facts, default_wording, read_facts, read_wording
 from manyhands.workloads.memory.conversation.schedule import AskModel, Done, Evaluate, ResetAgent, Send, Travel
 from manyhands.workloads.memory.conversation.scheduler import Scheduler
-from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named
-from manyhands.workloads.memory.conversation.wording import default_wording, read_wording
+from manyhands.workloads.memory.conversation.tokens import counter_named
 from manyhands.workloads.memory.datasets.base import BaseDataset
-from manyhands.workloads.memory.datasets.benchmark import Benchmark, datasets_of
+from manyhands.workloads.memory.datasets.benchmark import Benchmark, datasets_of, read_definitions
 from manyhands.workloads.memory.datasets.configuration import Configuration, read_configuration
-from manyhands.workloads.memory.datasets.definition_files import read_definitions
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
-from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS
+from manyhands.workloads.memory.datasets.registry import reset_messages, rule_judge
+from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, ISOLATED
 from manyhands.workloads.memory.results.timeline import Timeline, timeline_of
 
 _RECORDED = ("isolated", "tokenizer", "filler", "wording", "max_message_size", "max_response_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationSettings:
-    """What of a run's settings decides how its sessions go. ``limit``: tokens of the agent's context, None for no limit."""
+class ScheduleSettings:
+    """The settings of a run that decide how its tests are interleaved, and what a conversation costs."""
 
     isolated: bool = False
     tokenizer: str = "auto"
@@ -48,46 +47,48 @@ class ConversationSettings:
     max_message_size: int = 4096
     max_response_tokens: int = 4096
     limit: int | None = None
+    """Tokens of the agent's context; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetDescription:
-    """``tests``: how many there are, or will be; ``messages``, ``questions``, ``needles``, ``script_tokens``: of all its tests together,
-    and None for tests that decide from the replies what they say, or that are not written yet; ``seconds``: of virtual time that its
-    tests wait; ``written``: whether its tests are made, or a model has yet to write them; ``judged``: of how many tests a model is asked
-    something when nothing is remembered."""
+    """The tests of one dataset. Their sums are None where tests decide from the replies what they say, or are not written yet."""
 
     id: str
+    """Its name in configurations."""
     name: str
+    """Its name in results and folders."""
     description: str
     memory_span: int
+    """In tokens."""
     tests: int
+    """How many there are, or will be."""
     messages: int | None
     questions: int | None
     needles: int | None
+    """Messages that are no questions."""
     script_tokens: int | None
     seconds: float
+    """Virtual time that its tests wait, all together."""
     written: bool
+    """Whether its tests are made; else a model has to write them."""
     judged: int
+    """Tests for which a model is asked something when nothing is remembered."""
     uses_callback: bool
     is_temporal: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A configuration described. ``timeline``, ``session``: of the simulated session, None if no test is written; ``tokens``: of its
-    conversation; ``counted_by``: how tokens are counted."""
+    """A configuration described."""
 
-    run_name: str
-    memory_span: int
-    scoring: str
-    isolated: bool
-    counted_by: str
-    counted_exactly: bool
-    datasets: tuple[DatasetDescription, ...]
     benchmark: Benchmark
+    isolated: bool
+    datasets: tuple[DatasetDescription, ...]
     timeline: Timeline | None
-    session: SimulatedConversation | None
+    """Of the simulated conversation; None if no test is written."""
+    conversation: SimulatedConversation | None
+    """None if no test is written."""
 
     @property
     def tests(self) -> int:
@@ -99,29 +100,31 @@ class Description:
         return 0 if self.timeline is None else sum(last - first for first, last in self.timeline.filler)
 
 
-def describe_configuration(path: Path, settings: ConversationSettings) -> Description:
+def describe_configuration(path: Path, settings: ScheduleSettings) -> Description:
     """A configuration whose tests are made for this, but for those that a model has to write. Raises UserError."""
     configuration = read_configuration(path)
     datasets = datasets_of(configuration, counter_named(settings.tokenizer))
     made, unwritten = _made(configuration, datasets)
-    return _outlook(configuration, datasets, made, unwritten, settings)
+    return _description(configuration, datasets, made, unwritten, settings)
 
 
-def describe_run(folder: Path, settings: ConversationSettings) -> Description:
+def describe_run(folder: Path, settings: ScheduleSettings) -> Description:
     """The tests of a run, as its definitions have them. Raises UserError."""
     configuration = read_configuration(folder / DEFINITIONS / CONFIGURATION)
     datasets = datasets_of(configuration, counter_named(settings.tokenizer))
     definitions = [each for each in read_definitions(folder / DEFINITIONS) if each.dataset in datasets]
-    return _outlook(configuration, datasets, definitions, set(), settings)
+    return _description(configuration, datasets, definitions, set(), settings)
 
 
-def recorded_settings(folder: Path) -> dict[str, Any]:
-    """What a run was made with, by the names of ``ConversationSettings``; empty for a folder without a journal."""
-    if not is_made(folder):
-        return {}
-    with closing(open_reader(folder)) as reader:
-        options = reader.meta("spec").get("options", {})
-    return {name: options[name] for name in _RECORDED if options.get(name) is not None}
+def schedule_settings(folder: Path | None, typed: Mapping[str, Any], *, isolated: bool) -> ScheduleSettings:
+    """The settings that were typed, else those that a run was made with. ``folder``: of the run, None if there is none."""
+    recorded: dict[str, Any] = {}
+    if folder is not None and is_made(folder):
+        with closing(open_reader(folder)) as reader:
+            options = reader.meta("spec").get("options", {})
+        recorded = {name: options[name] for name in _RECORDED if options.get(name) is not None}
+    isolated = isolated or (folder is not None and folder.absolute().name.endswith(ISOLATED))
+    return ScheduleSettings(**{**recorded, **typed, "isolated": isolated or recorded.get("isolated", False)})
 
 
 def price_of(choice: AgentChoice, prices: Path | None) -> Price | None:
@@ -135,19 +138,49 @@ def price_of(choice: AgentChoice, prices: Path | None) -> Price | None:
     return table.price(choice.model)
 
 
-def expected_cost(outlook: Description, settings: ConversationSettings, price: Price) -> Usage:
-    """What one session would use and cost, as the agent ``cost(…)`` estimates it; what the judge costs is not in it."""
-    limit, reserve = settings.limit, settings.max_response_tokens
+def expected_cost(description: Description, settings: ScheduleSettings, price: Price) -> Usage:
+    """What one conversation would use and cost, as the agent ``cost(…)`` estimates it; what the judge costs is not in it."""
     estimator = CostEstimator(
         "cost",
-        outlook.benchmark.tokens,
+        description.benchmark.tokens,
+        ContextSize.of(settings.limit, settings.max_response_tokens),
         input_price=price.input / 1000,
         output_price=price.output / 1000,
-        limit=limit,
-        reserve=reserve if limit is None else min(reserve, limit // 4),
     )
-    scheduler = outlook.benchmark.scheduler(isolated=settings.isolated, max_message_size=settings.max_message_size)
-    return estimated_cost(scheduler, estimator)
+    simulate(
+        _scheduler(description.benchmark, settings), lambda incoming: estimator.answer(incoming).text, estimator.forget
+    )
+    return estimator.spent
+
+
+def description_json(description: Description, cost: Usage | None) -> dict[str, Any]:
+    """A description as plain data. ``cost``: what is expected, None if it is not known."""
+    configuration, tokens = description.benchmark.configuration, description.benchmark.tokens
+    timeline, conversation = description.timeline, description.conversation
+    schedule = None
+    if timeline is not None and conversation is not None:
+        schedule = {
+            "simulated": True,
+            "tokens": timeline.tokens,
+            "filler_tokens": description.filler_tokens,
+            "fillers": timeline.fillers,
+            "messages": conversation.messages,
+            "replies": conversation.answered,
+            "virtual_seconds": timeline.seconds,
+            "courses": [asdict(course) for course in timeline.courses],
+        }
+    return {
+        "run_name": configuration.run_name,
+        "memory_span": configuration.memory_span,
+        "scoring": configuration.scoring,
+        "isolated": description.isolated,
+        "tokens_counted_by": tokens.name,
+        "tokens_are_exact": tokens.exact,
+        "tests": description.tests,
+        "datasets": [asdict(each) for each in description.datasets],
+        "schedule": schedule,
+        "expected_cost": None if cost is None else cost.to_json(),
+    }
 
 
 def _made(configuration: Configuration, datasets: dict[str, BaseDataset]) -> tuple[list[Definition], set[str]]:
@@ -170,40 +203,40 @@ def _made(configuration: Configuration, datasets: dict[str, BaseDataset]) -> tup
     return sorted(made, key=lambda definition: definition.unique_id), unwritten
 
 
-def _outlook(
+def _description(
     configuration: Configuration,
     datasets: dict[str, BaseDataset],
     definitions: Sequence[Definition],
     unwritten: set[str],
-    settings: ConversationSettings,
+    settings: ScheduleSettings,
 ) -> Description:
-    tokens = counter_named(settings.tokenizer)
     benchmark = Benchmark(
         configuration,
         datasets,
         tuple(definitions),
-        default_wording() if settings.wording is None else read_wording(Path(settings.wording)),
+        default_wording(reset_messages(datasets.values()))
+        if settings.wording is None
+        else read_wording(Path(settings.wording)),
         builtin_facts() if settings.filler is None else read_facts(Path(settings.filler)),
-        tokens,
+        counter_named(settings.tokenizer),
     )
-    session = None
-    if definitions:
-        session = simulate(benchmark.scheduler(isolated=settings.isolated, max_message_size=settings.max_message_size))
+    if not definitions:
+        return Description(benchmark, settings.isolated, tuple(_of_datasets(benchmark, unwritten, {})), None, None)
+    conversation = simulate(_scheduler(benchmark, settings))
     return Description(
-        configuration.run_name,
-        configuration.memory_span,
-        configuration.scoring,
-        settings.isolated,
-        tokens.name,
-        tokens.exact,
-        tuple(_descriptions(benchmark, unwritten, {} if session is None else session.judged)),
         benchmark,
-        None if session is None else session.timeline(tokens),
-        session,
+        settings.isolated,
+        tuple(_of_datasets(benchmark, unwritten, conversation.judged)),
+        timeline_of(conversation.scheduler.events, benchmark.tokens),
+        conversation,
     )
 
 
-def _descriptions(benchmark: Benchmark, unwritten: set[str], judged: dict[str, int]) -> list[DatasetDescription]:
+def _scheduler(benchmark: Benchmark, settings: ScheduleSettings) -> Scheduler:
+    return benchmark.scheduler(isolated=settings.isolated, max_message_size=settings.max_message_size)
+
+
+def _of_datasets(benchmark: Benchmark, unwritten: set[str], judged: dict[str, int]) -> list[DatasetDescription]:
     entries = {entry.id: entry for entry in reversed(benchmark.configuration.datasets)}
     found = []
     for name, dataset in benchmark.datasets.items():
@@ -234,25 +267,24 @@ def _descriptions(benchmark: Benchmark, unwritten: set[str], judged: dict[str, i
 
 
 MAX_ACTIONS = 2_000_000
-"""After which a session counts as one without an end."""
+"""After which a conversation counts as one without an end."""
 START = 1_704_103_200.0
-"""When sessions begin, in virtual time: seconds since 1970 UTC."""
+"""When simulated conversations begin: virtual time, in seconds since 1970 UTC."""
 Reply = Callable[[Incoming], str]
 
 
 @dataclass(slots=True)
 class SimulatedConversation:
-    """``judged``: how often the judge was asked, by test; ``messages``: how many the agent was sent; ``answered``: to how many of these it
-    had to reply itself."""
+    """A conversation that was simulated."""
 
     scheduler: Scheduler
     judged: dict[str, int] = field(default_factory=dict)
+    """How often the judge was asked, by test."""
     messages: int = 0
+    """How many the agent was sent."""
     answered: int = 0
+    """To how many of these it had to reply itself."""
     now: float = START
-
-    def timeline(self, tokens: TokenCounter) -> Timeline:
-        return timeline_of(self.scheduler.events, tokens)
 
 
 def forgetful(incoming: Incoming) -> str:
@@ -265,54 +297,48 @@ def simulate(
     reply: Reply = forgetful,
     reset: Callable[[], None] = lambda: None,
     *,
-    most_actions: int = MAX_ACTIONS,
+    max_actions: int = MAX_ACTIONS,
 ) -> SimulatedConversation:
-    """Hold a session to its end. Raises UserError if it has none."""
-    session = SimulatedConversation(scheduler)
-    for _ in range(most_actions):
-        action = scheduler.next(session.now)
+    """Simulate a conversation to its end. Raises UserError if it has none."""
+    conversation = SimulatedConversation(scheduler)
+    for _ in range(max_actions):
+        action = scheduler.next(conversation.now)
         match action:
             case Send():
-                _send(session, action, reply)
+                _send(conversation, action, reply)
             case AskModel():
-                _note(session, action.test_id)
-                scheduler.answered(rule_judge(action.ask), session.now)
+                _note(conversation, action.test_id)
+                scheduler.answered(rule_judge(action.ask), conversation.now)
             case Evaluate():
-                scheduler.evaluated(_evaluated(session, action))
+                scheduler.evaluated(_evaluated(conversation, action))
             case Travel():
-                session.now = action.to
+                conversation.now = action.to
             case ResetAgent():
                 reset()
             case Done():
-                return session
+                return conversation
             case _:
                 pass
-    raise UserError(f"the session has no end: after {most_actions:,} actions there are tests left")
+    raise UserError(f"the conversation has no end: after {max_actions:,} actions there are tests left")
 
 
-def estimated_cost(scheduler: Scheduler, estimator: CostEstimator) -> Usage:
-    """What a model would use in a session, as the agent ``cost(…)`` has it. Raises UserError if the session has no end."""
-    simulate(scheduler, lambda incoming: estimator.answer(incoming).text, estimator.forget)
-    return estimator.spent
+def _send(conversation: SimulatedConversation, send: Send, reply: Reply) -> None:
+    conversation.messages += 1
+    conversation.answered += send.expected_reply is None
+    text = reply(Incoming(conversation.messages, send.message, conversation.now, send.expected_reply))
+    conversation.scheduler.replied(text, conversation.now, conversation.now)
 
 
-def _send(session: SimulatedConversation, send: Send, reply: Reply) -> None:
-    session.messages += 1
-    session.answered += send.expected_reply is None
-    text = reply(Incoming(session.messages, send.message, session.now, send.expected_reply))
-    session.scheduler.replied(text, session.now, session.now)
+def _note(conversation: SimulatedConversation, test_id: str) -> None:
+    conversation.judged[test_id] = conversation.judged.get(test_id, 0) + 1
 
 
-def _note(session: SimulatedConversation, test_id: str) -> None:
-    session.judged[test_id] = session.judged.get(test_id, 0) + 1
-
-
-def _evaluated(session: SimulatedConversation, action: Evaluate) -> Evaluation:
-    scoring = session.scheduler.runs[action.test_id].test.dataset.evaluate(action.exchange)
+def _evaluated(conversation: SimulatedConversation, action: Evaluate) -> Evaluation:
+    scoring = conversation.scheduler.begun[action.test_id].test.dataset.evaluate(action.exchange)
     try:
         ask = next(scoring)
         while True:
-            _note(session, action.test_id)
+            _note(conversation, action.test_id)
             ask = scoring.send(rule_judge(ask))
     except StopIteration as end:
         evaluation: Evaluation = end.value

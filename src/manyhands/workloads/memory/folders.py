@@ -1,4 +1,4 @@
-"""Where things are kept.
+"""The layout of the data folder: runs of the memory benchmark, their definitions and results, and what agents keep.
 
 ::
 
@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.core.errors import StorageError
+from manyhands.core.errors import StorageError, UserError
+from manyhands.core.text import suggestion
 from manyhands.io.files import folder_name
 
 TESTS = "tests"
@@ -29,7 +30,7 @@ SCORES = "scores"
 MASTER_LOG = "master_log.jsonl"
 RUNSTATS = "runstats.json"
 SESSION = "session.json"
-"""What the files of the GoodAI LTM Benchmark have no field for: of which run these results are, and what they were made with."""
+"""A file beside those of the GoodAI LTM Benchmark: of which run these results are, and what they were made with."""
 ISOLATED = " (isolated)"
 """What is added to the name of a run whose tests are not interleaved."""
 _MAX_NAME_BYTES = 130
@@ -41,11 +42,26 @@ def run_folder(data_dir: Path, run_name: str, *, isolated: bool = False) -> Path
     return data_dir / TESTS / (run_name + ISOLATED if isolated else run_name)
 
 
+def find_run(named: str, data_dir: Path, *, with_tests: bool = False) -> Path:
+    """The folder of a run that is named by its path, or by its name below the data folder. ``with_tests``: one that has definitions.
+
+    Raises UserError that says which runs there are.
+    """
+    for folder in (Path(named), data_dir / TESTS / named):
+        if (folder / DEFINITIONS / CONFIGURATION).is_file() if with_tests else folder.is_dir():
+            return folder
+    known = data_dir / TESTS
+    runs = sorted(each.name for each in known.iterdir() if each.is_dir()) if known.is_dir() else []
+    there = f"runs in {known}: {', '.join(runs[:20])}" if runs else f"there are no runs in {known}"
+    raise UserError(f"no run {named!r}{' with tests' * with_tests}{suggestion(named, runs)} ({there})")
+
+
 @dataclass(frozen=True, slots=True)
 class ResultPaths:
-    """The places of one agent's results in a run. ``folder``: ``results/AGENT``."""
+    """The paths of one agent's results in a run."""
 
     folder: Path
+    """``results/AGENT``."""
 
     @classmethod
     def of(cls, run: Path, agent: str) -> ResultPaths:
@@ -65,16 +81,16 @@ class ResultPaths:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Raises StorageError, naming the place, for what the system says against writing there."""
+def writing(path: Path) -> Iterator[None]:
+    """Raises StorageError, naming the path, for what the system says against writing there."""
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{place}: can't be written ({error.strerror or error})") from error
+        raise StorageError(f"{path}: can't be written ({error.strerror or error})") from error
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename what something new is about to take the place of; where it is then. Raises StorageError."""
+    """Rename a folder that something new is about to replace; the path that it has then. Raises StorageError."""
     number = 1
     while (aside := folder.with_name(f"{folder.name} (earlier {number})")).exists():
         number += 1

@@ -10,39 +10,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.descriptions import describe_step
-from manyhands.agents.run_settings import execution_of
+from manyhands.agents.run_settings import check_prices
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.version import VERSION
-from manyhands.engine.contract import Context, Execution, PlannedItem, RecordedStep, RunReader, Workload
+from manyhands.engine.contract import Context, PlannedItem, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.folders import is_made
-from manyhands.runs.making import create_run, recorded_run
+from manyhands.runs.making import Opened, keep_files, make_run, recorded_run
 from manyhands.runs.progress import Notice
 from manyhands.workloads.memory.conversation.definitions import Definition
 from manyhands.workloads.memory.conversation.tokens import counter_named
-from manyhands.workloads.memory.datasets.benchmark import datasets_of, generated_alone
+from manyhands.workloads.memory.datasets.benchmark import (
+    SUFFIX,
+    datasets_of,
+    format_definition,
+    generated_alone,
+    read_definitions,
+)
 from manyhands.workloads.memory.datasets.configuration import Configuration, read_configuration
-from manyhands.workloads.memory.datasets.definition_files import SUFFIX, format_definition, read_definitions
 from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, run_folder
-from manyhands.workloads.memory.judge import judge_of
+from manyhands.workloads.memory.judge import JudgeRun, judge_of
 from manyhands.workloads.memory.opening import (
     check_same_tests,
     keep_configuration,
     put_aside,
-    refuse_if_performed,
+    refuse_if_open,
     write_tests,
 )
-from manyhands.workloads.memory.settings import MemorySpec, keys_of
+from manyhands.workloads.memory.settings import GenerationSpec, judge_keys
 
 SOURCE = "source.yml"
 """The copy of the configuration whose tests are being made."""
 
 
-class GenerationWorkload(Workload):
+class GenerationWorkload(JudgeRun):
     """The tests of each dataset, as an item. ``spec``: ``{"options": …}``; the configuration is in the run folder."""
 
     name = "memory_definitions"
@@ -50,17 +53,16 @@ class GenerationWorkload(Workload):
     def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
         self.spec = spec
         self._folder = run_folder
-        self._options = MemorySpec(**spec["options"])
-        self._secrets: dict[str, str] = {}
+        self._options: GenerationSpec = GenerationSpec.from_record(spec["options"])
+
+    @property
+    def options(self) -> GenerationSpec:
+        """The settings."""
+        return self._options
 
     @property
     def configuration(self) -> Configuration:
         return read_configuration(self._folder / SOURCE)
-
-    @property
-    def execution(self) -> Execution:
-        options = self._options.model_copy(update={"executor": "local"})
-        return execution_of(options, workers=1, concurrency=options.concurrency, item_timeout=options.item_timeout)
 
     def input_identity(self) -> str | None:
         return digest("configuration", self.configuration.text).hex()
@@ -68,12 +70,6 @@ class GenerationWorkload(Workload):
     def plan(self) -> Iterable[PlannedItem]:
         for number, entry in enumerate(self.configuration.datasets):
             yield PlannedItem(f"{number} {entry.id}", {"entry": number})
-
-    def secrets(self) -> dict[str, str]:
-        return self._secrets
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        self._secrets = dict(secrets)
 
     async def run(self, context: Context) -> Outcome:
         configuration = self.configuration
@@ -100,9 +96,6 @@ class GenerationWorkload(Workload):
                 await judge.close()
         return Outcome(ItemState.COMPLETED, {"definitions": [_packed(each) for each in definitions]})
 
-    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
-        return describe_step(step)
-
     def export(self, reader: RunReader) -> None:
         """The definitions, when all are made, and last the configuration, without which there are none."""
         if write_made(reader, self._folder) is not None:
@@ -128,15 +121,17 @@ def _packed(definition: Definition) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """``folder``: of the definitions; ``tests``: how many there are; ``workload``: what has yet to be performed for them, None if they
-    are made."""
+    """The tests of a configuration, made or to be made."""
 
     folder: Path
+    """Of the definitions."""
     tests: int
+    """How many there are."""
     workload: GenerationWorkload | None
+    """What has yet to be executed for them; None if they are made."""
 
 
-def generated_tests(options: MemorySpec, *, environ: Mapping[str, str], notice: Notice) -> Generated:
+def generated_tests(options: GenerationSpec, *, environ: Mapping[str, str], notice: Notice) -> Generated:
     """Make the tests that no model has to write, or a run in which a model writes them.
 
     Raises UserError, RunError, StorageError.
@@ -146,8 +141,8 @@ def generated_tests(options: MemorySpec, *, environ: Mapping[str, str], notice: 
     datasets = datasets_of(configuration, counter_named(options.tokenizer))
     whole = run_folder(Path(options.data_dir), configuration.run_name, isolated=options.isolated)
     folder = whole / DEFINITIONS
-    refuse_if_performed(whole)
-    refuse_if_performed(folder)
+    refuse_if_open(whole)
+    refuse_if_open(folder)
     if (folder / CONFIGURATION).is_file() and not options.regenerate:
         check_same_tests(folder, configuration, notice)
         return Generated(folder, len(read_definitions(folder)), None)
@@ -162,21 +157,35 @@ def generated_tests(options: MemorySpec, *, environ: Mapping[str, str], notice: 
     return Generated(folder, 0, _workload(options, folder, configuration.text, environ, notice))
 
 
-def _check_writer(options: MemorySpec) -> None:
+def _check_writer(options: GenerationSpec) -> None:
     if options.judge_model is None:
         raise UserError(f"{options.configuration}: some tests have to be written by a model; give --judge_model")
 
 
 def _workload(
-    options: MemorySpec, folder: Path, text: str, environ: Mapping[str, str], notice: Notice
+    options: GenerationSpec, folder: Path, text: str, environ: Mapping[str, str], notice: Notice
 ) -> GenerationWorkload:
-    keys = keys_of(options, (), environ)
+    keys = judge_keys(options, environ)
+    check_prices(options)
     if is_made(folder):
-        workload = GenerationWorkload(recorded_run(folder, GenerationWorkload.name).spec, folder)
+        workload = _recorded(folder)
     else:
         with written_aside(folder / SOURCE) as handle:
             handle.write(text)
         workload = GenerationWorkload({"options": options.recorded()}, folder)
-        create_run(folder, workload.name, workload, version=VERSION, notice=notice)
+        make_run(Opened(folder, workload), options, notice)
     workload.set_secrets(keys)
+    return workload
+
+
+def reopen_generation(folder: Path, *, environ: Mapping[str, str]) -> GenerationWorkload:
+    """Continue a run that makes tests as it was. Raises UserError, RunError, StorageError."""
+    workload = _recorded(folder)
+    workload.set_secrets(judge_keys(workload.options, environ))
+    return workload
+
+
+def _recorded(folder: Path) -> GenerationWorkload:
+    workload = GenerationWorkload(recorded_run(folder, GenerationWorkload.name).spec, folder)
+    keep_files(workload.options, folder)
     return workload

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
 from manyhands.agents.run_settings import chat_settings, model_of
+from manyhands.agents.trajectory import describe_step
 from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.contract import Context
+from manyhands.engine.contract import Context, Execution, RecordedStep, Workload
 from manyhands.models.factory import is_simulated
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.conversation.definitions import Ask
-from manyhands.workloads.memory.datasets.rule_judge import rule_judge
-from manyhands.workloads.memory.settings import JUDGE_KEY, MemorySpec
+from manyhands.workloads.memory.datasets.registry import rule_judge
+from manyhands.workloads.memory.settings import JUDGE_KEY, BenchmarkSettings
 
 
 class ModelJudge:
@@ -32,7 +33,7 @@ class ModelJudge:
         """Its reply, as a step. Raises ItemError."""
         messages = [_message(each) for each in ask.messages]
         caller = self._caller.with_settings(temperature=ask.temperature, max_tokens=ask.max_tokens)
-        message, usage, _ = await caller.ask(context, messages, added=messages, keep=len(messages))
+        message, usage = await caller.ask(context, messages, added=messages, keep=len(messages))
         return str(message.get("content") or ""), usage
 
     async def close(self) -> None:
@@ -52,21 +53,35 @@ class RuleJudge:
         """Nothing to close."""
 
 
-def settings_of_judge(options: MemorySpec) -> MemorySpec:
-    """The settings with the judge as the model that is asked."""
-    url = options.judge_base_url or options.base_url
-    return options.model_copy(update={"model": str(options.judge_model), "base_url": url})
-
-
-def judge_of(options: MemorySpec, secrets: Mapping[str, str], folder: Path) -> ModelJudge | RuleJudge | None:
+def judge_of(options: BenchmarkSettings, secrets: Mapping[str, str], folder: Path) -> ModelJudge | RuleJudge | None:
     """The judge that is configured; None if none is. ``folder``: of the run, which keeps the files that the settings name."""
-    if options.judge_model is None:
+    asked = options.judge
+    if asked is None:
         return None
-    asked = settings_of_judge(options)
     if is_simulated(asked.model, asked.base_url):
         return RuleJudge()
-    return ModelJudge(ModelCaller(model_of(asked, secrets.get(JUDGE_KEY), folder), chat_settings(asked)))
+    return ModelJudge(ModelCaller(model_of(asked, secrets.get(JUDGE_KEY), folder, options), chat_settings(asked)))
 
 
 def _message(said: Mapping[str, str]) -> Message:
     return cast(Message, {"role": said["role"], "content": said["content"]})
+
+
+class JudgeRun(Workload):
+    """The base of runs that ask the judge and nobody else."""
+
+    _options: BenchmarkSettings
+
+    @property
+    def execution(self) -> Execution:
+        options = self._options
+        return options.execution(
+            executor="local",
+            workers=1,
+            concurrency=options.concurrency,
+            item_timeout=options.item_timeout,
+            seed=options.seed or 0,
+        )
+
+    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
+        return describe_step(step)

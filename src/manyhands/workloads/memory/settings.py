@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
-from manyhands.agents.options import AgentOptions
+from manyhands.agents.options import ConversationSettings
 from manyhands.agents.run_settings import API_KEY, usable_key
 from manyhands.core.settings import (
     Flag,
@@ -25,7 +24,10 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
-from manyhands.runs.options import LIMITS, MODEL, OUTPUT, RESUME, SPEED
+from manyhands.models.settings import CallSettings, ModelSettings
+from manyhands.runs.options import LIMITS, MODEL, OUTPUT, RESUME, SPEED, FileSettings, RunOptions
+from manyhands.sandboxes.settings import SandboxSettings
+from manyhands.tools.settings import ToolSettings
 from manyhands.workloads.memory.agents.choice import WITH_MODELS, AgentChoice, choose_agent
 
 BENCHMARK = "Benchmark"
@@ -52,13 +54,73 @@ def _agents(value: Any) -> Any:
     return tuple(dict.fromkeys(text.strip() for text in texts))
 
 
-class MemorySpec(AgentOptions):
-    """Everything that can be set for a run of the memory benchmark: one configuration, and one session for each agent."""
+class BenchmarkSettings(CallSettings, RunOptions):
+    """What can be set for all runs of the benchmark: how its own model is asked, and how long all may take."""
 
-    headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)
-    files: ClassVar[tuple[str, ...]] = ("prices", "filler", "wording")
+    instead: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys((*ToolSettings.model_fields, *SandboxSettings.model_fields), "agents have no tools here"),
+        **dict.fromkeys(
+            ConversationSettings.model_fields, "agents are asked message by message; --agent_name chooses them"
+        ),
+        "model": "--agent_name names the model to test, --judge_model the one that judges",
+    }
+    retired: ClassVar[frozenset[str]] = frozenset((*instead, "log_prefix_chars"))
+
+    judge_model: OptionalText = setting(
+        None,
+        "Model that judges answers and writes tests; without it tests that need one are not scored.",
+        group=MODEL,
+        identity=True,
+        value="MODEL",
+    )
+    judge_base_url: OptionalText = setting(
+        None, "Endpoint of the judge; without it that of --base_url.", group=MODEL, value="URL"
+    )
+    concurrency: Annotated[int, whole(1, 10_000)] = setting(20, "Maximum concurrent conversations.", group=SPEED)
+    item_timeout: Annotated[float, number(above=0)] = setting(
+        30 * 24 * 3600.0, "Timeout of one conversation, in seconds.", group=LIMITS
+    )
+    on_divergence: Literal["fresh", "stop"] = setting(
+        "stop", "Action when recorded steps no longer match: start a fresh attempt, or stop.", group=RESUME
+    )
+    verbose: Flag = setting(False, "Print full tracebacks of errors.", group=OUTPUT)
+
+    @property
+    def judge(self) -> ModelSettings | None:
+        """How the judge is asked; None if there is none."""
+        return None if self.judge_model is None else self.for_model(self.judge_model, self.judge_base_url)
+
+
+class DefinitionSettings(FileSettings):
+    """Which tests there are, and what they are made of."""
+
+    paths: ClassVar[tuple[str, ...]] = ("configuration",)
 
     configuration: Path = setting(..., "Benchmark configuration (YAML).", group=BENCHMARK, value="FILE")
+    isolated: Flag = setting(
+        False,
+        "Run tests one at a time without filler; the agent is reset between them.",
+        group=BENCHMARK,
+        identity=True,
+    )
+    regenerate: Flag = setting(
+        False, "Generate new test definitions; old ones and their results are renamed.", group=RESUME, recorded=False
+    )
+    tokenizer: Text = setting(
+        "auto",
+        "Token counter: auto (cl100k where tiktoken has it on this machine, else an estimate), cl100k, or estimate.",
+        group=BENCHMARK,
+        identity=True,
+        value="NAME",
+    )
+
+
+class MemorySpec(DefinitionSettings, BenchmarkSettings):
+    """Everything that can be set for a run of the memory benchmark: one configuration, and one conversation for each agent."""
+
+    headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)
+    files: ClassVar[tuple[str, ...]] = ("filler", "wording")
+
     agent_name: Annotated[tuple[str, ...], BeforeValidator(_agents)] = setting(
         ...,
         "Agent to test (repeatable): a model, retrieval(MODEL), scratchpad(MODEL), command:…, http://…, python:MODULE:CLASS, …",
@@ -69,18 +131,9 @@ class MemorySpec(AgentOptions):
         None, "Context size of the agent in tokens; without it there is no limit.", group=AGENTS, value="TOKENS"
     )
     yes: Flag = setting(False, "Reuse test definitions and resume, without asking.", group=RESUME, recorded=False)
-    # Of the sessions that are begun now, not of the run: each session keeps its own.
+    # Of the conversations that are begun now, not of the run: each keeps its own.
     local: Flag = setting(False, "Do not count the agents' costs.", group=AGENTS, recorded=False)
-    isolated: Flag = setting(
-        False,
-        "Run tests one at a time without filler; the agent is reset between them.",
-        group=BENCHMARK,
-        identity=True,
-    )
     reuse: Flag = setting(False, "Use existing test definitions.", group=RESUME, recorded=False)
-    regenerate: Flag = setting(
-        False, "Generate new test definitions; old ones and their results are renamed.", group=RESUME, recorded=False
-    )
     resume: Flag = setting(False, "Continue existing conversations.", group=RESUME, recorded=False)
     restart: Flag = setting(
         False,
@@ -102,13 +155,6 @@ class MemorySpec(AgentOptions):
         identity=True,
         value="FILE",
     )
-    tokenizer: Text = setting(
-        "auto",
-        "Token counter: auto (cl100k where tiktoken has it on this machine, else an estimate), cl100k, or estimate.",
-        group=BENCHMARK,
-        identity=True,
-        value="NAME",
-    )
     max_message_size: Annotated[int, whole(64)] = setting(
         4096, "Maximum tokens of a message to an agent.", group=AGENTS, identity=True
     )
@@ -127,27 +173,15 @@ class MemorySpec(AgentOptions):
         group=BENCHMARK,
         identity=True,
     )
-    judge_model: OptionalText = setting(
-        None,
-        "Model that judges answers and writes tests; without it tests that need one are not scored.",
+    embedding_model: Text = setting(
+        "text-embedding-3-small",
+        "Embedding model of agents that search by embeddings.",
         group=MODEL,
         identity=True,
-    )
-    judge_base_url: OptionalText = setting(
-        None, "Endpoint of the judge; without it that of --base_url.", group=MODEL, value="URL"
-    )
-    embedding_model: Text = setting(
-        "text-embedding-3-small", "Embedding model of agents that search by embeddings.", group=MODEL, identity=True
+        value="MODEL",
     )
     embedding_base_url: OptionalText = setting(
         None, "Endpoint for embeddings; without it that of --base_url.", group=MODEL, value="URL"
-    )
-    concurrency: Annotated[int, whole(1, 10_000)] = setting(20, "Maximum concurrent conversations.", group=SPEED)
-    item_timeout: Annotated[float, number(above=0)] = setting(
-        30 * 24 * 3600.0, "Timeout of one conversation, in seconds.", group=LIMITS
-    )
-    on_divergence: Literal["fresh", "stop"] = setting(
-        "stop", "Action when recorded steps no longer match: start a fresh attempt, or stop.", group=RESUME
     )
     executor: Literal["processes", "local"] = setting(
         "local", "Where conversations run: processes (worker processes) or local (this process).", group=SPEED
@@ -159,24 +193,34 @@ class MemorySpec(AgentOptions):
         value="TIME",
     )
 
-    # What an agent with tools has, and none of these agents.
-    model: Text = setting("simulated", "Each agent names its own.", typed=False)
-    max_turns: int = setting(1, "A message is answered once.", typed=False)
-    ephemeral_system_prompt: OptionalText = setting(None, "", typed=False)
-    prefill_messages_file: OptionalPath = setting(None, "", typed=False, recorded=False)
-    log_prefix_chars: int = setting(100, "", typed=False)
-    sandbox: Text = setting("auto", "", typed=False)
-    network: Flag = setting(False, "", typed=False)
-    mcp_config: OptionalPath = setting(None, "", typed=False)
-    sequential_tools: Flag = setting(False, "", typed=False)
-    keep_workspaces: Flag = setting(False, "", typed=False)
-    tool_timeout: float = setting(180.0, "", typed=False)
-    verbose: Flag = setting(False, "Full tracebacks of errors.", group=OUTPUT)
+    @property
+    def embedding(self) -> ModelSettings:
+        """How the embedding model is asked."""
+        return self.for_model(self.embedding_model, self.embedding_base_url)
 
-    def resolved(self) -> Self:
-        """As of the base class; the configuration is found, too."""
-        spec = super().resolved()
-        return spec.model_copy(update={"configuration": str(FilePath(self.configuration).expanduser().absolute())})
+
+_OF_AGENTS = frozenset(MemorySpec.model_fields).difference(
+    DefinitionSettings.model_fields, BenchmarkSettings.model_fields
+)
+"""Settings of those that are tested, and of their conversations."""
+
+
+class GenerationSpec(DefinitionSettings, BenchmarkSettings):
+    """Everything that can be set for making the tests of a configuration."""
+
+    instead: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(_OF_AGENTS, "no agent is tested here, see manyhands memory run"),
+        **BenchmarkSettings.instead,
+    }
+
+    headings: ClassVar[tuple[str, ...]] = MemorySpec.headings
+    retired: ClassVar[frozenset[str]] = BenchmarkSettings.retired | frozenset(MemorySpec.model_fields)
+
+
+class ScoresSpec(BenchmarkSettings):
+    """Everything that can be set for judging results again."""
+
+    retired: ClassVar[frozenset[str]] = GenerationSpec.retired
 
 
 JUDGE_KEY = "judge_api_key"
@@ -188,17 +232,14 @@ EMBEDDING_KEY = "embedding_api_key"
 def keys_of(options: MemorySpec, choices: Iterable[AgentChoice], environ: Mapping[str, str]) -> dict[str, str]:
     """The keys of all endpoints that will be asked, by the names of the secrets. Raises UserError for one that is missing."""
     chosen = list(choices)
-    asked = [(API_KEY, choice.model, options.base_url) for choice in chosen if choice.kind in WITH_MODELS]
-    if options.judge_model is not None:
-        asked.append((JUDGE_KEY, options.judge_model, options.judge_base_url or options.base_url))
+    asked = [(API_KEY, options.for_model(choice.model)) for choice in chosen if choice.kind in WITH_MODELS]
     if any(choice.kind == "embeddings" for choice in chosen):
-        asked.append((EMBEDDING_KEY, options.embedding_model, options.embedding_base_url or options.base_url))
-    keys = {}
-    for name, model, url in asked:
-        changes: dict[str, Any] = {"model": model, "base_url": url}
-        if url != options.base_url:
-            changes["api_key"] = None  # what was typed is for --base_url
-        key = usable_key(options.model_copy(update=changes), environ)
-        if key is not None:
-            keys[name] = key
-    return keys
+        asked.append((EMBEDDING_KEY, options.embedding))
+    keys = {name: key for name, model in asked if (key := usable_key(model, environ)) is not None}
+    return {**keys, **judge_keys(options, environ)}
+
+
+def judge_keys(options: BenchmarkSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The key of the judge's endpoint, by the name of the secret, if there is a judge that needs one. Raises UserError if it is missing."""
+    key = None if options.judge is None else usable_key(options.judge, environ)
+    return {} if key is None else {JUDGE_KEY: key}

@@ -5,13 +5,13 @@ The clock of this process can show the virtual time, for agents that read it (th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from manyhands.agents.run_settings import API_KEY, chat_settings, execution_of, model_of
+from manyhands.agents.run_settings import API_KEY, chat_settings, model_of
 from manyhands.agents.task import moment
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, UserError
@@ -20,22 +20,22 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import (
     Context,
     Execution,
-    FinishedItem,
     Item,
     PlannedItem,
     RecordedStep,
-    RunReader,
     Workload,
 )
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.factory import is_simulated
+from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.pricing import load_price_table
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.runs.making import kept_file
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.agents.factory import AgentSetup, make_agent
-from manyhands.workloads.memory.agents.model_calls import EndpointEmbedder, ModelCaller
+from manyhands.workloads.memory.agents.model_agents import ContextSize
+from manyhands.workloads.memory.agents.model_calls import EmbeddingCaller, ModelCaller
 from manyhands.workloads.memory.agents.simulated import (
     CostEstimator,
     ForgetfulAgent,
@@ -43,40 +43,59 @@ from manyhands.workloads.memory.agents.simulated import (
     PerfectAgent,
     ReadingModel,
 )
-from manyhands.workloads.memory.conversation.agent import MemoryAgent
-from manyhands.workloads.memory.conversation.driver import Conversation
+from manyhands.workloads.memory.conversation.definitions import Definition
+from manyhands.workloads.memory.conversation.driver import Conversation, MemoryAgent
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
+from manyhands.workloads.memory.datasets.base import BaseDataset
 from manyhands.workloads.memory.datasets.benchmark import Benchmark, load_benchmark
 from manyhands.workloads.memory.datasets.configuration import read_configuration
 from manyhands.workloads.memory.folders import CONFIGURATION, ResultPaths, move_aside, persistence_folder
 from manyhands.workloads.memory.judge import ModelJudge, RuleJudge, judge_of
 from manyhands.workloads.memory.results.files import ConversationFiles
-from manyhands.workloads.memory.results.records import session_record
-from manyhands.workloads.memory.results.steps import LoggedExchanges
+from manyhands.workloads.memory.results.records import LoggedExchanges, conversation_record
 from manyhands.workloads.memory.settings import EMBEDDING_KEY, MemorySpec
 
-TRIES = 5
-"""How often a session is performed in all whose agent fails, if nothing else was said."""
+MAX_ATTEMPTS = 5
+"""Attempts at a conversation whose agent fails, if nothing else was said."""
+
+
+class ConversationEntry(TypedDict):
+    """A conversation, in the spec of its run."""
+
+    agent: str
+    """As it was typed."""
+    name: str
+    """What results call the agent."""
+    limit: int | None
+    """Tokens of the agent's context; None for no limit."""
+    round: int
+    """How many conversations with this agent were begun before and given up."""
+    start_time: str | None
+    """Virtual time of its beginning, as ISO 8601; None: when it is begun."""
+    local: NotRequired[bool]
+    """The agent's costs are not counted."""
+    asks_class: NotRequired[bool]
+    """Of a Python class: whether its own ``token_len`` and ``max_message_size`` count."""
+    performed: NotRequired[bool]
+    """Whether it is executed now (the default), or was begun earlier and is left alone."""
 
 
 class MemoryWorkload(Workload):
-    """Sessions become scores. ``spec``: ``{"options": …, "sessions": [{"agent", "name", "limit", "round",
-    "start_time", "local", "asks_class"}, …]}``; sessions with ``"performed": false`` were begun earlier and are left alone."""
+    """Conversations become scores; each keeps up its files itself. ``spec``: ``{"options": …, "sessions": [ConversationEntry, …]}``."""
 
     name = "memory"
     plans_in_parts = True
-    """The sessions that are held now need not be all of the run's."""
+    """The conversations that are executed now need not be all of the run's."""
 
     def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
         self.spec = spec
         self._folder = run_folder
         # data/tests/RUN
-        self._options = MemorySpec(**spec["options"], data_dir=str(run_folder.absolute().parent.parent))
-        self._secrets: dict[str, str] = {}
+        self._options = MemorySpec.from_record(spec["options"], data_dir=str(run_folder.absolute().parent.parent))
         self._benchmark: Benchmark | None = None
         self._exchanges = LoggedExchanges(run_folder)
         self.watching: list[Conversation] = []
-        """The sessions that are held in this process, for whoever shows them."""
+        """The conversations that run in this process, for whoever shows them."""
 
     @property
     def options(self) -> MemorySpec:
@@ -100,36 +119,32 @@ class MemoryWorkload(Workload):
     def execution(self) -> Execution:
         options = self._options
         apart = options.time_travel == "process"  # a process has but one clock
-        return execution_of(
-            options.model_copy(update={"executor": "processes"}) if apart else options,
-            workers=min(options.concurrency, max(1, len(self._performed))) if apart else 1,
+        return options.execution(
+            executor="processes" if apart else options.executor,
+            seed=options.seed or 0,
+            workers=min(options.concurrency, max(1, len(self.executed))) if apart else 1,
             concurrency=1 if apart else options.concurrency,
+            calls_asked=options.concurrency,
             item_timeout=options.item_timeout,
         )
 
     def max_attempts(self, item: Item, failure: ItemError) -> int | None:
-        """An agent that fails is tried again, from where the session was."""
-        return (self._options.max_attempts or TRIES) if failure.cause is Cause.TARGET_ERROR else None
+        """An agent that fails is tried again, from where the conversation was."""
+        return (self._options.max_attempts or MAX_ATTEMPTS) if failure.cause is Cause.TARGET_ERROR else None
 
     @property
-    def _performed(self) -> list[dict[str, Any]]:
-        """The sessions that are held now; others of the run stay as they are."""
+    def executed(self) -> list[ConversationEntry]:
+        """The conversations that are executed now; others of the run stay as they are."""
         return [each for each in self.spec["sessions"] if each.get("performed", True)]
 
     def input_identity(self) -> str | None:
-        return digest("sessions", [self._performed, self.benchmark.digest]).hex()
+        return digest("sessions", [self.executed, self.benchmark.digest]).hex()
 
     def plan(self) -> Iterable[PlannedItem]:
-        for session in self._performed:
-            number = session["round"]
-            key = session["name"] if number == 0 else f"{session['name']} #{number + 1}"
-            yield PlannedItem(key, {**session, "tests": self.benchmark.digest})
-
-    def secrets(self) -> dict[str, str]:
-        return self._secrets
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        self._secrets = dict(secrets)
+        for each in self.executed:
+            number = each["round"]
+            key = each["name"] if number == 0 else f"{each['name']} #{number + 1}"
+            yield PlannedItem(key, {**each, "tests": self.benchmark.digest})
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
@@ -141,19 +156,20 @@ class MemoryWorkload(Workload):
         payload = context.item.payload
         options, benchmark = self._options, self.benchmark
         start = await self._start(context)
-        sessions: list[Conversation] = []
-        agent = self._agent(context, start, sessions)
-        # An agent may have a limit of its own.
-        size = agent.max_message_size
-        tokens: TokenCounter | None = getattr(agent, "tokens", None)
-        scheduler = benchmark.scheduler(isolated=options.isolated, max_message_size=size, tokens=tokens)
+        conversations: list[Conversation] = []
+        agent = self._agent(context, start, conversations)
+        own_size = agent.max_message_size
+        scheduler = benchmark.scheduler(
+            isolated=options.isolated,
+            max_message_size=options.max_message_size if own_size is None else own_size,
+            tokens=agent.tokens,
+        )
         is_estimate = isinstance(agent, CostEstimator)
         judge = None if is_estimate else judge_of(options, self._secrets, self._folder)
-        places = ResultPaths.of(self._folder, payload["name"])
-        files = ConversationFiles(
-            places, self._about(agent, judge, tokens or benchmark.tokens), is_replaying=lambda: context.replaying
-        )
-        session = Conversation(
+        paths = ResultPaths.of(self._folder, payload["name"])
+        about = self._about(agent, judge, agent.tokens or benchmark.tokens)
+        files = ConversationFiles(paths, about, is_replaying=lambda: context.replaying)
+        conversation = Conversation(
             scheduler,
             agent,
             judge,
@@ -163,49 +179,42 @@ class MemoryWorkload(Workload):
             is_free=payload.get("local", False),
             is_estimate=is_estimate,
         )
-        sessions.append(session)
+        conversations.append(conversation)
         async with AsyncExitStack() as closing:
             if judge is not None:
                 closing.push_async_callback(judge.close)
             closing.push_async_callback(agent.close)
-            closing.callback(self.watching.remove, session)
-            closing.callback(files.close, session)
-            self.watching.append(session)
-            await session.run(context)
-        return Outcome(ItemState.COMPLETED, session_record(session, payload["name"]))
+            closing.callback(self.watching.remove, conversation)
+            closing.callback(files.close, conversation)
+            self.watching.append(conversation)
+            await conversation.run(context)
+        return Outcome(ItemState.COMPLETED, conversation_record(conversation, payload["name"]))
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return self._exchanges.describe(step)
-
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        return None
-
-    def export(self, reader: RunReader) -> None:
-        """Each session keeps its files up itself."""
 
     async def _start(self, context: Context) -> float:
         """When the conversation begins, in virtual time."""
         named = context.item.payload["start_time"]
         return await moment(context) if named is None else datetime.fromisoformat(named).timestamp()
 
-    def _agent(self, context: Context, start: float, sessions: list[Conversation]) -> MemoryAgent:
+    def _agent(self, context: Context, start: float, conversations: list[Conversation]) -> MemoryAgent:
         payload: Mapping[str, Any] = context.item.payload
         options, choice = self._options, choose_agent(payload["agent"])
         if choice.kind == "perfect":
-            return PerfectAgent(lambda: _insight(sessions[0]), options.max_message_size)
+            return PerfectAgent(lambda: self._insight(conversations[0]))
         if choice.kind == "forgetful":
-            return ForgetfulAgent(options.max_message_size)
+            return ForgetfulAgent()
         run_name, run_id = self._folder.name, run_id_of(self._folder)
         folder = persistence_folder(Path(options.data_dir), run_name, payload["name"]).absolute()
         if not context.resumed and folder.is_dir():
-            move_aside(folder)  # what an earlier session kept is nothing that this one's agent knows
+            move_aside(folder)  # what an earlier conversation kept is nothing that this one's agent knows
         setup = AgentSetup(
-            session=f"{run_name} - {payload['name']} ({run_id[:8]}-{context.item.number}-{context.attempt})",
+            conversation=f"{run_name} - {payload['name']} ({run_id[:8]}-{context.item.number}-{context.attempt})",
             folder=folder,
             mark=process_mark(run_id),
             token_length=self.benchmark.tokens,
-            limit=payload["limit"],
-            reserve=_reserve(options.max_response_tokens, payload["limit"]),
+            size=ContextSize.of(payload["limit"], options.max_response_tokens),
             max_message_size=options.max_message_size,
             seconds=options.message_timeout,
             started_at=start,
@@ -214,24 +223,38 @@ class MemoryWorkload(Workload):
             isolated=options.isolated,
             asks_class=payload.get("asks_class", False),
             caller=self._caller,
-            embedder=lambda: EndpointEmbedder(
-                options.embedding_base_url or options.base_url,
-                options.embedding_model,
-                self._secrets.get(EMBEDDING_KEY),
-                prices=None if options.prices is None else load_price_table(kept_file(self._folder, options.prices)),
-            ),
+            embedder=self._embedder,
         )
         return make_agent(choice, setup)
 
+    def _insight(self, conversation: Conversation) -> Insight:
+        scheduler, sent = conversation.scheduler, conversation.sending
+        asking = scheduler.begun[sent.test_id] if sent is not None and sent.test_id else None
+        unfinished = [each for each in scheduler.begun.values() if each.test.id in scheduler.tests]
+        return Insight(
+            None if asking is None else self._with_dataset(asking.test.definition),
+            scheduler.conversation.messages,
+            [self._with_dataset(each.test.definition) for each in unfinished],
+        )
+
+    def _with_dataset(self, definition: Definition) -> tuple[Definition, BaseDataset]:
+        return definition, self.benchmark.datasets[definition.dataset]
+
     def _caller(self, model: str) -> ModelCaller:
-        options = self._options.model_copy(update={"model": model})
+        options = self._options.for_model(model)
         settings = chat_settings(options)
         if is_simulated(model, options.base_url):
-            tests = [(test.definition, test.dataset) for test in self.benchmark.tests]
-            chat_model: ChatModel = ReadingModel(tests, options.simulated_latency)  # type: ignore[arg-type]
+            tests = [self._with_dataset(each) for each in self.benchmark.definitions]
+            chat_model: ChatModel = ReadingModel(tests, options.simulated_latency)
         else:
-            chat_model = model_of(options, self._secrets.get(API_KEY), self._folder)
+            chat_model = model_of(options, self._secrets.get(API_KEY), self._folder, self._options)
         return ModelCaller(chat_model, settings)
+
+    def _embedder(self) -> EmbeddingCaller:
+        options = self._options
+        prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
+        url, key = options.embedding_base_url or options.base_url, self._secrets.get(EMBEDDING_KEY)
+        return EmbeddingCaller(OpenAIEmbeddings(url, options.embedding_model, key, prices=prices))
 
     def _about(self, agent: MemoryAgent, judge: ModelJudge | RuleJudge | None, tokens: TokenCounter) -> dict[str, Any]:
         options = self._options
@@ -245,24 +268,6 @@ class MemoryWorkload(Workload):
             "isolated": options.isolated,
             "run": self._folder.name,
         }
-
-
-def _reserve(wanted: int, limit: int | None) -> int:
-    """Tokens that are kept free for a reply: at most a quarter of a context."""
-    return wanted if limit is None else min(wanted, limit // 4)
-
-
-def _insight(session: Conversation) -> Insight:
-    scheduler = session.scheduler
-    sent = session.sending
-    runs = scheduler.runs
-    test = runs[sent.test_id].test if sent is not None and sent.test_id else None
-    unfinished = [run.test for run in runs.values() if run.test.id in scheduler.tests]
-    return Insight(
-        None if test is None else (test.definition, test.dataset),  # type: ignore[arg-type]
-        scheduler.conversation.messages,
-        [(each.definition, each.dataset) for each in unfinished],  # type: ignore[misc]
-    )
 
 
 def clock_of_process() -> Callable[[float], AbstractContextManager[Any]]:

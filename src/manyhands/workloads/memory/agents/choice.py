@@ -1,4 +1,4 @@
-"""Which agent a person means, and what it is called.
+"""The agents that ``--agent_name`` can name, and what results call them.
 
 ==============================  ======================================================================================
 ``MODEL``                       a model with as much of the conversation as its context holds
@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
@@ -62,14 +62,17 @@ _ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class AgentChoice:
-    """An agent that was chosen. ``id``: as it was typed; ``target``: the model, command, address or class; ``prices``: US dollars for
-    1,000 tokens in and out, of an estimate; ``arguments``: of a class."""
+    """An agent that was chosen."""
 
     id: str
+    """As it was typed."""
     kind: Kind
     target: str = ""
+    """The model, command, URL or class."""
     prices: tuple[float, float] = (0.0, 0.0)
+    """Of an estimate: US dollars for 1,000 tokens in and out."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of a class."""
 
     @property
     def model(self) -> str:
@@ -83,7 +86,7 @@ class AgentChoice:
 
     def name(self, limit: int | None) -> str:
         """What results call it, and their folder: its kind, what it is, and the tokens of context that it is given. (A class may have
-        a name of its own, see ``own_class``.)"""
+        a name of its own, see ``OwnClass.name``.)"""
         what, size = folder_name(self.target), limit or 0
         match self.kind:
             case "chat":
@@ -118,15 +121,13 @@ def choose_agent(text: str) -> AgentChoice:
     if found := _COST.fullmatch(text):
         return AgentChoice(text, "cost", text, (_price(found[1]), _price(found[2])))
     if found := _CALLED.fullmatch(text):
-        kinds: dict[str, Kind] = {"retrieval": "retrieval", "embeddings": "embeddings", "scratchpad": "scratchpad"}
-        return AgentChoice(text, kinds[found[1]], found[2].strip())
+        return AgentChoice(text, cast(Kind, found[1]), found[2].strip())
     if text.startswith(("cost(", "retrieval(", "embeddings(", "scratchpad(")):
         raise UserError(
             f"--agent_name: {text} must be cost(IN,OUT) with US dollars for 1,000 tokens, or a model in brackets, as retrieval(MODEL)"
         )
     if text in ("human", "perfect", "forgetful"):
-        plain: dict[str, Kind] = {"human": "human", "perfect": "perfect", "forgetful": "forgetful"}
-        return AgentChoice(text, plain[text])
+        return AgentChoice(text, cast(Kind, text))
     for prefix, kind in _PREFIXES:
         if text.startswith(prefix) and kind == "python":
             return _class(text, text.removeprefix(prefix).strip())

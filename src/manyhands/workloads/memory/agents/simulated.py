@@ -1,9 +1,8 @@
 """Agents that ask no model, for trying the benchmark out: one remembers everything, one nothing, one only adds up costs.
 
-The first two are told by the benchmark what a message is about, which no real agent is. The simulated model, behind which any agent's
-memory can be tried, knows the tests and recognises their lines in what it is sent. To a question it gives the right answer if all that the
-test told before is in the context, and says otherwise that it does not remember: what it scores shows what an agent's memory brought before
-it.
+The first is told by the benchmark what a message is about, which no real agent is. The simulated model, with which any agent's memory can
+be tried, knows the tests and recognises their lines in what it is sent. It answers a question rightly if all that the test told before is
+in the context, and says otherwise that it does not remember. So its score shows what an agent's memory put into the context.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from manyhands.core.messages import text_of
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport, Context, Limits
 from manyhands.models.protocol import ChatRequest, Completion
-from manyhands.workloads.memory.agents.chat import OVERHEAD, SYSTEM, TokenLength, Window
-from manyhands.workloads.memory.conversation.agent import DEFAULT_MESSAGE_SIZE, Answer, Incoming
+from manyhands.workloads.memory.agents.model_agents import OVERHEAD, SYSTEM, ContextSize, TokenLength, Window
 from manyhands.workloads.memory.conversation.definitions import Definition, Message
+from manyhands.workloads.memory.conversation.driver import Answer, Incoming, MemoryAgent
 
 NOTHING = "I don't remember."
 
@@ -35,22 +34,23 @@ class Ideal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """What the benchmark knows of the message that it sends. ``test``: the test with its dataset, None for filler; ``conversation``: all
-    messages before it; ``unfinished``: the tests that have begun and not ended."""
+    """What the benchmark knows of the message that it sends."""
 
     test: tuple[Definition, Ideal] | None
+    """With its dataset; None for filler."""
     conversation: Sequence[Message]
+    """All messages before it."""
     unfinished: Sequence[tuple[Definition, Ideal]]
+    """The tests that have begun and not ended."""
 
 
-class PerfectAgent:
-    """Answers as one with a perfect memory would. ``insight``: see ``Insight``."""
+class PerfectAgent(MemoryAgent):
+    """Answers as one with a perfect memory would."""
 
-    simulated = True
     name = "PerfectAgent"
+    simulated = True
 
-    def __init__(self, insight: Callable[[], Insight], max_message_size: int = DEFAULT_MESSAGE_SIZE) -> None:
-        self.max_message_size = max_message_size
+    def __init__(self, insight: Callable[[], Insight]) -> None:
         self._insight = insight
 
     async def reply(self, context: Context, incoming: Incoming) -> Answer:
@@ -65,36 +65,15 @@ class PerfectAgent:
             text = "\n".join([text, *filter(None, added)])
         return Answer(text)
 
-    async def forward_time(self, context: Context, now: float) -> None:
-        """Nothing to do."""
 
-    async def reset(self, context: Context) -> None:
-        """Nothing to do: what counts is in the conversation."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
-class ForgetfulAgent:
+class ForgetfulAgent(MemoryAgent):
     """Says of everything that it does not remember."""
 
-    simulated = True
     name = "ForgetfulAgent"
-
-    def __init__(self, max_message_size: int = DEFAULT_MESSAGE_SIZE) -> None:
-        self.max_message_size = max_message_size
+    simulated = True
 
     async def reply(self, context: Context, incoming: Incoming) -> Answer:
         return Answer(NOTHING if incoming.expected_reply is None else incoming.expected_reply)
-
-    async def forward_time(self, context: Context, now: float) -> None:
-        """Nothing to do."""
-
-    async def reset(self, context: Context) -> None:
-        """Nothing to forget."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 ADD_NOTE = "add_note"
@@ -104,17 +83,16 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class ReadingModel:
-    """A chat model that answers from what is in its context.
-
-    ``tests``: those of the benchmark, with their datasets; ``latency``: seconds that a call takes."""
+    """A chat model that answers from what is in its context."""
 
     simulated = True
 
     def __init__(self, tests: Sequence[tuple[Definition, Ideal]], latency: float = 0.0) -> None:
+        """``tests``: those of the benchmark, with their datasets; ``latency``: seconds that a call takes."""
         self._lines: dict[str, list[tuple[Definition, Ideal, int]]] = {}
         for definition, dataset in tests:
-            for place, line in enumerate(definition.script):
-                self._lines.setdefault(line, []).append((definition, dataset, place))
+            for index, line in enumerate(definition.script):
+                self._lines.setdefault(line, []).append((definition, dataset, index))
         self._latency = latency
 
     async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
@@ -139,7 +117,7 @@ class ReadingModel:
 
     def _message(self, request: ChatRequest, texts: Sequence[str]) -> dict[str, Any]:
         roles = [message["role"] for message in request.messages]
-        last = max((place for place, role in enumerate(roles) if role == "user"), default=-1)
+        last = max((index for index, role in enumerate(roles) if role == "user"), default=-1)
         if last < 0:
             return {"role": "assistant", "content": _ACKNOWLEDGED}
         said = _unstamped(texts[last])
@@ -149,7 +127,7 @@ class ReadingModel:
 
     def _is_told(self, text: str) -> bool:
         """Whether a line tells something, rather than asking."""
-        return any(not definition.is_question[place] for definition, _, place in self._lines.get(text, ()))
+        return any(not definition.is_question[index] for definition, _, index in self._lines.get(text, ()))
 
     def _answer(self, text: str, before: str) -> str:
         found = self._lines.get(text)
@@ -161,17 +139,17 @@ class ReadingModel:
         known = [each for each in asking if all(line in before for line in each[0].script[: each[2]])]
         if not known:
             return NOTHING
-        definition, dataset, place = max(known, key=lambda each: _last_told(each[0], each[2], before))
+        definition, dataset, index = max(known, key=lambda each: _last_told(each[0], each[2], before))
         earlier = [
             Message(definition.unique_id, line, _ACKNOWLEDGED, definition.is_question[number], 0.0, 0.0)
-            for number, line in enumerate(definition.script[:place])
+            for number, line in enumerate(definition.script[:index])
         ]
         return dataset.ideal(definition, earlier, text)
 
 
-def _last_told(definition: Definition, place: int, before: str) -> int:
+def _last_told(definition: Definition, index: int, before: str) -> int:
     """How late in the context a test's last line stands: of several repetitions the latest is meant."""
-    return max((before.rfind(line) for line in definition.script[:place]), default=-1)
+    return max((before.rfind(line) for line in definition.script[:index]), default=-1)
 
 
 def _unstamped(text: str) -> str:
@@ -193,32 +171,25 @@ REPLY_TOKENS = 106
 _REPLY = " ".join(["word"] * REPLY_TOKENS)
 
 
-class CostEstimator:
+class CostEstimator(MemoryAgent):
     """No agent, but what one would cost: every message gets a reply of the same number of tokens, and its price is added up.
 
-    ``input_price``, ``output_price``: US dollars for 1,000 tokens. (The original forgot to add the tokens
-    of replies.) Nothing is asked, so its usage is no call's; ``spent`` is what a model would have used."""
+    Nothing is asked, so its usage is no call's. (The estimator of the GoodAI LTM Benchmark leaves out the tokens of replies.)
+    """
 
     simulated = True
 
     def __init__(
-        self,
-        name: str,
-        token_length: TokenLength,
-        *,
-        input_price: float,
-        output_price: float,
-        limit: int | None,
-        reserve: int,
-        max_message_size: int = DEFAULT_MESSAGE_SIZE,
+        self, name: str, token_length: TokenLength, size: ContextSize, *, input_price: float, output_price: float
     ) -> None:
+        """``input_price``, ``output_price``: US dollars for 1,000 tokens."""
         self.name = name
-        self.max_message_size = max_message_size
         self._token_length = token_length
         self._prices = (input_price / 1000, output_price / 1000)
-        self._window = Window(token_length, limit, reserve)
+        self._window = Window(token_length, size.free)
         self._fixed = token_length(SYSTEM) + OVERHEAD
         self.spent = Usage()
+        """What a model would have used."""
 
     async def reply(self, context: Context, incoming: Incoming) -> Answer:
         return self.answer(incoming)
@@ -236,15 +207,9 @@ class CostEstimator:
         self._window.add(incoming.text, _REPLY, incoming.now)
         return Answer(_REPLY, used)
 
-    async def forward_time(self, context: Context, now: float) -> None:
-        """Nothing to do."""
-
     async def reset(self, context: Context) -> None:
         self.forget()
 
     def forget(self) -> None:
         """Forget the conversation; not what was spent."""
         self._window.forget()
-
-    async def close(self) -> None:
-        """Nothing to close."""

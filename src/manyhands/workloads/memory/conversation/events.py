@@ -1,9 +1,9 @@
-"""The master log: everything that happens in a session, one JSON object a line."""
+"""The master log: everything that happens in a conversation, one JSON object a line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import IntEnum
@@ -47,11 +47,13 @@ _FIELDS: Mapping[EventType, Mapping[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. ``timestamp``: virtual time, in seconds since the epoch; ``test_id``: empty where no test is concerned."""
+    """One event."""
 
     type: EventType
     timestamp: float
+    """Virtual time, in seconds since 1970 UTC."""
     test_id: str
+    """Empty where no test is concerned."""
     data: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -75,43 +77,43 @@ def format_event(event: Event) -> str:
     return json.dumps(fields)
 
 
-def parse_event(line: str, place: str) -> Event:
-    """An event from its line. Raises UserError, beginning with ``place``, that names the field which is wrong."""
+def parse_event(line: str, location: str) -> Event:
+    """An event from its line. Raises UserError, beginning with ``location``, that names the field which is wrong."""
     try:
         found = loads(line)
     except ValueError:
-        raise UserError(f"{place}: not a JSON object") from None
+        raise UserError(f"{location}: not a JSON object") from None
     if not isinstance(found, dict):
-        raise UserError(f"{place}: not a JSON object")
-    kind = _kind(found.get("type"), place)
+        raise UserError(f"{location}: not a JSON object")
+    kind = _kind(found.get("type"), location)
     timestamp, test_id, data = found.get("timestamp"), found.get("test_id"), found.get("data")
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
-        raise UserError(f"{place}: timestamp: not a number")
+        raise UserError(f"{location}: timestamp: not a number")
     if not abs(timestamp) < LATEST:
-        raise UserError(f"{place}: timestamp: not a time in seconds since 1970")
+        raise UserError(f"{location}: timestamp: not a time in seconds since 1970")
     if not isinstance(test_id, str):
-        raise UserError(f"{place}: test_id: not a text")
+        raise UserError(f"{location}: test_id: not a text")
     if not isinstance(data, dict):
-        raise UserError(f"{place}: data: not an object")
+        raise UserError(f"{location}: data: not an object")
     for name, wanted in _FIELDS.get(kind, {}).items():
-        _check_field(data, name, wanted, place)
+        _check_field(data, name, wanted, location)
     if kind is EventType.BEGIN and "tokens" in data:
-        _check_field(data, "tokens", int, place)
+        _check_field(data, "tokens", int, location)
     return Event(kind, float(timestamp), test_id, data)
 
 
-def _kind(number: Json, place: str) -> EventType:
+def _kind(number: Json, location: str) -> EventType:
     if isinstance(number, bool) or not isinstance(number, int) or number not in EventType.__members__.values():
-        raise UserError(f"{place}: type: not the number of an event (0 to {max(EventType):d})")
+        raise UserError(f"{location}: type: not the number of an event (0 to {max(EventType):d})")
     return EventType(number)
 
 
-def _check_field(data: Mapping[str, Json], name: str, wanted: type, place: str) -> None:
+def _check_field(data: Mapping[str, Json], name: str, wanted: type, location: str) -> None:
     value = data.get(name)
     accepted: tuple[type, ...] = (int, float) if wanted is float else (wanted,)
     if isinstance(value, bool) or not isinstance(value, accepted):
         described = {str: "a text", int: "a whole number", float: "a number"}[wanted]
-        raise UserError(f"{place}: data.{name}: not {described}")
+        raise UserError(f"{location}: data.{name}: not {described}")
 
 
 def read_master_log(path: Path) -> list[Event]:
@@ -157,8 +159,3 @@ def _waiting_text(event: Event) -> str:
     tokens, seconds = event.data["tokens"], event.data["time"]
     parts = [f"{tokens} TOKENS"] if tokens else []
     return ", ".join(parts + ([f"{timedelta(seconds=seconds)} TIME"] if seconds else [])) + "."
-
-
-def ended_tests(events: Iterable[Event]) -> set[str]:
-    """The ids of the tests that have ended."""
-    return {event.test_id for event in events if event.type is EventType.END}

@@ -1,7 +1,8 @@
-"""Filler: questions with their answers that an agent has to list, so that tokens pass between the messages of tests.
+"""What the benchmark itself says to an agent: its wording, and filler.
 
-The entries are ours, from a file in TriviaQA's format, or from a Hugging Face dataset on this machine. The generator that draws them is
-seeded with 0, so equal conversations get equal filler.
+The wording is one data file, the package's or another of the same shape. Filler is questions with their answers that an agent has to
+list, so that tokens pass between the messages of tests: the package's own, from a file in TriviaQA's format, or from a Hugging Face dataset
+on this machine. The generator that draws them is seeded with 0, so equal conversations get equal filler.
 """
 
 from __future__ import annotations
@@ -13,17 +14,74 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from manyhands.core.errors import UserError
+from manyhands.core.jsonio import loads
 from manyhands.io.json_files import read_json
 from manyhands.io.tables.parquet import saved_dataset
 from manyhands.workloads.memory.conversation.definitions import Json
 from manyhands.workloads.memory.conversation.schedule import Filler
-from manyhands.workloads.memory.conversation.wording import Wording
 
-ReplyFormat = Literal["json", "published"]
-"""How the expected reply lists the answers: as JSON, or as Python writes a list, which published sessions contain."""
+_QUESTION, _ANSWER = "<Question>", "<AnswerValue>"
+_TEXTS = ("intro_message", "filler_preamble", "filler_line_format")
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The messages of the benchmark itself."""
+
+    intro_message: str
+    filler_preamble: str
+    filler_line_format: str
+    """Holds ``<Question>`` and after it ``<AnswerValue>``."""
+    reset_messages: Mapping[str, str]
+    """What takes back what a test told the agent, by the dataset's name."""
+
+    def filler_line(self, question: str, answer: str) -> str:
+        """The line of filler for one fact, with its newline."""
+        before, rest = self.filler_line_format.split(_QUESTION, 1)
+        between, after = rest.split(_ANSWER, 1)
+        return f"{before}{question}{between}{answer}{after}"
+
+
+def default_wording(reset_messages: Mapping[str, str]) -> Wording:
+    """The package's own. ``reset_messages``: those of the datasets, see ``registry.reset_messages``."""
+    source = files("manyhands.workloads.memory.conversation").joinpath("wording.json")
+    content = {**loads(source.read_bytes()), "reset_messages": reset_messages}
+    return wording_of(content, "the package's wording.json")
+
+
+def read_wording(path: Path) -> Wording:
+    """A wording from a file. Raises UserError that names the file and what is wrong with it."""
+    return wording_of(read_json(path), str(path))
+
+
+def wording_of(content: Json, location: str) -> Wording:
+    """A wording from the object that a wording's file holds; other fields of it are passed over.
+
+    In ``filler_line_format`` a backslash followed by ``n`` stands for a newline, as in the file of the published wording.
+    """
+    if not isinstance(content, dict):
+        raise UserError(f"{location}: not a JSON object")
+    texts = {name: _text(content.get(name), f"{location}: {name}") for name in _TEXTS}
+    line = texts["filler_line_format"] = texts["filler_line_format"].replace("\\n", "\n")
+    if line.count(_QUESTION) != 1 or _ANSWER not in line.partition(_QUESTION)[2]:
+        raise UserError(f"{location}: filler_line_format: must hold {_QUESTION} and after it {_ANSWER}")
+    resets = content.get("reset_messages")
+    if not isinstance(resets, dict):
+        raise UserError(f"{location}: reset_messages: not an object")
+    messages = {name: _text(text, f"{location}: reset_messages.{name}") for name, text in resets.items()}
+    return Wording(**texts, reset_messages=messages)
+
+
+def _text(value: Json, location: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{location}: not a text")
+    return value
+
+
+# --- Filler
 
 _MARGIN = 16
 """Tokens by which the list of answers may differ, where it was closed, from what was counted before."""
@@ -45,14 +103,12 @@ class FactFiller:
         facts: Sequence[Fact],
         wording: Wording,
         token_len: Callable[[str], int],
-        reply_format: ReplyFormat = "json",
     ) -> None:
         if not facts:
             raise ValueError("filler needs at least one fact")
         self._facts = facts
         self._wording = wording
         self._token_len = token_len
-        self._list = repr if reply_format == "published" else _as_json
         self._random = Random(0)
         self._preamble_tokens = token_len(wording.filler_preamble)
         self._line_tokens: dict[int, int] = {}
@@ -79,13 +135,17 @@ class FactFiller:
             lines.append(line)
             answers.append(self._facts[index].answer)
             tokens += self._count(index, line)
-            listed_since += len(self._list(answers[-1:]).encode())
+            listed_since += len(self.listed(answers[-1:]).encode())
             if tokens + listed + listed_since + _MARGIN < limit:
                 # A token has a byte at least, so the list can't be that long yet, and need not be counted.
                 continue
-            listed, listed_since = self._token_len(self._list(answers)), 0
+            listed, listed_since = self._token_len(self.listed(answers)), 0
             if tokens + listed >= limit:
-                return Filler("".join(lines), self._list(answers))
+                return Filler("".join(lines), self.listed(answers))
+
+    def listed(self, answers: Sequence[str]) -> str:
+        """The expected reply."""
+        return json.dumps(answers, ensure_ascii=False)
 
     def _count(self, index: int, line: str) -> int:
         """Tokens of a fact's line, counted when it is drawn first."""
@@ -103,10 +163,6 @@ def random_state(state: Json) -> tuple[int, tuple[int, ...], float | None]:
     except (TypeError, ValueError):
         raise ValueError("not the state of a generator") from None
     return found
-
-
-def _as_json(answers: Sequence[str]) -> str:
-    return json.dumps(answers, ensure_ascii=False)
 
 
 @cache
@@ -132,25 +188,19 @@ def read_facts(path: Path) -> Sequence[Fact]:
 
 
 def _facts(entries: Iterable[tuple[Json, str]], path: Path) -> Sequence[Fact]:
-    facts = tuple(_fact(entry, place) for entry, place in entries)
+    facts = tuple(_fact(entry, location) for entry, location in entries)
     if not facts:
         raise UserError(f"{path}: holds no questions")
     return facts
 
 
-def _fact(entry: Json, place: str) -> Fact:
+def _fact(entry: Json, location: str) -> Fact:
     if not isinstance(entry, Mapping):
-        raise UserError(f"{place}: not an object")
+        raise UserError(f"{location}: not an object")
     whole = entry.get("Answer")
     answer = whole.get("Value") if isinstance(whole, Mapping) else entry.get("AnswerValue")
     name = "Answer.Value" if isinstance(whole, Mapping) else "AnswerValue"
-    return Fact(_text(entry.get("Question"), f"{place}.Question"), _text(answer, f"{place}.{name}"))
-
-
-def _text(value: Json, place: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise UserError(f"{place}: not a text")
-    return value
+    return Fact(_text(entry.get("Question"), f"{location}.Question"), _text(answer, f"{location}.{name}"))
 
 
 def _from_dataset(path: Path) -> Sequence[Fact]:

@@ -10,30 +10,28 @@ from collections.abc import Callable, Generator, Sequence
 
 from manyhands.workloads.memory.conversation.definitions import Ask, Evaluation, Json, Message, Say, Wait
 from manyhands.workloads.memory.conversation.events import Event, EventType
-from manyhands.workloads.memory.conversation.running_tests import (
-    Compatibility,
-    Run,
-    ScheduledTest,
-    Target,
-    WaitList,
-    tokens_to_wait,
-)
 from manyhands.workloads.memory.conversation.schedule import (
     Action,
     AskModel,
+    Compatibility,
     Counters,
     Done,
     EndedTest,
     Evaluate,
     FillerWriter,
     ResetAgent,
+    RunningTest,
     Save,
     Saved,
+    ScheduledTest,
     SchedulerSettings,
     Send,
+    Target,
     Travel,
+    WaitList,
+    tokens_to_wait,
 )
-from manyhands.workloads.memory.conversation.transcript import Ledger, Messages
+from manyhands.workloads.memory.conversation.transcript import Messages, Transcript
 
 CALLBACK_FILLER = 100
 """Tokens of filler that are sent in isolated mode while a callback has yet to be done."""
@@ -48,7 +46,7 @@ class Stuck(RuntimeError):
 
 
 class Scheduler:
-    """One session's schedule. ``token_len``: tokens of a text; it is called once for each text that is sent or replied."""
+    """The schedule of one conversation."""
 
     def __init__(
         self,
@@ -57,15 +55,15 @@ class Scheduler:
         filler: FillerWriter,
         token_len: Callable[[str], int],
     ) -> None:
+        """``token_len``: tokens of a text; it is called once for each text that is sent or replied. Raises ValueError for two tests with
+        one name."""
         self.settings = settings
-        self.ledger = Ledger(filler, token_len)
+        self.transcript = Transcript(filler, token_len)
         self.ended: list[EndedTest] = []
-        self.callbacks: list[Run] = []
+        self.callbacks: list[RunningTest] = []
         self.waiting = WaitList()
         self.tests = {test.id: test for test in sorted(tests, key=lambda test: test.id)}
         """Those that remain, in the order in which they begin."""
-        self.skipped: set[str] = set()
-        """Those of the remaining that had ended before the session was resumed."""
         if len(self.tests) != len(tests):
             raise ValueError("two tests have the same name")
         self._all_tests = dict(self.tests)
@@ -74,32 +72,32 @@ class Scheduler:
         self._now = 0.0
         self._pending: Action | None = None
         self._given: Message | str | Evaluation | None = None
-        self._actions = self._session()
+        self._actions = self._run_tests()
 
     # --- For the driver
 
     @property
     def events(self) -> list[Event]:
         """Everything that has happened, in order."""
-        return self.ledger.events
+        return self.transcript.events
 
     @property
     def conversation(self) -> Messages:
         """All messages with their replies."""
-        return self.ledger.conversation
+        return self.transcript.conversation
 
     @property
-    def runs(self) -> dict[str, Run]:
+    def begun(self) -> dict[str, RunningTest]:
         """The tests that have begun, by id."""
-        return self.ledger.runs
+        return self.transcript.begun
 
     @property
     def counters(self) -> Counters:
-        """What the session has spent."""
-        return self.ledger.counters
+        """What the conversation has spent."""
+        return self.transcript.counters
 
     def next(self, now: float) -> Action:
-        """What to do next. ``now``: virtual time, in seconds since the epoch. Raises RuntimeError if the action before is still open,
+        """What to do next. ``now``: virtual time, in seconds since 1970 UTC. Raises RuntimeError if the action before is still open,
         Stuck if no test can go on."""
         if isinstance(self._pending, Send | AskModel | Evaluate | Done):
             raise RuntimeError(f"{type(self._pending).__name__} is not dealt with")
@@ -113,7 +111,7 @@ class Scheduler:
         sent = self._take(Send)
         assert isinstance(sent, Send)
         message = Message(sent.test_id, sent.message, text, sent.is_question, sent_at, replied_at)
-        self.ledger.exchanged(message)
+        self.transcript.exchanged(message)
         self._now = replied_at
         self._given = message
 
@@ -131,58 +129,62 @@ class Scheduler:
         self._given = evaluation
 
     def mark_reset(self, now: float) -> None:
-        """Log that the session was resumed, having lost nothing."""
-        self.ledger.log(EventType.SUITE_RESET, now)
+        """Log that the conversation was resumed, having lost nothing."""
+        self.transcript.log(EventType.SUITE_RESET, now)
 
-    def register(self, run: Run, now: float) -> None:
+    def register(self, running: RunningTest, now: float) -> None:
         """A test's callback is called after each turn from now on."""
         self._now = now
-        self.callbacks.append(run)
-        self._log(EventType.REGISTER_CALLBACK, run.test.id)
+        self.callbacks.append(running)
+        self._log(EventType.REGISTER_CALLBACK, running.test.id)
 
-    def wait(self, run: Run, wait: Wait, now: float) -> int:
+    def wait(self, running: RunningTest, wait: Wait, now: float) -> int:
         """Put a test on the wait list; the number of tokens it waits for."""
-        elapsed = self.ledger.total_tokens - run.start_tokens
-        memory_span = run.test.memory_span or self.settings.memory_span
-        tokens = tokens_to_wait(wait, memory_span, elapsed, run.last_reply)
-        self.waiting.put(run.test.id, Target(self.ledger.total_tokens + tokens, now + wait.seconds))
+        elapsed = self.transcript.total_tokens - running.start_tokens
+        memory_span = running.test.memory_span or self.settings.memory_span
+        tokens = tokens_to_wait(wait, memory_span, elapsed, running.last_reply)
+        self.waiting.put(running.test.id, Target(self.transcript.total_tokens + tokens, now + wait.seconds))
         return tokens
 
-    # --- The session
+    # --- The actions
 
-    def _session(self) -> Actions:
-        if not self.events and not self.settings.isolated:
-            yield from self._send("", self.settings.introduction)
-        if self.events:
-            if self.events[-1].timestamp > self._now:
-                yield Travel(self.events[-1].timestamp)
-            self._log(EventType.SUITE_RESET, "")
+    def _run_tests(self) -> Actions:
+        yield from self._introduce()
         while self.tests:
             test = yield from self._pick()
             self.waiting.drop(test.id)
-            if test.id not in self.skipped:
-                yield from self._turn(test)
+            yield from self._turn(test)
             self._call_back()
             while self.settings.isolated and self.callbacks:
                 yield from self._fill(CALLBACK_FILLER)
                 self._call_back()
-            if test.id in self.skipped or self.ledger.runs[test.id].finished:
-                yield from self._finish(test)
+            if self.transcript.begun[test.id].finished:
+                yield from self._finish(self.transcript.begun[test.id])
+                if self.settings.isolated:
+                    yield ResetAgent()
+                del self.tests[test.id]
+                self.waiting.drop(test.id)
         yield Done()
+
+    def _introduce(self) -> Actions:
+        """Send the introduction, after which the log of the GoodAI LTM Benchmark has a reset."""
+        if not self.settings.isolated:
+            yield from self._send("", self.settings.introduction)
+            self._log(EventType.SUITE_RESET, "")
 
     def _pick(self) -> Generator[Action, Message | str | Evaluation | None, ScheduledTest]:
         """The test whose turn it is; time passes, and then filler is sent, only if no test can speak without."""
-        if found := self.waiting.reached(self.ledger.total_tokens, self._now):
+        if found := self.waiting.reached(self.transcript.total_tokens, self._now):
             return self._all_tests[found]
         if test := self._startable():
             return test
         while found := self.waiting.next_in_time(self._now):
             yield Travel(self.waiting[found].time + AFTER_TRAVEL)
-            if self.waiting.is_reached(found, self.ledger.total_tokens, self._now):
+            if self.waiting[found].is_reached(self.transcript.total_tokens, self._now):
                 return self._all_tests[found]
-        while found := self.waiting.next_in_tokens(self.ledger.total_tokens):
-            yield from self._fill(self.waiting[found].tokens - self.ledger.total_tokens)
-            if self.waiting.is_reached(found, self.ledger.total_tokens, self._now):
+        while found := self.waiting.next_in_tokens(self.transcript.total_tokens):
+            yield from self._fill(self.waiting[found].tokens - self.transcript.total_tokens)
+            if self.waiting[found].is_reached(self.transcript.total_tokens, self._now):
                 return self._all_tests[found]
         raise Stuck(f"no test can go on; {len(self.waiting)} wait")
 
@@ -194,85 +196,77 @@ class Scheduler:
 
     def _turn(self, test: ScheduledTest) -> Actions:
         """Let the test speak until it waits or ends."""
-        run = self.ledger.runs.get(test.id)
-        if run is None:
-            run = self.ledger.begin(test, self.ledger.total_tokens)
-            self._log(EventType.BEGIN, test.id, tokens=self.ledger.total_tokens)
+        running = self.transcript.begun.get(test.id)
+        if running is None:
+            running = self.transcript.begin(test, self.transcript.total_tokens)
+            self._log(EventType.BEGIN, test.id, tokens=self.transcript.total_tokens)
         goes_on = True
-        while goes_on and (step := run.step(self._now)):
+        while goes_on and (step := running.step(self._now)):
             if isinstance(step, Ask):
-                yield from self._ask(run, step)
+                yield from self._ask(running, step)
                 continue
             if isinstance(step, Wait):
-                goes_on = yield from self._pause(run, step)
+                goes_on = yield from self._pause(running, step)
             else:
-                goes_on = yield from self._say(run, step)
+                goes_on = yield from self._say(running, step)
             yield Save(Saved.PROGRESS)
 
-    def _ask(self, run: Run, ask: Ask) -> Actions:
-        if run.known_answers:
-            run.reply = run.known_answers.pop(0)
-            return
-        answer = yield AskModel(run.test.id, ask)
+    def _ask(self, running: RunningTest, ask: Ask) -> Actions:
+        answer = yield AskModel(running.test.id, ask)
         assert isinstance(answer, str)
-        run.reply = answer
+        running.reply = answer
 
-    def _pause(self, run: Run, wait: Wait) -> Generator[Action, Message | str | Evaluation | None, bool]:
+    def _pause(self, running: RunningTest, wait: Wait) -> Generator[Action, Message | str | Evaluation | None, bool]:
         """Wait; whether the test goes on at once, which it does in isolated mode."""
         if self.settings.isolated:
             if wait.seconds > 0:
                 yield Travel(self._now + wait.seconds)
             return True
-        tokens = self.wait(run, wait, self._now)
-        self._log(EventType.WAIT, run.test.id, tokens=tokens, time=int(wait.seconds))
+        tokens = self.wait(running, wait, self._now)
+        self._log(EventType.WAIT, running.test.id, tokens=tokens, time=int(wait.seconds))
         return False
 
-    def _say(self, run: Run, step: Say) -> Generator[Action, Message | str | Evaluation | None, bool]:
+    def _say(self, running: RunningTest, step: Say) -> Generator[Action, Message | str | Evaluation | None, bool]:
         """Send a message of the test; whether the test goes on."""
-        yield from self._send(run.test.id, step.message, step.is_question)
+        yield from self._send(running.test.id, step.message, step.is_question)
         if step.register:
-            self.register(run, self._now)
+            self.register(running, self._now)
         return not (step.register and self.settings.isolated)
 
     def _call_back(self) -> None:
         """Call every callback, and let go of those that are done."""
-        for run in list(self.callbacks):
-            dataset, definition = run.test.dataset, run.test.definition
-            verdict = dataset.callback(definition, self.ledger.conversation.tail(self._heard_from(run)))
-            run.evaluation = verdict.evaluation
+        for running in list(self.callbacks):
+            dataset, definition = running.test.dataset, running.test.definition
+            verdict = dataset.callback(definition, self.transcript.conversation.tail(self._heard_from(running)))
+            running.evaluation = verdict.evaluation
             if verdict.finished:
-                run.finished = True
-                self.callbacks.remove(run)
-                self._log(EventType.DEREGISTER_CALLBACK, run.test.id)
+                running.finished = True
+                self.callbacks.remove(running)
+                self._log(EventType.DEREGISTER_CALLBACK, running.test.id)
 
-    def _heard_from(self, run: Run) -> int:
+    def _heard_from(self, running: RunningTest) -> int:
         """Where the conversation begins for a test's callback: at its first question. By the published rules, at the first message of any
         test that contains this question's text."""
-        if run.heard_from is None:
-            run.heard_from = run.first_question or 0
-            if run.test.dataset.scoring == "published":
-                question = self.ledger.conversation.messages[run.heard_from].text
-                run.heard_from = self.ledger.conversation.first_with(question)
-        return run.heard_from
+        if running.heard_from is None:
+            running.heard_from = running.first_question or 0
+            if running.test.dataset.scoring == "published":
+                question = self.transcript.conversation.messages[running.heard_from].text
+                running.heard_from = self.transcript.conversation.first_with(question)
+        return running.heard_from
 
-    def _finish(self, test: ScheduledTest) -> Actions:
+    def _finish(self, running: RunningTest) -> Actions:
         """End a test: take back what it told the agent, score it, log it."""
-        if test.id not in self.skipped:
-            run = self.ledger.runs[test.id]
-            if reset := self.settings.reset_message(test):
-                yield from self._send(test.id, reset)
-            if run.evaluation is None:
-                given = yield Evaluate(test.id, test.definition, run.exchange)
-                assert isinstance(given, Evaluation)
-                run.evaluation = given
-            self.ended.append(self.ledger.ended(run, run.evaluation))
-            yield Save(Saved.RESULT)
-            self._log(EventType.END, test.id)
-            yield Save(Saved.AGENT)
-        if self.settings.isolated:
-            yield ResetAgent()
-        del self.tests[test.id]
-        self.waiting.drop(test.id)
+        test = running.test
+        if reset := self.settings.reset_message(test):
+            yield from self._send(test.id, reset)
+        if running.evaluation is None:
+            given = yield Evaluate(test.id, test.definition, running.exchange)
+            assert isinstance(given, Evaluation)
+            running.evaluation = given
+        self.ended.append(self.transcript.ended(running, running.evaluation))
+        yield Save(Saved.RESULT)
+        self._log(EventType.END, test.id)
+        yield Save(Saved.AGENT)
 
     # --- Messages
 
@@ -281,10 +275,10 @@ class Scheduler:
         remaining = tokens
         while remaining > 0:
             filler = self._filler.write(min(remaining, self.settings.max_message_size))
-            before = self.ledger.total_tokens
+            before = self.transcript.total_tokens
             expected = None if self.callbacks else filler.expected_reply
             yield from self._send("", filler.message, expected_reply=expected, is_filler=True)
-            remaining -= max(1, self.ledger.total_tokens - before)
+            remaining -= max(1, self.transcript.total_tokens - before)
 
     def _send(
         self,
@@ -298,7 +292,7 @@ class Scheduler:
         yield Send(test_id, message, is_question, is_filler, expected_reply)
 
     def _log(self, kind: EventType, test_id: str, **data: Json) -> None:
-        self.ledger.log(kind, self._now, test_id, **data)
+        self.transcript.log(kind, self._now, test_id, **data)
 
     def _take(self, wanted: type[Action]) -> Action:
         pending, self._pending = self._pending, None

@@ -17,12 +17,13 @@ from manyhands.core.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class TokenCounter:
-    """``name``: of the tokenizer, as results name it; ``count``: tokens of a text, 0 for an empty one; ``exact``: whether ``count`` is
-    right for any text, and not an estimate."""
+    """Counts the tokens of a text; an empty one has 0."""
 
     name: str
+    """The tokenizer, as results name it."""
     count: Callable[[str], int]
     exact: bool = True
+    """Whether the count is right for any text, and not an estimate."""
 
     def __call__(self, text: str) -> int:
         return self.count(text) if text else 0

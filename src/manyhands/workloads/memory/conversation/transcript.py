@@ -1,4 +1,4 @@
-"""What was said and spent in a conversation: events, messages, tests under way and counters. No I/O.
+"""What was said and spent in a conversation: events, messages, tests that have begun, and counters. No I/O.
 
 Messages have running totals, so that no text is counted twice and no part of the conversation is copied.
 """
@@ -10,12 +10,17 @@ from typing import overload
 
 from manyhands.workloads.memory.conversation.definitions import Evaluation, Json, Message
 from manyhands.workloads.memory.conversation.events import Event, EventType
-from manyhands.workloads.memory.conversation.running_tests import Run, ScheduledTest
-from manyhands.workloads.memory.conversation.schedule import Counters, EndedTest, FillerWriter
+from manyhands.workloads.memory.conversation.schedule import (
+    Counters,
+    EndedTest,
+    FillerWriter,
+    RunningTest,
+    ScheduledTest,
+)
 
 
 class Tail(Sequence[Message]):
-    """The messages from some place on, as a view: making one costs nothing however long the conversation is."""
+    """The messages from an index on, as a view: making one costs nothing however long the conversation is."""
 
     __slots__ = ("_first", "_messages")
 
@@ -72,36 +77,33 @@ class Messages:
         return next(at for at, message in enumerate(self.messages) if text in message.text)
 
 
-class Ledger:
-    """``events``: the master log; ``runs``: the tests that have begun, by id; ``total_tokens``: of all messages and replies. Each text is
-    counted once, by ``token_len``."""
+class Transcript:
+    """What has happened in a conversation. Each text is counted once."""
 
     def __init__(self, filler: FillerWriter, token_len: Callable[[str], int]) -> None:
+        """``token_len``: tokens of a text."""
         self.events: list[Event] = []
+        """The master log."""
         self.conversation = Messages()
-        self.runs: dict[str, Run] = {}
+        self.begun: dict[str, RunningTest] = {}
+        """The tests that have begun, by id."""
         self.total_tokens = 0
-        self._agent_tokens = 0
-        self._duration = 0.0
+        """Of all messages and replies."""
+        self.agent_tokens = 0
+        """Of all replies."""
+        self.duration = 0.0
+        """Seconds in which the agent replied."""
         self._filler = filler
         self._token_len = token_len
 
     @property
     def counters(self) -> Counters:
-        return Counters(self.total_tokens, self._agent_tokens, self._duration, self._filler.state)
+        return Counters(self.total_tokens, self.agent_tokens, self.duration, self._filler.state)
 
-    def restore(self, events: Sequence[Event], counters: Counters) -> None:
-        """Begin with the events of an earlier session and with what it had spent when it was saved last."""
-        self.events.extend(events)
-        self.total_tokens, self._agent_tokens = counters.total_tokens, counters.agent_tokens
-        self._duration = counters.duration
-        if counters.filler_state is not None:
-            self._filler.restore(counters.filler_state)
-
-    def begin(self, test: ScheduledTest, start_tokens: int) -> Run:
+    def begin(self, test: ScheduledTest, start_tokens: int) -> RunningTest:
         """A test begins."""
-        run = self.runs[test.id] = Run(test, start_tokens)
-        return run
+        running = self.begun[test.id] = RunningTest(test, start_tokens)
+        return running
 
     def log(self, kind: EventType, now: float, test_id: str = "", **data: Json) -> None:
         """Something happened."""
@@ -117,31 +119,31 @@ class Ledger:
         self.log(kinds[1], message.replied_at, message.test_id, message=message.reply, is_question=is_question)
         tokens, reply_tokens = self.note(message)
         self.total_tokens += tokens
-        self._agent_tokens += reply_tokens
-        self._duration += message.replied_at - message.sent_at
+        self.agent_tokens += reply_tokens
+        self.duration += message.replied_at - message.sent_at
 
     def note(self, message: Message) -> tuple[int, int]:
         """Take a message into the conversation, and into its test if that is under way; its tokens in all, and those of its reply."""
         reply_tokens = self._token_len(message.reply) if message.reply else 0
         tokens = reply_tokens + (self._token_len(message.text) if message.text else 0)
-        if run := self.runs.get(message.test_id):
-            if run.first is None:
-                run.first = len(self.conversation)
-            if run.first_question is None and message.is_question:
-                run.first_question = len(self.conversation)
-            run.messages.append(message)
-            run.last_reply, run.reply = reply_tokens, message.reply
+        if running := self.begun.get(message.test_id):
+            if running.first is None:
+                running.first = len(self.conversation)
+            if running.first_question is None and message.is_question:
+                running.first_question = len(self.conversation)
+            running.messages.append(message)
+            running.last_reply, running.reply = reply_tokens, message.reply
         self.conversation.append(message, tokens)
         return tokens, reply_tokens
 
-    def ended(self, run: Run, evaluation: Evaluation) -> EndedTest:
+    def ended(self, running: RunningTest, evaluation: Evaluation) -> EndedTest:
         """A test ends with the next event."""
         last = len(self.conversation)
-        first = last if run.first is None else run.first
+        first = last if running.first is None else running.first
         return EndedTest(
-            test=run.test,
+            test=running.test,
             evaluation=evaluation,
-            exchange=run.exchange,
+            exchange=running.exchange,
             first=first,
             last=last,
             ended=len(self.events),

@@ -1,5 +1,4 @@
-"""What datasets have in common: their arguments, the making of definitions, checks, and what an agent that remembers everything
-would say."""
+"""The base class of datasets: arguments, the making of tests, checks, scoring, and what an agent that remembers everything would say."""
 
 from __future__ import annotations
 
@@ -26,26 +25,39 @@ from manyhands.workloads.memory.conversation.definitions import (
     Verdict,
     default_waits,
 )
+from manyhands.workloads.memory.datasets.recorded import RecordedTest, Rescoring
 
 T = TypeVar("T")
 Rules = Literal["published", "mended"]
 """By which rules answers are scored: ``published`` as published results were, ``mended`` without the known defects of those rules."""
 
 CountTokens = Callable[[str], int]
+JudgeRule = Callable[[Json], Json]
+"""From the data of a request to a model to the JSON that is replied. It understands nothing, so what follows from it is rough."""
 AROUND_A_LINE = 4
 """Tokens that each message is counted with besides its text."""
 ACKNOWLEDGED = "Understood."
+DEFINITIONS_FOLDER = "DATA_DIR/tests/RUN_NAME/definitions"
+"""What stands in errors for the folder of a run's tests, which datasets don't know; it is put in where the errors are reported."""
 MAX_NAME_BYTES = 100
 """Bytes of a dataset's name, which is that of a folder."""
+
+
+_DATA = files("manyhands.workloads.memory.datasets.builtin").joinpath("data")
 
 
 @cache
 def texts(name: str) -> Mapping[str, Any]:
     """The texts that a built-in dataset's tests are made of: ``builtin/data/NAME.json``, lists as tuples. Their order matters: another one
     gives other tests for the same seed."""
-    found = files("manyhands.workloads.memory.datasets.builtin").joinpath("data", f"{name}.json")
-    content: Mapping[str, Any] = _as_tuples(json.loads(found.read_text(encoding="utf-8")))
+    content: Mapping[str, Any] = _as_tuples(json.loads(_DATA.joinpath(f"{name}.json").read_text(encoding="utf-8")))
     return content
+
+
+@cache
+def prompt(name: str) -> str:
+    """The instructions for a model that judges, or that writes tests: ``builtin/data/prompts/NAME.txt``."""
+    return _DATA.joinpath("prompts", f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def _as_tuples(value: Any) -> Any:
@@ -60,16 +72,20 @@ def estimated_tokens(text: str) -> int:
 
 
 class DatasetArguments(Settings):
-    """What every dataset's ``args`` may hold. ``memory_span``, ``seed`` and ``dataset_examples`` are usually set for all at once."""
+    """What every dataset's ``args`` may hold."""
 
     name: str | None = None
     description: str | None = None
     question: str | None = None
     memory_span: int = Field(default=0, ge=0)
+    """Tokens; like the next two usually set for all datasets at once."""
     seed: int = 0
     dataset_examples: int | None = Field(default=None, ge=0)
+    """Number of tests."""
     uses_callback: bool | None = None
     reset_message: str | None = None
+    """What is said after a test so that it does not spoil the next; None: as the benchmark's wording has it
+    (``BaseDataset.default_reset``)."""
     max_message_size: int = Field(default=1024, gt=0)
 
     @field_validator("name")
@@ -85,18 +101,24 @@ class DatasetArguments(Settings):
 class BaseDataset:
     """A dataset whose tests have scripts. A subclass sets the class variables and writes ``example`` and ``score``, or, where scoring
     takes a model, ``evaluate``. The keys of its ``Arguments`` are those that a configuration may set.
-
-    ``reset_message``: what is said after a test so that it does not spoil the next; None: as the benchmark's wording has it.
-    ``needs_judge``: whether a model is asked about any of its answers; None: if the class has an ``evaluate`` or ``play`` of its own.
     """
 
     id: ClassVar[str]
+    """Its name in configurations."""
     default_name: ClassVar[str]
+    """Its name in results, and that of its folders, unless a configuration gives another one."""
     about: ClassVar[str]
+    """What its tests do, in a sentence."""
+    default_reset: ClassVar[str] = ""
+    """Takes back what a test told the agent, so that it does not spoil the next; empty for nothing. It is said where neither
+    ``reset_message`` nor a wording's file says otherwise, and only for a dataset that keeps its ``default_name``."""
     default_question: ClassVar[str] = ""
     Arguments: ClassVar[type[DatasetArguments]] = DatasetArguments
     callback_based: ClassVar[bool] = False
     needs_judge: ClassVar[bool | None] = None
+    """Whether a model is asked about any of its answers; None: if the class has an ``evaluate`` or ``play`` of its own."""
+    judge_rules: ClassVar[Mapping[str, JudgeRule]] = {}
+    """What answers in place of a model (``--judge_model=simulated``), by the purpose of the request: see ``registry.rule_judge``."""
 
     def __init__(
         self,
@@ -183,6 +205,10 @@ class BaseDataset:
         """How well the questions were answered. There are fewer answers than questions where a test ended early."""
         raise NotImplementedError
 
+    def rescore(self, recorded: RecordedTest) -> Rescoring:
+        """Score a test that is over, from what its files hold. Raises NotOnRecord, WentOtherwise."""
+        return (yield from self.evaluate(recorded.exchange)), False
+
     # --- An agent that remembers everything
 
     def ideal(self, definition: Definition, conversation: Sequence[Message], message: str) -> str:
@@ -238,9 +264,9 @@ def all_or_nothing(right: bool, reason: str) -> Evaluation:
 # --- Choices
 
 
-def between(draws: Draws, least: int, most: int) -> int:
+def between(draws: Draws, minimum: int, maximum: int) -> int:
     """A whole number, both bounds included."""
-    return least + draws.below(most - least + 1)
+    return minimum + draws.below(maximum - minimum + 1)
 
 
 def shuffled(draws: Draws, values: Iterable[T]) -> list[T]:

@@ -23,8 +23,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import plain_problem, suggestion
-from manyhands.io.locations import Place
+from manyhands.core.settings import plain_problem
+from manyhands.core.text import suggestion
+from manyhands.io.locations import Location
 from manyhands.io.yaml_files import read_yaml
 
 UNIVERSAL = ("memory_span", "dataset_examples", "seed")
@@ -42,31 +43,38 @@ OLDER = {
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """A dataset of a benchmark. ``arguments``: its own; ``place``: where it stands in the file."""
+    """A dataset of a benchmark."""
 
     id: str
     memory_span: int
+    """Tokens over which each of its tests is spread."""
     examples: int
+    """The number of its tests."""
     seed: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    place: Place = field(default_factory=lambda: Place(""))
+    """Those that only this dataset takes."""
+    location: Location = field(default_factory=lambda: Location(""))
+    """Where it stands in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A benchmark. ``incompatibilities``: groups of datasets of which no two may be under way at once; ``memory_span``: tokens, the
-    largest of its datasets; ``text``: the file as it is written; ``place``: where that is."""
+    """A benchmark."""
 
     run_name: str
     datasets: tuple[DatasetEntry, ...]
     incompatibilities: tuple[tuple[str, ...], ...] = ()
+    """Groups of datasets; two tests of a group are never under way at once."""
     scoring: Literal["mended", "published"] = "mended"
     debug: bool = False
     text: str = ""
-    place: Place = field(default_factory=lambda: Place(""), compare=False)
+    """The file as it is written."""
+    location: Location = field(default_factory=lambda: Location(""), compare=False)
+    """Where the file is."""
 
     @property
     def memory_span(self) -> int:
+        """The largest of its datasets, in tokens."""
         return max(entry.memory_span for entry in self.datasets)
 
 
@@ -117,16 +125,16 @@ class _Universal(BaseModel):
 
 def read_configuration(path: Path) -> Configuration:
     """Read a configuration. Raises UserError with a line for each problem: file, line, field. (Whether there are datasets of these names,
-    and what arguments they take, ``dataset_registry`` knows.)"""
-    value, place = read_yaml(path)
-    found = _checked(_File, value, place)
+    and what arguments they take, ``registry`` knows.)"""
+    value, location = read_yaml(path)
+    found = _checked(_File, value, location)
     entries = tuple(
-        _entry(entry, found.datasets.args or {}, place.at("datasets", "datasets", index), place)
+        _entry(entry, found.datasets.args or {}, location.at("datasets", "datasets", index), location)
         for index, entry in enumerate(found.datasets.datasets)
     )
     names = [entry.id for entry in entries]
     twice = [
-        entry.place.at("name").says(f"{entry.id} is named twice")
+        entry.location.at("name").says(f"{entry.id} is named twice")
         for n, entry in enumerate(entries)
         if entry.id in names[:n]
     ]
@@ -139,13 +147,13 @@ def read_configuration(path: Path) -> Configuration:
         found.config.scoring,
         found.config.debug,
         path.read_text(encoding="utf-8-sig"),
-        place,
+        location,
     )
 
 
-def _entry(entry: _Entry, universal: Mapping[str, Any], place: Place, top: Place) -> DatasetEntry:
+def _entry(entry: _Entry, universal: Mapping[str, Any], location: Location, top: Location) -> DatasetEntry:
     arguments = {**universal, **(entry.args or {})}
-    where = place.at("args") if entry.args else top.at("datasets", "args")
+    where = location.at("args") if entry.args else top.at("datasets", "args")
     older = next((name for name in arguments if name in OLDER), None)
     if older is not None:
         raise where.at(older).error(
@@ -153,20 +161,20 @@ def _entry(entry: _Entry, universal: Mapping[str, Any], place: Place, top: Place
         )
     common = _checked(_Universal, {name: arguments[name] for name in UNIVERSAL if name in arguments}, where)
     own = {name: value for name, value in arguments.items() if name not in UNIVERSAL}
-    return DatasetEntry(entry.name, common.memory_span, common.dataset_examples, common.seed, own, place)
+    return DatasetEntry(entry.name, common.memory_span, common.dataset_examples, common.seed, own, location)
 
 
-def _checked(model: type[_Model], value: Any, place: Place) -> _Model:
+def _checked(model: type[_Model], value: Any, location: Location) -> _Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise UserError("\n".join(_problems(model, error, place))) from None
+        raise UserError("\n".join(_problems(model, error, location))) from None
 
 
-def _problems(model: type[BaseModel], error: ValidationError, place: Place) -> Sequence[str]:
+def _problems(model: type[BaseModel], error: ValidationError, location: Location) -> Sequence[str]:
     lines = []
     for detail in error.errors(include_url=False):
-        where = place.at(*detail["loc"])
+        where = location.at(*detail["loc"])
         match detail["type"]:
             case "extra_forbidden":
                 known = [name for each in (model, _Config, _Datasets, _Entry) for name in each.model_fields]
@@ -176,3 +184,49 @@ def _problems(model: type[BaseModel], error: ValidationError, place: Place) -> S
             case _:
                 lines.append(where.says(plain_problem(detail)))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedConfiguration:
+    """What a configuration of any version of the format says; what is missing or of another shape is left out."""
+
+    memory_span: int | None = None
+    """In tokens."""
+    seed: int | None = None
+    incompatibilities: tuple[frozenset[str], ...] = ()
+    datasets: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """The name of each, and the arguments that it alone is given."""
+
+
+def recorded_configuration(path: Path) -> RecordedConfiguration:
+    """The configuration of results, which may be of an older version, or not be there. Raises UserError for a file that is no YAML."""
+    content = read_yaml(path)[0] if path.is_file() else None
+    span, seed = (_below(content, "datasets", "args", name) for name in ("memory_span", "seed"))
+    return RecordedConfiguration(
+        span if isinstance(span, int) else None,
+        seed if isinstance(seed, int) else None,
+        tuple(
+            frozenset(map(str, group))
+            for group in _listed(_below(content, "config", "incompatibilities"))
+            if isinstance(group, list)
+        ),
+        tuple(
+            (str(entry.get("name")), _named(entry.get("args")))
+            for entry in _listed(_below(content, "datasets", "datasets"))
+            if isinstance(entry, Mapping)
+        ),
+    )
+
+
+def _below(content: Any, *keys: str) -> Any:
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _named(value: Any) -> dict[str, Any]:
+    return {str(name): each for name, each in value.items()} if isinstance(value, Mapping) else {}

@@ -5,20 +5,23 @@ Also which of them the configuration of a run names, with their arguments there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import problems, shown, suggestion
-from manyhands.io.yaml_files import read_yaml
-from manyhands.workloads.memory.datasets.base import BaseDataset, CountTokens, Rules, estimated_tokens
-from manyhands.workloads.memory.datasets.configuration import OLDER, DatasetEntry
+from manyhands.core.settings import problems, shown
+from manyhands.core.text import suggestion
+from manyhands.io.plugins import load_plugin, plugins
+from manyhands.workloads.memory.conversation.definitions import Ask
+from manyhands.workloads.memory.datasets.answers.judging import ANSWERS, answers_by_rule, data_of
+from manyhands.workloads.memory.datasets.base import BaseDataset, CountTokens, JudgeRule, Rules, estimated_tokens
+from manyhands.workloads.memory.datasets.configuration import OLDER, DatasetEntry, recorded_configuration
 from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS
 
 PLUGINS = "manyhands.memory_datasets"
@@ -29,17 +32,17 @@ BUILTIN: Mapping[str, str] = {
     "names": "personal:Names",
     "name_list": "personal:NameList",
     "colours": "personal:Colours",
-    "shopping": "shopping:Shopping",
+    "shopping": "lists:Shopping",
     "locations": "locations:Locations",
     "locations_directions": "locations:LocationsDirections",
     "sallyanne": "sallyanne:SallyAnne",
     "jokes": "jokes:Jokes",
-    "kv": "key_values:KeyValuePairs",
+    "kv": "lists:KeyValuePairs",
     "chapterbreak": "chapterbreak:ChapterBreak",
-    "delayed_recall": "generated:DelayedRecall",
-    "instruction_recall": "generated:InstructionRecall",
-    "how_to_think": "generated:HowToThink",
-    "conflicting_personal_info": "generated:ConflictingPersonalInformation",
+    "delayed_recall": "written_by_model:DelayedRecall",
+    "instruction_recall": "written_by_model:InstructionRecall",
+    "how_to_think": "written_by_model:HowToThink",
+    "conflicting_personal_info": "written_by_model:ConflictingPersonalInformation",
     "prospective_memory": "instructions:ProspectiveMemory",
     "trigger_response": "instructions:TriggerResponse",
     "restaurant": "restaurant:Restaurant",
@@ -50,7 +53,7 @@ BUILTIN: Mapping[str, str] = {
 
 def dataset_ids() -> list[str]:
     """All ids, ours first."""
-    return list(dict.fromkeys((*BUILTIN, *_plugged())))
+    return list(dict.fromkeys((*BUILTIN, *plugins(PLUGINS))))
 
 
 def dataset_class(dataset_id: str) -> type[BaseDataset]:
@@ -60,7 +63,7 @@ def dataset_class(dataset_id: str) -> type[BaseDataset]:
         module, _, name = BUILTIN[dataset_id].partition(":")
         found: type[BaseDataset] = getattr(import_module(f"{_FOLDER}.{module}"), name)
         return found
-    if dataset_id in _plugged():
+    if dataset_id in plugins(PLUGINS):
         return _plugin(dataset_id)
     raise UserError(f"unknown dataset {shown(dataset_id)}{suggestion(dataset_id, dataset_ids())}")
 
@@ -71,6 +74,14 @@ def class_named(name: str) -> type[BaseDataset]:
     if name not in classes:
         raise UserError(f"unknown name of a dataset {shown(name)}{suggestion(name, classes)}")
     return classes[name]
+
+
+def reset_messages(datasets: Iterable[BaseDataset] = ()) -> dict[str, str]:
+    """What takes back what a test told the agent, by the dataset's name: of all of ours, then of those of other packages among
+    ``datasets``, so that a package that a run does not use changes nothing about it."""
+    classes = sorted(map(dataset_class, BUILTIN), key=lambda each: each.default_name)
+    classes += [type(each) for each in datasets if each.id not in BUILTIN]
+    return {each.default_name: each.default_reset for each in classes if each.default_reset}
 
 
 def create(
@@ -103,24 +114,29 @@ def dataset_of(entry: DatasetEntry, scoring: Rules, count_tokens: CountTokens) -
     try:
         return create(entry.id, {**entry.arguments, **universal}, scoring, count_tokens)
     except UserError as error:
-        raise UserError("\n".join(entry.place.says(line) for line in str(error).splitlines())) from None
+        raise UserError("\n".join(entry.location.says(line) for line in str(error).splitlines())) from None
 
 
 def _plugin(dataset_id: str) -> type[BaseDataset]:
-    found = _plugged()[dataset_id]
-    try:
-        loaded = found.load()
-    except Exception as error:
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"the dataset plug-in {dataset_id!r} ({found.value}) can't be used: {line[:300]}") from error
+    found = plugins(PLUGINS)[dataset_id]
+    loaded = load_plugin(found, "dataset")
     if not (isinstance(loaded, type) and issubclass(loaded, BaseDataset)):
         raise UserError(f"the dataset plug-in {dataset_id!r} ({found.value}) is no subclass of BaseDataset")
     return loaded
 
 
-@cache
-def _plugged() -> Mapping[str, Any]:
-    return {found.name: found for found in entry_points(group=PLUGINS)}
+def rule_judge(ask: Ask) -> str:
+    """What rules answer in place of the model that judges, for trying things out without one. They understand nothing: an answer is right
+    if the words that were expected are in it. A purpose for which no dataset has a rule gets an empty object."""
+    rule = next((rules[ask.purpose] for rules in _judge_rules() if ask.purpose in rules), None)
+    return "{}" if rule is None else json.dumps(rule(data_of(ask)), ensure_ascii=False)
+
+
+def _judge_rules() -> Iterator[Mapping[str, JudgeRule]]:
+    yield {ANSWERS: answers_by_rule}
+    for dataset_id in dataset_ids():
+        with suppress(UserError):  # a plug-in that can't be used has no rules
+            yield dataset_class(dataset_id).judge_rules
 
 
 Configured = Mapping[str, tuple[type[BaseDataset], Mapping[str, Any] | UserError]]
@@ -130,24 +146,13 @@ Configured = Mapping[str, tuple[type[BaseDataset], Mapping[str, Any] | UserError
 def configured_datasets(run: Path) -> Configured:
     """Those of a run's folder. A dataset that nobody knows, and one with keys of older versions of the format, is left out. Raises
     UserError for a file that is no YAML."""
-    path = run / DEFINITIONS / CONFIGURATION
-    content: Any = read_yaml(path)[0] if path.is_file() else None
-    datasets = content.get("datasets") if isinstance(content, Mapping) else None
-    entries = datasets.get("datasets") if isinstance(datasets, Mapping) else None
-    common = datasets.get("args") if isinstance(datasets, Mapping) else None
-    # What a dynamic test does follows from the seed.
-    seeded = {"seed": common["seed"]} if isinstance(common, Mapping) and isinstance(common.get("seed"), int) else {}
+    recorded = recorded_configuration(run / DEFINITIONS / CONFIGURATION)
+    seeded = {} if recorded.seed is None else {"seed": recorded.seed}  # what a dynamic test does follows from it
     found: dict[str, tuple[type[BaseDataset], Mapping[str, Any] | UserError]] = {}
-    for entry in entries if isinstance(entries, list) else []:
-        if not isinstance(entry, Mapping):
-            continue
-        given = entry.get("args")
-        arguments = {
-            **seeded,
-            **({str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}),
-        }
+    for name, own in recorded.datasets:
+        arguments = {**seeded, **own}
         try:
-            kind = dataset_class(str(entry.get("name")))
+            kind = dataset_class(name)
         except UserError:
             continue
         try:

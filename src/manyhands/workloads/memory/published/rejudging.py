@@ -15,18 +15,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.descriptions import describe_step
-from manyhands.agents.run_settings import (
-    check_prices,
-    execution_of,
-    tell_bound,
-    warn_of_unpriced,
-)
+from manyhands.agents.run_settings import check_prices, warn_of_budget
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, RunError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.contract import Context, Execution, PlannedItem, RecordedStep, RunReader, Workload
+from manyhands.engine.contract import Context, PlannedItem, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.folders import is_made
 from manyhands.runs.making import Opened, keep_files, make_run, recorded_run
@@ -35,17 +29,20 @@ from manyhands.runs.progress import Notice
 from manyhands.workloads.memory.conversation.definitions import Ask
 from manyhands.workloads.memory.datasets.base import Rules
 from manyhands.workloads.memory.folders import writing
-from manyhands.workloads.memory.judge import judge_of, settings_of_judge
+from manyhands.workloads.memory.judge import JudgeRun, judge_of
 from manyhands.workloads.memory.published.rescoring import AgentResults, Rescored, agents_of, run_of
-from manyhands.workloads.memory.results.judged_scores import FILE, scores_folder
+from manyhands.workloads.memory.results.files import SCORES_FILE, scores_folder
 from manyhands.workloads.memory.results.records import dataset_scores
-from manyhands.workloads.memory.settings import MemorySpec, keys_of
+from manyhands.workloads.memory.settings import ScoresSpec, judge_keys
 
 NOT_YET = "not all of its tests have been judged yet"
 
 
-class ScoresWorkload(Workload):
-    """``spec``: ``{"options": …, "results": the folder that is scored, from the run folder, "scoring": …}``."""
+class ScoresWorkload(JudgeRun):
+    """Results judged by a model, one item each.
+
+    ``spec``: ``{"options": …, "results": the folder that is scored, relative to the run folder, "scoring": …}``.
+    """
 
     name = "memory_scores"
     plans_in_parts = True
@@ -54,17 +51,11 @@ class ScoresWorkload(Workload):
     def __init__(self, spec: dict[str, Any], run_folder: Path) -> None:
         self.spec = spec
         self._folder = run_folder
-        self._options = MemorySpec(**spec["options"])
-        self._secrets: dict[str, str] = {}
+        self._options: ScoresSpec = ScoresSpec.from_record(spec["options"])
 
     @property
-    def options(self) -> MemorySpec:
+    def options(self) -> ScoresSpec:
         return self._options
-
-    @property
-    def execution(self) -> Execution:
-        options = self._options.model_copy(update={"executor": "local"})
-        return execution_of(options, workers=1, concurrency=options.concurrency, item_timeout=options.item_timeout)
 
     @cached_property
     def agents(self) -> Mapping[str, AgentResults]:
@@ -94,12 +85,6 @@ class ScoresWorkload(Workload):
             payload = {"agent": name, "dataset": dataset, "file": path.name}
             yield PlannedItem(f"{name}/{dataset}/{path.stem} {mark}", payload)
 
-    def secrets(self) -> dict[str, str]:
-        return self._secrets
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        self._secrets = dict(secrets)
-
     async def run(self, context: Context) -> Outcome:
         payload: Mapping[str, Any] = context.item.payload
         agent = self.agents.get(payload["agent"])
@@ -128,9 +113,6 @@ class ScoresWorkload(Workload):
         judged = {"judge": judge.name, "asked": asked, "cost": cost}
         return Outcome(ItemState.COMPLETED, {**asdict(found), "reasons": list(found.reasons), **judged})
 
-    def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
-        return describe_step(step)
-
     def export(self, reader: RunReader) -> None:
         """All scores that there are, and what they come to."""
         found = records_of(reader)
@@ -142,7 +124,7 @@ class ScoresWorkload(Workload):
             "agents": totals(every),
             "results": found,
         }
-        with written_aside(self._folder / FILE) as handle:
+        with written_aside(self._folder / SCORES_FILE) as handle:
             json.dump(content, handle, indent=2)
 
     def left(self, found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -167,7 +149,7 @@ def records_of(reader: RunReader) -> list[dict[str, Any]]:
 
 
 def totals(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What the scores of each agent come to, by its name: see ``session_records.session_record``."""
+    """What the scores of each agent come to, by its name: see ``results.records.dataset_scores``."""
     by_agent: dict[str, list[Mapping[str, Any]]] = {}
     for each in results:
         by_agent.setdefault(str(each["agent"]), []).append(each)
@@ -194,21 +176,21 @@ def _total(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def open_scores(
     results: Path,
-    options: MemorySpec,
+    options: ScoresSpec,
     scoring: Rules,
     *,
-    place: Path | None = None,
+    folder: Path | None = None,
     is_own_scoring: bool = True,
     environ: Mapping[str, str],
     notice: Notice,
 ) -> Opened[ScoresWorkload]:
-    """Make or continue the judging of a run, or of an agent of it. ``place``: the folder for the scores, None for the run's own;
+    """Create or continue the judging of a run, or of an agent of it. ``folder``: for the scores, None for the run's own;
     ``is_own_scoring``: whether these are the rules by which the results were scored. Raises UserError, RunError, StorageError."""
     options = options.resolved()
     check_prices(options)
-    keys = keys_of(options, (), environ)
+    keys = judge_keys(options, environ)
     run = run_of(results)
-    folder = place or scores_folder(run, str(options.judge_model), None if is_own_scoring else scoring)
+    folder = folder or scores_folder(run, str(options.judge_model), None if is_own_scoring else scoring)
     spec: dict[str, Any] = {"results": os.path.relpath(results.absolute(), folder.absolute()), "scoring": scoring}
     recorded = None
     if is_made(folder):
@@ -217,7 +199,7 @@ def open_scores(
             raise RunError(
                 f"{folder}: these scores are by the {recorded['scoring']} rules; give --scores another folder"
             )
-        options = resume_spec(MemorySpec(**recorded["options"], data_dir=options.data_dir), options)
+        options = resume_spec(ScoresSpec.from_record(recorded["options"], data_dir=options.data_dir), options)
     spec = {"options": options.recorded(), **spec}
     workload = ScoresWorkload(spec, folder)
     workload.set_secrets(keys)
@@ -229,14 +211,12 @@ def open_scores(
         make_run(opened, options, notice)
     else:
         keep_files(options, folder)
-    asked = settings_of_judge(options)
-    warn_of_unpriced(asked, notice)
-    tell_bound(asked, notice)
+    warn_of_budget(options, [options.judge] if options.judge else [], notice)
     return opened
 
 
 def reopen_scores(folder: Path, *, environ: Mapping[str, str]) -> Opened[ScoresWorkload]:
     """Continue a run of scores as it was. Raises UserError, RunError, StorageError."""
     workload = ScoresWorkload(recorded_run(folder, ScoresWorkload.name).spec, folder)
-    workload.set_secrets(keys_of(workload.options, (), environ))
+    workload.set_secrets(judge_keys(workload.options, environ))
     return Opened(folder, workload)

@@ -14,12 +14,10 @@ from markupsafe import Markup
 
 from manyhands.core.jsonio import without_surrogates
 from manyhands.io.files import written_aside
-from manyhands.workloads.memory.report import words
-from manyhands.workloads.memory.report.comparison import Pairing, pairings
-from manyhands.workloads.memory.report.conversations import brief
-from manyhands.workloads.memory.report.gathering import Reported, test_name
+from manyhands.workloads.memory.report import formatting
+from manyhands.workloads.memory.report.formatting import agent_colours, brief
+from manyhands.workloads.memory.report.reported_agents import Pairing, Reported, pairings, test_name
 from manyhands.workloads.memory.report.views import MAX_BYTES, AgentView, agent_views
-from manyhands.workloads.memory.report.words import agent_colours
 
 _PACKAGE = "manyhands.workloads.memory.report"
 NO_PLOTS = "This page has no plots: they need one more library, pip install 'manyhands[report]'."
@@ -51,16 +49,16 @@ def file_name(agents: Sequence[Reported], moment: str) -> str:
 
 
 def write_report(
-    path: Path, agents: Sequence[Reported], *, plots: ModuleType | None, most_bytes: int = MAX_BYTES
+    path: Path, agents: Sequence[Reported], *, plots: ModuleType | None, max_bytes: int = MAX_BYTES
 ) -> None:
     """Write the page of one agent, or of several compared; it appears whole or not at all. ``plots``: see ``load_plots``. Raises
     StorageError."""
     with written_aside(path) as handle:
-        _write(handle, agents, plots, most_bytes)
+        _write(handle, agents, plots, max_bytes)
 
 
-def _write(handle: TextIO, agents: Sequence[Reported], plots: ModuleType | None, most_bytes: int) -> None:
-    views = agent_views(agents, most_bytes)
+def _write(handle: TextIO, agents: Sequence[Reported], plots: ModuleType | None, max_bytes: int) -> None:
+    views = agent_views(agents, max_bytes)
     several = len(views) > 1
     content: dict[str, Any] = {
         "title": _title(views),
@@ -86,7 +84,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update({name: getattr(words, name) for name in _FILTERS})
+    made.filters.update({name: getattr(formatting, name) for name in _FILTERS})
     made.filters["brief"] = brief
     return made
 

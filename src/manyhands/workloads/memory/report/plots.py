@@ -20,9 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from manyhands.core.statistics import Interval, Mean
-from manyhands.workloads.memory.report.conversations import shown_text
-from manyhands.workloads.memory.report.gathering import Reported
-from manyhands.workloads.memory.report.words import score_colour
+from manyhands.workloads.memory.report.formatting import score_colour, shown_text
+from manyhands.workloads.memory.report.reported_agents import Reported
 from manyhands.workloads.memory.results.figures import AgentFigures, SpanGroup
 from manyhands.workloads.memory.results.timeline import Course, Stretch, Timeline
 
@@ -115,8 +114,8 @@ def timeline_plot(name: str, timeline: Timeline, scores: Mapping[str, float | No
         axes = figure.add_subplot()
         stretches = [(first, last - first) for first, last in timeline.filler]
         axes.broken_barh(stretches, (-0.6, rows + 0.2), facecolor=_FILLER, alpha=0.22, linewidth=0)
-        for place, _ in timeline.jumps:
-            axes.axvline(place, color=_INK, alpha=0.5, linewidth=0.7, linestyle=(0, (1, 2)))
+        for position, _ in timeline.jumps:
+            axes.axvline(position, color=_INK, alpha=0.5, linewidth=0.7, linestyle=(0, (1, 2)))
         _draw_courses(axes, timeline, scores)
         _rows(axes, [course.test_id for course in timeline.courses])
         axes.set_xlim(0, max(1, timeline.tokens))
@@ -132,11 +131,13 @@ def _draw_courses(axes: Axes, timeline: Timeline, scores: Mapping[str, float | N
     whole = [(row, (each.begin, _end(each, timeline)), colour) for row, (each, colour) in rows]
     _draw_stretches(axes, whole, 0.3)
     _draw_stretches(axes, [(row, each, colour) for row, (course, colour) in rows for each in course.spoken], 1.0)
-    told = [(row, place, colour) for row, (course, colour) in rows for place in course.told]
-    lines = [[(place, row - _HALF), (place, row + _HALF)] for row, place, _ in told]
+    told = [(row, position, colour) for row, (course, colour) in rows for position in course.told]
+    lines = [[(position, row - _HALF), (position, row + _HALF)] for row, position, _ in told]
     axes.add_collection(LineCollection(lines, colors=[colour for *_, colour in told], linewidths=1.6))
-    asked = [(place, row) for row, (course, _) in rows for place in course.asked]
-    axes.plot([place for place, _ in asked], [row for _, row in asked], "o", color=_INK, markersize=3.6, clip_on=False)
+    asked = [(position, row) for row, (course, _) in rows for position in course.asked]
+    axes.plot(
+        [position for position, _ in asked], [row for _, row in asked], "o", color=_INK, markersize=3.6, clip_on=False
+    )
 
 
 def _end(course: Course, timeline: Timeline) -> int:
@@ -209,9 +210,9 @@ def _draw_group(axes: Axes, group: SpanGroup) -> None:
     value, interval = group.score.value, group.score.interval
     if value is None:
         return
-    axes.hlines(value, group.least, max(group.most, group.least + 1), color=_INK, linewidth=1.6)
+    axes.hlines(value, group.min_distance, max(group.max_distance, group.min_distance + 1), color=_INK, linewidth=1.6)
     if interval is not None:
-        middle = (group.least + group.most) / 2
+        middle = (group.min_distance + group.max_distance) / 2
         axes.vlines(middle, interval.low, interval.high, color=_INK, linewidth=1.0)
 
 
@@ -238,9 +239,9 @@ def agents_plot(name: str, agents: Sequence[Reported], colours: Mapping[str, str
             ]
             for row, score in found:
                 _draw_interval(axes, row, score.interval, colours[agent.label], 0.9)
-            places = [score.value or 0.0 for _, score in found]
+            positions = [score.value or 0.0 for _, score in found]
             axes.plot(
-                places,
+                positions,
                 [row for row, _ in found],
                 "o",
                 color=colours[agent.label],

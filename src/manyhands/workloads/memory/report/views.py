@@ -1,18 +1,162 @@
-"""What a page shows of agents, made of their figures: everything is a text here, and no text is HTML yet."""
+"""What a page shows of agents, as names and texts: their figures, and what was said in each test. No text is HTML yet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import pstdev
+from statistics import fmean, pstdev
 
-from manyhands.core.statistics import Mean, mean
-from manyhands.workloads.memory.report import words
-from manyhands.workloads.memory.report.conversations import Answered, Line, Room, answered, brief, task_log
-from manyhands.workloads.memory.report.facts import Fact, head, labels, our_facts, published_facts, spans, warnings
-from manyhands.workloads.memory.report.gathering import Reported, test_name
-from manyhands.workloads.memory.report.words import score_colour
-from manyhands.workloads.memory.results.figures import SpanGroup, TestFigures, span_groups
+from manyhands.core.statistics import Mean, mean, pass_rate
+from manyhands.core.text import counted
+from manyhands.workloads.memory.report import formatting
+from manyhands.workloads.memory.report.formatting import (
+    Answered,
+    Line,
+    TextBudget,
+    answered,
+    brief,
+    score_colour,
+    task_log,
+)
+from manyhands.workloads.memory.report.reported_agents import Reported, test_name
+from manyhands.workloads.memory.results.figures import AgentFigures, SpanGroup, TestFigures, pooled, span_groups
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A named figure or property."""
+
+    name: str
+    value: str
+    about: str = ""
+    """What it is, in words; may be empty."""
+
+
+def labels(figures: AgentFigures) -> Iterator[str]:
+    """What is made up by this program."""
+    if figures.about.get("simulated"):
+        yield "simulated agent"
+    if "simulated" in str(figures.about.get("judge")):
+        yield "simulated judge"
+
+
+def head(agent: Reported) -> Iterator[Fact]:
+    """What the results are of, and what they were made with."""
+    figures, about = agent.figures, agent.figures.about
+    theirs = "not recorded (results of the GoodAI LTM Benchmark)"
+    yield Fact("run", brief(figures.run))
+    yield Fact("agent", brief(figures.agent))
+    yield Fact("judge", brief(about.get("judge") or "none") if about else theirs)
+    tokenizer = f"{about.get('tokenizer')} ({'exact' if about.get('tokens_are_exact') else 'an estimate'})"
+    yield Fact("tokens counted by", brief(tokenizer) if about else theirs)
+    yield Fact("scoring rules", brief(about.get("scoring")) if about else "published")
+    apart = "one after the other, without filler (isolated)"
+    yield Fact("tests", apart if agent.is_isolated else "interleaved in one conversation")
+    if (timeline := agent.timeline) is not None:
+        yield Fact(
+            "virtual time",
+            formatting.duration(timeline.seconds),
+            f"{counted(len(timeline.jumps), 'jump')} of 10 minutes or more",
+        )
+        yield Fact("filler", counted(timeline.fillers, "message"))
+        yield Fact("resumed", counted(timeline.resumes, "time"))
+
+
+def published_facts(figures: AgentFigures) -> Iterator[Fact]:
+    """By the formulas of published reports."""
+    found, stats = figures.published, figures.stats
+    yield Fact(
+        "Score",
+        f"{found.score:.3f} ± {found.score_deviation:.3f} of {found.most}",
+        "sum of the datasets' mean scores; ± is the sum of their population standard deviations",
+    )
+    yield Fact("Accuracy", f"{found.accuracy:.2f} %", "score ÷ number of datasets")
+    yield Fact(
+        "LTM score", formatting.whole(found.ltm_score), "mean tokens of the tests with full marks, 0 if there are none"
+    )
+    spoken = stats is not None and stats.agent_tokens is not None
+    yield Fact(
+        "Speed",
+        f"{found.speed:.2f} tokens/s" if spoken else formatting.NOTHING,
+        "tokens of replies ÷ seconds of replying",
+    )
+    yield Fact(
+        "Verbosity",
+        f"{formatting.whole(found.verbosity)} tokens" if spoken else formatting.NOTHING,
+        "tokens of replies",
+    )
+    cost = formatting.money(found.cost) if stats is not None else formatting.NOTHING
+    yield Fact("Cost", cost, "US dollars for the agent; what the judge cost is not in it")
+
+
+def our_facts(figures: AgentFigures) -> Iterator[Fact]:
+    """By ours, which say how sure they are."""
+    scored = [test for test in figures.tests if test.score is not None]
+    yield Fact(
+        "Mean score",
+        formatting.percent(figures.accuracy),
+        f"of {figures.accuracy.count} scored tests, with a 95 % interval: {formatting.method(figures.accuracy.interval)}",
+    )
+    passed, datasets = [(test.score or 0) >= 1 for test in scored], [test.dataset for test in scored]
+    full = pass_rate(
+        passed, datasets if pooled(list(map(float, passed)), datasets).error and len(set(datasets)) > 1 else None
+    )
+    yield Fact("Full marks", formatting.percent(full), f"share of the scored tests; {formatting.method(full.interval)}")
+    number = len(figures.tests)
+    yield Fact("Tests", f"{number} = {len(scored)} scored + {figures.unscored} unscored", "an unscored test is no 0")
+    if (stats := figures.stats) is not None:
+        yield Fact("Conversation", f"{stats.total_tokens:,} tokens", "messages and replies, with filler")
+        yield Fact(
+            "Replying", formatting.duration(stats.duration), "days, hours:minutes:seconds in which the agent replied"
+        )
+        both = stats.agent_costs_usd + stats.managing_costs_usd
+        yield Fact(
+            "Cost in all",
+            formatting.money(both),
+            f"agent and judge; the judge: {formatting.money(stats.managing_costs_usd)}",
+        )
+
+
+def spans(agent: Reported) -> Iterator[Fact]:
+    """The memory span: wanted and measured."""
+    figures = agent.figures
+    measured = [test.tokens for test in figures.tests]
+    target = formatting.NOTHING if figures.memory_span is None else f"{figures.memory_span:,} tokens"
+    yield Fact("target memory span", target, "" if figures.memory_span else "the configuration has none")
+    if measured:
+        shown = f"{min(measured):,} / {fmean(measured):,.0f} / {max(measured):,} tokens"
+        yield Fact("measured, minimum / mean / maximum", shown, "from a test's first message to its evaluation")
+    if (over := agent.overruns) is not None:
+        yield Fact("longer than the target", f"{over} of {len(measured)} tests")
+
+
+def unscored(figures: AgentFigures) -> Iterator[str]:
+    """Which datasets have no score, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in figures.unscored_datasets.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        number, listed = counted(len(names), "dataset"), ", ".join(map(brief, names))
+        yield f"{number} without a score, left out of all figures: {listed} ({brief(reason)})."
+
+
+def warnings(agent: Reported) -> Iterator[str]:
+    """What must be seen beside the figures."""
+    figures = agent.figures
+    if over := agent.overruns:
+        yield f"{over} of {len(figures.tests)} tests took more tokens than the memory span of {figures.memory_span:,}."
+    if figures.unscored:
+        yield f"{figures.unscored} of {len(figures.tests)} tests have no score; they are in no figure but the number of tests."
+    yield from unscored(figures)
+    edited = sum("auto_score" in test.result for test in figures.tests)
+    if edited:
+        yield f"{edited} of {len(figures.tests)} scores were edited by hand; the original ones are at the tests."
+    if figures.stats is None:
+        yield "There is no runstats.json: speed, verbosity and cost are not known."
+    begun = 0 if agent.timeline is None else sum(course.end is None for course in agent.timeline.courses)
+    if begun:
+        yield f"The conversation was not finished: {begun} tests had begun and not ended."
+
 
 MAX_BYTES = 20_000_000
 """Bytes of conversations that a page has room for, about; each test gets its share of them."""
@@ -21,30 +165,33 @@ MIN_SHARE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class TestView:
-    """``state``: full, part, none or unscored, for filters; ``left_out``: messages there is no room for; ``notes``: what is special."""
+    """What a page shows of a test."""
 
     __test__ = False  # it is no test of pytest's
 
     name: str
     dataset: str
     state: str
+    """``full``, ``part``, ``none`` or ``unscored``, for filters."""
     score: str
     colour: str
     facts: tuple[Fact, ...]
     answers: tuple[Answered, ...]
     log: tuple[Line, ...]
     left_out: int
+    """Messages there is no room for."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetView:
-    """``deviation``: the population standard deviation, as published reports have it."""
+    """What a page shows of a dataset."""
 
     name: str
     description: str
     score: Mean
     deviation: float | None
+    """The population standard deviation, as published reports have it."""
     tests: int
     unscored: int
     colour: str
@@ -52,9 +199,10 @@ class DatasetView:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """``key``: makes ids of the page; ``warnings``: what must be seen."""
+    """What a page shows of an agent."""
 
     key: str
+    """Makes its ids unique in the page."""
     label: str
     reported: Reported
     labels: tuple[str, ...]
@@ -65,18 +213,19 @@ class AgentView:
     warnings: tuple[str, ...]
     datasets: tuple[DatasetView, ...]
     points: tuple[tuple[int, float, str], ...]
+    """Distance in tokens, score and dataset of each scored test."""
     groups: tuple[SpanGroup, ...]
     tests: tuple[TestView, ...]
 
 
-def agent_views(agents: Sequence[Reported], most_bytes: int = MAX_BYTES) -> list[AgentView]:
-    """All agents of a page. ``most_bytes``: see ``MAX_BYTES``."""
-    number = sum(len(agent.figures.tests) for agent in agents)
-    room = max(MIN_SHARE, most_bytes // max(1, number))
-    return [_agent_view(f"agent-{place}", agent, room) for place, agent in enumerate(agents, start=1)]
+def agent_views(agents: Sequence[Reported], max_bytes: int = MAX_BYTES) -> list[AgentView]:
+    """All agents of a page. ``max_bytes``: see ``MAX_BYTES``."""
+    tests = sum(len(agent.figures.tests) for agent in agents)
+    share = max(MIN_SHARE, max_bytes // max(1, tests))
+    return [_agent_view(f"agent-{number}", agent, share) for number, agent in enumerate(agents, start=1)]
 
 
-def _agent_view(key: str, agent: Reported, room: int) -> AgentView:
+def _agent_view(key: str, agent: Reported, max_bytes: int) -> AgentView:
     figures = agent.figures
     scored = [(agent.distance(test), test.score, test.dataset) for test in figures.tests if test.score is not None]
     return AgentView(
@@ -92,7 +241,7 @@ def _agent_view(key: str, agent: Reported, room: int) -> AgentView:
         tuple(_datasets(agent)),
         tuple(scored),
         tuple(span_groups(scored)),
-        tuple(_test_view(agent, test, Room(room)) for test in figures.tests),
+        tuple(_test_view(agent, test, TextBudget(max_bytes)) for test in figures.tests),
     )
 
 
@@ -108,15 +257,15 @@ def _datasets(agent: Reported) -> Iterator[DatasetView]:
         yield DatasetView(brief(name), about, found, deviation, len(own), unscored, score_colour(found.value))
 
 
-def _test_view(agent: Reported, test: TestFigures, room: Room) -> TestView:
+def _test_view(agent: Reported, test: TestFigures, budget: TextBudget) -> TestView:
     course = None if agent.timeline is None else agent.timeline.course(test_name(test))
-    answers = answered(test.result, [] if course is None else course.questions, room)
-    log, left_out = task_log(test.result, room)
+    answers = answered(test.result, [] if course is None else course.questions, budget)
+    log, left_out = task_log(test.result, budget)
     return TestView(
         brief(test_name(test)),
         brief(test.dataset),
         _state(test.score),
-        "no score" if test.score is None else words.share(test.score),
+        "no score" if test.score is None else formatting.share(test.score),
         score_colour(test.score),
         tuple(_test_facts(agent, test)),
         tuple(answers),
@@ -151,6 +300,6 @@ def _notes(agent: Reported, test: TestFigures) -> Iterator[str]:
     if span is not None and test.tokens > span:
         yield "longer than the memory span"
     if test.score is None and test.own is not None:
-        yield f"by itself it got {words.share(test.own)}, which counts in no figure, as its dataset has no score"
+        yield f"by itself it got {formatting.share(test.own)}, which counts in no figure, as its dataset has no score"
     if "auto_score" in test.result:
         yield f"the score was edited by hand; before it was {brief(test.result['auto_score'])}"

@@ -1,7 +1,7 @@
-"""What the results of an agent come to, by the published formulas and by ours, also by how much came between telling and asking.
+"""The figures of an agent's results: by the formulas of published reports, with intervals, and by memory span.
 
-The published ones are those of the GoodAI LTM Benchmark: they reproduce the figures of published reports. Ours say how sure they
-are, and are of all tests that have a score.
+The published formulas are those of the GoodAI LTM Benchmark: they reproduce the figures of its reports. The figures with intervals are of
+all tests that have a score.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.statistics import LEVEL, Mean, mean, wilson
 from manyhands.io.json_files import read_object
-from manyhands.io.yaml_files import read_yaml
 from manyhands.workloads.memory.conversation.driver import NO_JUDGE
 from manyhands.workloads.memory.datasets.base import needs_a_judge
+from manyhands.workloads.memory.datasets.configuration import recorded_configuration
 from manyhands.workloads.memory.datasets.registry import class_named, configured_datasets
 from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, MASTER_LOG, RUNSTATS, SESSION
-from manyhands.workloads.memory.results.judged_scores import judged_scores
-from manyhands.workloads.memory.results.runstats import RunStats, read_runstats
+from manyhands.workloads.memory.results.files import RunStats, judged_scores, read_runstats
 
 NO_SCORE = "not scored"
 NOT_JUDGED = "not scored: this judge has not been asked about it"
@@ -32,56 +31,72 @@ _LARGEST = 1e15
 
 @dataclass(frozen=True, slots=True)
 class TestFigures:
-    """The result of a test. ``score``: from 0 to 1, None for a test of a dataset that has none; ``own``: what the test itself got, None if
-    nothing; ``tokens``, ``characters``: from its first message to its evaluation; ``result``: the whole file."""
+    """The result of a test."""
 
     __test__ = False  # it is no test of pytest's
 
     dataset: str
     example: str
     score: float | None
+    """From 0 to 1; None for a test of a dataset that has no score."""
     tokens: int
+    """From its first message to its evaluation."""
     characters: int
+    """From its first message to its evaluation."""
     needles: int
+    """Its messages that are no questions."""
     own: float | None = None
+    """The score of the test itself, whether or not its dataset has one."""
     result: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    """The content of its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigures:
-    """``score``: the sum of the datasets' means, ``score_deviation`` of their population standard deviations, ``most``: how many there are;
-    ``accuracy``: percent; ``ltm_score``: the mean of ``tokens`` of tests with full marks; ``speed``: tokens of replies a second."""
+    """By the formulas of published reports of the GoodAI LTM Benchmark."""
 
     score: float
+    """The sum of the datasets' mean scores."""
     score_deviation: float
+    """The sum of the datasets' population standard deviations."""
     most: int
+    """The number of datasets."""
     accuracy: float
+    """Percent."""
     ltm_score: float
+    """The mean of ``tokens`` of the tests with full marks; 0 if there are none."""
     speed: float
+    """Tokens of replies a second."""
     verbosity: int
+    """Tokens of replies."""
     cost: float
+    """US dollars for the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFigures:
-    """An agent's results in a run. ``datasets``: of each, the mean of its scores; ``accuracy``: the mean of all scores, where tests of one
-    dataset are taken to depend on each other (see ``pooled``); ``about``: what ``session.json`` says, empty for published folders;
-    ``unscored_datasets``: those of which a test has no score, which are in no figure, with the reason."""
+    """An agent's results in a run."""
 
     run: str
     agent: str
     folder: Path
     memory_span: int | None
+    """Tokens; None where the configuration has none."""
     tests: tuple[TestFigures, ...]
     stats: RunStats | None
     published: PublishedFigures
     datasets: Mapping[str, Mean]
+    """The mean score of each dataset."""
     accuracy: Mean
+    """The mean of all scores; tests of one dataset are taken to depend on each other (see ``pooled``)."""
     about: Mapping[str, Any]
+    """The content of ``session.json``; empty for published folders, which have none."""
     unscored_datasets: Mapping[str, str] = field(default_factory=dict)
+    """The datasets of which a test has no score, with the reason; they are in no figure."""
 
     @property
     def unscored(self) -> int:
+        """The number of tests without a score."""
         return sum(test.score is None for test in self.tests)
 
 
@@ -116,7 +131,7 @@ def figures_of(folder: Path, level: float = 0.95, judge: str | None = None) -> A
         run.name,
         folder.absolute().name,
         folder,
-        _memory_span(run),
+        recorded_configuration(run / DEFINITIONS / CONFIGURATION).memory_span,
         tests,
         stats,
         _published(tests, scores, stats),
@@ -143,7 +158,7 @@ def pooled(scores: Sequence[float], datasets: Sequence[str], level: float = LEVE
 
 
 def _judged_without(run: Path, about: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Whether a dataset, by name, needs a judge where a session of ours had none."""
+    """Whether a dataset, by name, needs a judge where a conversation of ours had none."""
     if not about or about.get("judge") is not None:
         return lambda name: False
     configured = configured_datasets(run)
@@ -218,8 +233,8 @@ def _tests(folder: Path) -> Iterator[TestFigures]:
 
 def _test(dataset: str, path: Path) -> TestFigures:
     found = read_object(path, json.loads)
-    score, most = found.get("score"), found.get("max_score", 1)
-    share = None if score is None else _number(score, path, "score") / (_number(most, path, "max_score") or 1)
+    score, maximum = found.get("score"), found.get("max_score", 1)
+    share = None if score is None else _number(score, path, "score") / (_number(maximum, path, "max_score") or 1)
     return TestFigures(
         dataset,
         path.stem.rpartition("_")[0],
@@ -238,35 +253,26 @@ def _number(value: Any, path: Path, name: str) -> float:
     return float(value)
 
 
-def _memory_span(run: Path) -> int | None:
-    """As the configuration has it, of any version; None if it has none."""
-    path = run / DEFINITIONS / CONFIGURATION
-    if not path.is_file():
-        return None
-    content, _ = read_yaml(path)
-    datasets = content.get("datasets") if isinstance(content, dict) else None
-    arguments = datasets.get("args") if isinstance(datasets, dict) else None
-    span = arguments.get("memory_span") if isinstance(arguments, dict) else None
-    return span if isinstance(span, int) else None
-
-
 def _about(folder: Path) -> dict[str, Any]:
     return read_object(folder / SESSION, json.loads) if (folder / SESSION).is_file() else {}
 
 
 RATIO = 2
-"""How many times its least distance the distances of a group are at most."""
+"""The largest distance of a group is at most this many times its smallest one."""
 MIN_TESTS = 3
 """Tests of a group at least, however far apart they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanGroup:
-    """Tests whose distances are near each other. ``least``, ``most``: of these distances, in tokens; ``score``: their mean."""
+    """Tests whose distances, from their first message to their last question, are near each other."""
 
-    least: int
-    most: int
+    min_distance: int
+    """The smallest of these distances, in tokens."""
+    max_distance: int
+    """The largest of these distances, in tokens."""
     score: Mean
+    """The mean of their scores."""
 
 
 def span_groups(tests: Sequence[tuple[int, float, str]]) -> list[SpanGroup]:

@@ -1,4 +1,4 @@
-"""How tests lay in their conversation: where each began, spoke, waited and ended, in tokens and in virtual time.
+"""The timeline of a conversation: where each test began, spoke, waited and ended, in tokens and in virtual time.
 
 As data for a report, and as lines of text for a terminal.
 """
@@ -8,27 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from manyhands.core.text import cut
 from manyhands.workloads.memory.conversation.events import MESSAGES, SENDS, Event, EventType
 
 JUMP = 600.0
 """Seconds of virtual time between two events from which on it is shown that time has jumped."""
 Stretch = tuple[int, int]
-"""From one place of the conversation to another, in tokens since its beginning."""
+"""From one position of the conversation to another, in tokens since its beginning."""
 
 
 @dataclass(slots=True)
 class Course:
-    """One test in the conversation. ``begin``, ``end``: tokens since the conversation's beginning, ``end`` is None if the log ends first;
-    ``told``, ``asked``: where its messages and its questions are; ``spoken``: its messages with their replies; ``questions``: their
-    texts."""
+    """One test in the conversation. Positions are tokens since the conversation's beginning."""
 
     test_id: str
     begin: int
     end: int | None = None
+    """None if the log ends before the test does."""
     told: list[int] = field(default_factory=list)
+    """Positions of its messages that are no questions."""
     asked: list[int] = field(default_factory=list)
+    """Positions of its questions."""
     spoken: list[Stretch] = field(default_factory=list)
+    """Its messages with their replies."""
     questions: list[str] = field(default_factory=list)
+    """The texts of its questions."""
 
     @property
     def distance(self) -> int | None:
@@ -38,17 +42,22 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """``courses``: in the order in which they began; ``filler``: where the conversation was filled; ``jumps``: where virtual time jumped,
-    and by how many seconds; ``tokens``: of the conversation; ``seconds``: of virtual time from its first event to its last; ``resumes``:
-    how often it was interrupted; ``fillers``: messages of filler."""
+    """The tests of a conversation over its tokens."""
 
     courses: tuple[Course, ...]
+    """One for each test, in the order in which they began."""
     filler: tuple[Stretch, ...]
+    """Where the conversation was filled."""
     jumps: tuple[tuple[int, float], ...]
+    """Where virtual time jumped, and by how many seconds."""
     tokens: int
+    """Of the whole conversation."""
     seconds: float
+    """Virtual time from its first event to its last."""
     resumes: int
+    """How often the conversation was interrupted and resumed."""
     fillers: int
+    """Messages of filler."""
 
     def course(self, test_id: str) -> Course | None:
         """The course of a test; None if it never began."""
@@ -89,7 +98,7 @@ class _Drawing:
 
     def result(self) -> Timeline:
         seconds = 0.0 if self._first is None else self._last - self._first
-        # A session that begins with an introduction marks its own beginning as if it were resumed there.
+        # A conversation that begins with an introduction marks its own beginning as if it were resumed there.
         resumes = max(0, self._resumes - self._introduced)
         fillers = self._fillers - self._introduced
         courses = tuple(self._courses.values())
@@ -132,18 +141,20 @@ _MAX_NAME = 32
 def schedule_text(timeline: Timeline, width: int) -> list[str]:
     """A line for each test, over the tokens of the conversation in ``width`` columns; above them where filler is, below them a scale."""
     courses = timeline.courses[:MAX_ROWS]
-    names = [_short(course.test_id) for course in courses]
+    names = [cut(course.test_id, _MAX_NAME) for course in courses]
     margin = max(map(len, [*names, "filler"]))
-    place = _Places(timeline.tokens, width)
-    lines = [f"{'filler':<{margin}}  {_filled(timeline.filler, place)}".rstrip()]
-    lines += [f"{name:<{margin}}  {_row(course, place)}".rstrip() for name, course in zip(names, courses, strict=True)]
+    columns = _Columns(timeline.tokens, width)
+    lines = [f"{'filler':<{margin}}  {_filled(timeline.filler, columns)}".rstrip()]
+    lines += [
+        f"{name:<{margin}}  {_row(course, columns)}".rstrip() for name, course in zip(names, courses, strict=True)
+    ]
     if left := len(timeline.courses) - len(courses):
         lines.append(f"… and {left:,} more tests")
     end = f"{timeline.tokens:,} tokens"
     return [*lines, f"{'':<{margin}}  0{end:>{max(width - 1, len(end) + 1)}}"]
 
 
-class _Places:
+class _Columns:
     def __init__(self, tokens: int, width: int) -> None:
         self._tokens = max(1, tokens)
         self.width = width
@@ -152,24 +163,20 @@ class _Places:
         return min(self.width - 1, tokens * self.width // self._tokens)
 
 
-def _filled(stretches: tuple[Stretch, ...], place: _Places) -> str:
-    cells = [" "] * place.width
+def _filled(stretches: tuple[Stretch, ...], columns: _Columns) -> str:
+    cells = [" "] * columns.width
     for first, last in stretches:
-        for column in range(place(first), place(max(first, last - 1)) + 1):
+        for column in range(columns(first), columns(max(first, last - 1)) + 1):
             cells[column] = "░"
     return "".join(cells)
 
 
-def _row(course: Course, place: _Places) -> str:
-    cells = [" "] * place.width
-    end = place.width - 1 if course.end is None else place(course.end)
-    for column in range(place(course.begin), end + 1):
+def _row(course: Course, columns: _Columns) -> str:
+    cells = [" "] * columns.width
+    end = columns.width - 1 if course.end is None else columns(course.end)
+    for column in range(columns(course.begin), end + 1):
         cells[column] = "─"
-    for mark, places in (("•", course.told), ("?", course.asked)):
-        for tokens in places:
-            cells[place(tokens)] = mark
+    for mark, positions in (("•", course.told), ("?", course.asked)):
+        for tokens in positions:
+            cells[columns(tokens)] = mark
     return "".join(cells)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"

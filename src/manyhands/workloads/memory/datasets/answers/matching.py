@@ -1,4 +1,4 @@
-"""How answers are compared with what was expected: whole words, numbers as people write them, and alike sentences.
+"""How answers are read and compared: whole words, numbers as people write them, alike sentences, and JSON with mistakes.
 
 Alike are sentences by ROUGE-L, the F measure of their longest common subsequence of stemmed words, as in C.-Y. Lin, "ROUGE: A Package for
 Automatic Evaluation of Summaries" (2004), with Porter's stemmer on words of more than three letters.
@@ -6,9 +6,11 @@ Automatic Evaluation of Summaries" (2004), with Porter's stemmer on words of mor
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from json import JSONDecodeError
 from typing import Any
 
 import snowballstemmer
@@ -74,7 +76,7 @@ def mentions(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", text.lower()) is not None
 
 
-_OTHER = re.compile(r"[^a-z0-9]+")
+_NO_WORD = re.compile(r"[^a-z0-9]+")
 _MAX_WORDS = 4000
 """Of each text; a longer answer is not the sentence that is looked for."""
 
@@ -87,7 +89,7 @@ def stem(word: str) -> str:
 
 def stems(text: str) -> list[str]:
     """The stems of the words of a text, in order."""
-    return [stem(word) for word in _OTHER.sub(" ", text.lower()).split()]
+    return [stem(word) for word in _NO_WORD.sub(" ", text.lower()).split()]
 
 
 def rouge_l(expected: str, given: str) -> float:
@@ -103,11 +105,140 @@ def rouge_l(expected: str, given: str) -> float:
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
     """The length of the longest common subsequence."""
     # By bits, a row of the table at a time: H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004).
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for at, word in enumerate(other):
-        places[word] = places.get(word, 0) | 1 << at
+        positions[word] = positions.get(word, 0) | 1 << at
     everywhere = row = (1 << len(other)) - 1
     for word in one:
-        here = row & places.get(word, 0)
+        here = row & positions.get(word, 0)
         row = (row + here | row - here) & everywhere
     return (everywhere ^ row).bit_count()
+
+
+# --- JSON with mistakes
+#
+# The repairs are those of the parser by which the published results were scored, neither fewer nor more: what it could not read scored
+# nothing, so a cleverer parser would give other scores.
+
+_FENCES = (
+    re.compile(r"```javascript[ \t]*\n?(.*?)```", re.DOTALL | re.IGNORECASE),
+    re.compile(r"```(?:json)?[ \t]*\n?(.*?)```", re.DOTALL | re.IGNORECASE),
+)
+_OPENING = re.compile(r"[\[{]")
+_MAX_JSON_CHARACTERS = 1 << 20
+"""Characters of an answer that are looked at."""
+_MAX_READ = 1 << 25
+"""Characters that are parsed for one answer, all steps together. A few hundred steps of an answer of 100,000 characters take no more."""
+
+
+class NotJson(ValueError):
+    """An answer that is no JSON, even when repaired."""
+
+
+def tolerant_json(answer: str) -> Any:
+    """The JSON value in an answer. Raises NotJson.
+
+    Strict JSON is taken as it is. Otherwise what stands in the last fenced block (one of ``javascript`` before one of ``json`` or of no
+    language), or all of it, is repaired in at most ``max(5, length / 50)`` steps.
+    """
+    answer = answer[:_MAX_JSON_CHARACTERS]
+    try:
+        return _strict(answer)
+    except JSONDecodeError:
+        return _repaired(_fenced(answer))
+
+
+def _strict(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except JSONDecodeError:
+        raise
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+    except ValueError as error:  # a number of too many digits
+        raise NotJson(str(error)) from None
+
+
+def _fenced(answer: str) -> str:
+    for fence in _FENCES:
+        blocks = fence.findall(answer)
+        if blocks:
+            return str(blocks[-1])
+    return answer
+
+
+def _repaired(text: str) -> Any:
+    left = _MAX_READ
+    for _ in range(max(5, len(text) // 50)):
+        left -= len(text)
+        if left < 0:
+            break
+        try:
+            return _strict(text)
+        except JSONDecodeError as error:
+            text = _step(text, error)
+    raise NotJson("too many mistakes")
+
+
+def _step(text: str, error: JSONDecodeError) -> str:
+    """The text with one mistake less. The messages are those of all Python versions."""
+    at = error.pos
+    if error.msg.startswith("Extra data"):
+        return text[:at]
+    if error.msg.startswith("Invalid control character"):
+        return text[:at] + text[at + 1 :]
+    if error.msg.startswith("Illegal trailing comma"):
+        return text[:at] + text[at + 1 :]
+    if error.msg.startswith("Unterminated string"):
+        return _closed(text, at)
+    dropped = _without_noise(text, at)
+    if dropped is not None:
+        return dropped
+    if error.msg.startswith("Expecting value") and not text[:at].strip():
+        return _from_opening(text, at)
+    inserted = _inserted(text, at, error.msg)
+    if inserted is None:
+        raise NotJson(f"{error.msg} at character {at}")
+    return inserted
+
+
+def _without_noise(text: str, at: int) -> str | None:
+    """Without the comment, the ellipsis (and the comma after it) or the comma at fault, if it is one of those."""
+    if text.startswith("//", at):
+        end = text.find("\n", at)
+        return text[:at] + (text[end:] if end >= 0 else "")
+    if text.startswith("...", at):
+        return text[:at] + text[at + 3 :].lstrip().removeprefix(",")
+    before = text[:at].rstrip()
+    if text[at : at + 1] in ("]", "}") and before.endswith(","):
+        return before[:-1] + text[at:]
+    return None
+
+
+def _from_opening(text: str, at: int) -> str:
+    found = _OPENING.search(text, at + 1)
+    if found is None:
+        raise NotJson("there is no object and no list")
+    return text[found.start() :]
+
+
+def _inserted(text: str, at: int, message: str) -> str | None:
+    """With the comma, the quote or the value that is missing."""
+    if at >= len(text):
+        return None
+    if message.startswith("Expecting ',' delimiter"):
+        return f"{text[:at]},{text[at:]}"
+    if message.startswith("Expecting ':' delimiter"):
+        return f"{text[:at]}: null{text[at:]}"
+    if message.startswith(("Expecting property name", "Expecting value")) and re.match(r"\w", text[at:]):
+        return f'{text[:at]}"{text[at:]}'
+    return None
+
+
+def _closed(text: str, at: int) -> str:
+    """With the missing quote at the end of the string's line, before what closes it there."""
+    end = text.find("\n", at)
+    line = text[at : end if end >= 0 else len(text)]
+    inside = line.rstrip().rstrip(",]}").rstrip()
+    position = at + max(len(inside), 1)
+    return f'{text[:position]}"{text[position:]}'

@@ -26,21 +26,8 @@ _BEFORE_A_CLAUSE = frozenset(
     {"but", "however", "although", "though", "while", "whereas", "yet", "until", "formerly", "previously", "then"}
 )
 _NOW = frozenset(
-    {
-        "now",
-        "currently",
-        "current",
-        "presently",
-        "nowadays",
-        "today",
-        "latest",
-        "newest",
-        "new",
-        "last",
-        "lately",
-        "recently",
-    }
-    | {"recent", "later", "finally", "eventually", "actually", "anymore", "switched", "updated", "present"}
+    {"now", "currently", "current", "presently", "nowadays", "today", "latest", "newest", "new", "last", "lately"}
+    | {"recently", "recent", "later", "finally", "eventually", "actually", "anymore", "switched", "updated", "present"}
 )
 _NOW_PHRASES = re.compile(
     r"\b(?:at present|at the moment|these days|as of|has become|became|chang\w* (?:\w+ ){0,3}to)\b"
@@ -59,25 +46,9 @@ _TELLING = re.compile(
 )
 """Where something was told before, it need not have been so before."""
 _PRESENT = frozenset(
-    {
-        "is",
-        "are",
-        "am",
-        "think",
-        "guess",
-        "believe",
-        "bet",
-        "like",
-        "prefer",
-        "love",
-        "favour",
-        "favor",
-        "go",
-        "goes",
-        "remains",
-    }
+    {"is", "are", "am", "think", "guess", "believe", "bet", "like", "prefer", "love", "favour", "favor", "go", "goes"}
     | {f"{word}{mark}s" for word in ("it", "that", "name", "colour", "color", "favourite", "favorite") for mark in "'’"}
-    | {"you're", "you’re", "i'm", "i’m"}
+    | {"remains", "you're", "you’re", "i'm", "i’m"}
 )
 _NO_MORE_SO = re.compile(r"\b(?:used to|no longer|not any(?:more| longer)|formerly|former|old|in the past)\b")
 """Said of something, it is not so now."""
@@ -122,21 +93,8 @@ _IN_BRACKETS = re.compile(r"\(([^()\n]{1,40})\)")
 _MARKS = re.compile(r"[_`]+")
 _TAG = re.compile(r"(?:isn['’]t it|is it not|right|correct|yes|no)\W*$")
 _IN_ORDER = frozenset(
-    {
-        "then",
-        "later",
-        "afterwards",
-        "finally",
-        "actually",
-        "correction",
-        "sorry",
-        "wait",
-        "no",
-        "rather",
-        "instead",
-        "changed",
-        "next",
-    }
+    {"then", "later", "afterwards", "finally", "next", "changed", "actually"}
+    | {"correction", "sorry", "wait", "no", "rather", "instead"}
 )
 _REACH = 4
 """How many words a denial may stand before what it denies."""
@@ -156,10 +114,9 @@ class _Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """``name``: of the things that are told apart, as they were given, in small letters; empty for another word."""
-
     text: str
     name: str = ""
+    """If it names one of the things that are told apart: that thing, in small letters."""
 
 
 @dataclass(slots=True)
@@ -178,14 +135,17 @@ class _Clause:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """What a sentence settles on, None if it names several. ``in_order``: whether it says that it follows on something; ``doubted``:
-    whether it says so only perhaps; ``corrects``: whether it takes back what was said before it."""
+    """What a sentence settles on."""
 
     name: str | None
+    """None if it names several things."""
     weight: _Weight
     in_order: bool
+    """Whether it says that it follows on something."""
     doubted: bool = False
+    """Whether it says so only perhaps."""
     corrects: bool = False
+    """Whether it takes back what was said before it."""
 
 
 def settles_on(text: str, wanted: str, others: Collection[str]) -> bool:
@@ -210,7 +170,7 @@ def _namings(text: str, thing: str) -> Iterator[bool]:
     for sentence, _ in _sentences(text.lower(), _reader({thing.lower()})):
         named = sum(bool(word.name) for word in sentence)
         kept = sum(bool(word.name) for word in _not_denied(sentence))
-        yield from (place < kept for place in range(named))
+        yield from (position < kept for position in range(named))
 
 
 def settled(text: str, things: Collection[str]) -> str | None:
@@ -386,11 +346,16 @@ def _not_denied(words: Sequence[_Word]) -> list[_Word]:
         bool(word.name) and (_is_denied_before(words, at) or _is_denied_after(words, at))
         for at, word in enumerate(words)
     ]
-    places = [at for at, word in enumerate(words) if word.name]
-    for place, following in pairwise(places):
-        between = {word.text for word in words[place + 1 : following]}
+    positions = [at for at, word in enumerate(words) if word.name]
+    for position, following in pairwise(positions):
+        between = {word.text for word in words[position + 1 : following]}
         # "not Olive or Red", "neither Olive nor Red"
-        if denied[place] and between <= _LINKS and between & {"or", "nor", "and"} and _is_denied_before(words, place):
+        if (
+            denied[position]
+            and between <= _LINKS
+            and between & {"or", "nor", "and"}
+            and _is_denied_before(words, position)
+        ):
             denied[following] = True
     return [word for word, is_denied in zip(words, denied, strict=True) if not is_denied]
 

@@ -18,40 +18,35 @@ from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation, Wait
 from manyhands.workloads.memory.datasets.answers.settling import settles_on
 from manyhands.workloads.memory.datasets.base import (
+    DEFINITIONS_FOLDER,
     BaseDataset,
     CountTokens,
     DatasetArguments,
     all_or_nothing,
     last_of,
     shuffled,
+    texts,
 )
 
+_TEXTS = texts("chapterbreak")
 SOLVABLE = ("12653258_1", "47583370_7", "90051444_0", "92666381_1")
 """The samples of the split ``goodai``: those that people can solve."""
 PAGE_MARGIN = 20
 """Tokens that a page leaves free of the largest message, for its heading."""
 
-_INTRODUCTION = (
-    "I read some chapters of a book to you now, page by page. There is nothing to say, just listen. All right?"
-)
-_ANNOUNCEMENT = "Next, you hear {count} ways in which the following chapter might begin. Listen to all of them without a comment. Ready?"
-_ASKED = "Which one is the true beginning of the following chapter? Reply with its number alone, a single digit."
 _HEADING = re.compile(r"^\s*(?:chapter\s+)?\d+\s*[.:]?\s*", re.IGNORECASE)
-DEFINITIONS_PLACE = "DATA_DIR/tests/RUN_NAME/definitions"
-"""What stands in the error for the folder of a run's tests, which datasets don't know."""
 _SOURCE = (
     "it needs the file chapterbreak_ctx_8192.zst (or .json) of ChapterBreak, a release asset v1.1 of the repository "
     "GoodAI/goodai-ltm-benchmark (sha256 1567de84…43ed), as args: {data_location: FILE}; or, without it, tests that are made: copy the "
-    f"original's folder data/tests/RUN/definitions, with its config.yml, to {DEFINITIONS_PLACE}, where they are used as they are"
+    f"folder data/tests/RUN/definitions of that repository, with its config.yml, to {DEFINITIONS_FOLDER}, where they are used as they are"
 )
 
 
 class ChapterBreakArguments(DatasetArguments):
-    """``data_location``: the file with the texts, as JSON, or compressed with Zstandard (``.zst``), for which pyarrow has to be
-    installed. ``split``: which samples: ``goodai``, ``pg19``, ``ao3`` or ``all``."""
-
     split: Literal["goodai", "pg19", "ao3", "all"] = "goodai"
+    """Which samples; ``goodai`` are those that people can solve."""
     data_location: Path | None = None
+    """The file with the texts, as JSON, or compressed with Zstandard (``.zst``), for which pyarrow has to be installed."""
 
 
 class ChapterBreak(BaseDataset):
@@ -63,8 +58,11 @@ class ChapterBreak(BaseDataset):
 
     id = "chapterbreak"
     default_name = "ChapterBreak"
+    default_reset = (
+        "We are done with that book. You can put its chapters, and the continuations that I listed, out of your mind."
+    )
     about = "Reads some chapters of a book, and asks which of six beginnings is that of the next chapter."
-    default_question = _ASKED
+    default_question = _TEXTS["question"]
     Arguments: ClassVar[type[DatasetArguments]] = ChapterBreakArguments
 
     def make(self, examples: int, draws: Draws) -> Any:
@@ -94,7 +92,11 @@ class ChapterBreak(BaseDataset):
         options = shuffled(draws, ((True, sample["pos"]), *((False, text) for text in sample["negs"])))
         same = _HEADING.match(sample["pos"])
         heading = same.group() if same else ""
-        told = [_INTRODUCTION, *self._pages(sample["ctx"], size), _ANNOUNCEMENT.format(count=len(options))]
+        told = [
+            _TEXTS["introduction"],
+            *self._pages(sample["ctx"], size),
+            _TEXTS["announcement"].format(count=len(options)),
+        ]
         for number, (_, text) in enumerate(options, start=1):
             first, *more = self._split(heading + _HEADING.sub("", text, count=1) if heading else text, size)
             told += [f"Beginning {number}:\n\n{first}", *more]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -14,21 +14,25 @@ from manyhands.workloads.memory.conversation.definitions import (
     Definition,
     Evaluation,
     Exchange,
+    Json,
     Message,
     Scoring,
     Verdict,
 )
-from manyhands.workloads.memory.datasets.answers.judge_requests import BY_MODEL, ask_with_data, object_in, yes
+from manyhands.workloads.memory.datasets.answers.judging import BY_MODEL, ask_with_data, object_in, yes
 from manyhands.workloads.memory.datasets.answers.matching import rouge_l
 from manyhands.workloads.memory.datasets.base import (
     ACKNOWLEDGED,
     BaseDataset,
     DatasetArguments,
+    JudgeRule,
     all_or_nothing,
     between,
+    prompt,
     shuffled,
     texts,
 )
+from manyhands.workloads.memory.datasets.recorded import NotOnRecord, RecordedTest, Rescoring
 
 _TEXTS = texts("instructions")
 QUOTES: tuple[tuple[str, str], ...] = _TEXTS["quotes"]
@@ -38,11 +42,6 @@ the public domain."""
 
 EARLIEST, LATEST = 2, 8
 """Which reply the quotation belongs to; the reply to the instruction is the first."""
-_TOLD = "{quote!r} - {author}"
-_ASKED = (
-    "Go on answering whatever I write, it will be about other things; but add the quotation from {author} to the end of your reply number "
-    "{place}, and to no other. Your reply to this message is number 1."
-)
 _MARKS = {ord(mark): " " for mark in "“”„«»‘’—–…"}
 _QUOTE_ASCII = str.maketrans("", "", string.punctuation)
 
@@ -58,6 +57,9 @@ class ProspectiveMemory(BaseDataset):
 
     id = "prospective_memory"
     default_name = "Prospective Memory"
+    default_reset = (
+        "There is no need any longer to add a quotation to any of your replies; that instruction is withdrawn."
+    )
     about = "Demands that a quotation be added to a later reply, and goes on with other things."
     callback_based: ClassVar[bool] = True
     needs_judge: ClassVar[bool | None] = False
@@ -68,25 +70,25 @@ class ProspectiveMemory(BaseDataset):
         made: list[Definition] = []
         for number in range(examples):
             left = left or shuffled(draws, QUOTES)
-            (quote, author), place = left.pop(), between(draws, EARLIEST, LATEST)
-            asked = self.question or _ASKED.format(author=author, place=place)
-            told = (_TOLD.format(quote=quote, author=author),)
-            made.append(self.scripted(number, told, (asked,), [[quote, author, place]]))
+            (quote, author), position = left.pop(), between(draws, EARLIEST, LATEST)
+            asked = self.question or _TEXTS["request"].format(author=author, position=position)
+            told = (_TEXTS["quotation"].format(quote=quote, author=author),)
+            made.append(self.scripted(number, told, (asked,), [[quote, author, position]]))
         return made
 
     def callback(self, definition: Definition, conversation: Sequence[Message]) -> Verdict:
         if not isinstance(definition.expected_responses[0], list):
             return Verdict(Evaluation(0.0, 1.0, ("this test says in words what it expects",)), True)
-        quote, _, place = definition.expected_responses[0]
+        quote, _, position = definition.expected_responses[0]
         replies = replies_to(definition.script[-1], conversation)
-        if len(replies) < place:
+        if len(replies) < position:
             return Verdict(Evaluation(float(not self.mended), 1.0, ("it is not yet time for the quotation",)), False)
         said = [self._holds(reply, quote) for reply in replies]
-        elsewhere = said[1 if self.mended else 0 : place - 1] + said[place:]
+        elsewhere = said[1 if self.mended else 0 : position - 1] + said[position:]
         if any(elsewhere):
             return Verdict(all_or_nothing(False, "the quotation is in another reply"), True)
-        reason = f"the quotation {'is' if said[place - 1] else 'is not'} in reply number {place}"
-        return Verdict(all_or_nothing(said[place - 1], reason), True)
+        reason = f"the quotation {'is' if said[position - 1] else 'is not'} in reply number {position}"
+        return Verdict(all_or_nothing(said[position - 1], reason), True)
 
     def _holds(self, reply: str, quote: str) -> bool:
         if not self.mended:
@@ -101,23 +103,34 @@ class ProspectiveMemory(BaseDataset):
         yield from ()
         return self.callback(exchange.definition, exchange.messages).evaluation
 
+    def rescore(self, recorded: RecordedTest) -> Rescoring:
+        """By all messages up to the last one that the callback was called for."""
+        yield from ()
+        definition = recorded.definition
+        if not definition.expected_responses or not isinstance(definition.expected_responses[0], list):
+            raise NotOnRecord  # of the format's second version, which says in words what it expects
+        said = recorded.conversation().until_callback_ended(definition.unique_id)
+        own = (position for position, message in enumerate(said) if definition.script[-1] in message.text)
+        first = max(own, default=0) if self.mended else 0
+        return self.callback(definition, said[first:]).evaluation, False
+
     def right_answer(self, definition: Definition, number: int) -> str:
         return ACKNOWLEDGED
 
     def ideal_addition(self, definition: Definition, conversation: Sequence[Message]) -> str:
-        quote, author, place = definition.expected_responses[0]
+        quote, author, position = definition.expected_responses[0]
         asked = [each.test_id == definition.unique_id and each.is_question for each in conversation]
         if True not in asked:
             return ""
         replies = len(conversation) - asked.index(True)
-        return f'"{quote}" - {author}' if replies == place - 1 else ""
+        return f'"{quote}" - {author}' if replies == position - 1 else ""
 
 
 def replies_to(instruction: str, conversation: Sequence[Message]) -> list[str]:
     """The replies from the first message on that holds the instruction."""
-    for place, message in enumerate(conversation):
+    for position, message in enumerate(conversation):
         if instruction in message.text:
-            return [each.reply for each in conversation[place:]]
+            return [each.reply for each in conversation[position:]]
     return []
 
 
@@ -132,16 +145,18 @@ _ASCII = str.maketrans("", "", string.punctuation)
 
 SENTENCE = "find a sentence"
 """The purpose of asking a model whether a reply holds a sentence."""
-_TASK = """The user message is a JSON object with a text and a sentence. Does the text contain that sentence, word for word or
-nearly so? Reply with a JSON object and nothing else: {"present": true or false, "sentence": <that part of the text, copied exactly,
-or null>}"""
 
 
 class TriggerArguments(DatasetArguments):
-    """``trigger_activations``: how often it happens. ``rouge_score_threshold``: how alike a sentence must be (ROUGE-L, 0 to 1)."""
-
     trigger_activations: int = Field(default=3, ge=1)
+    """How often it happens."""
     rouge_score_threshold: float = Field(default=0.75, ge=0, le=1)
+    """The ROUGE-L score, from 0 to 1, above which two sentences are taken to be the same."""
+
+
+def _sentence_by_rule(data: Json) -> Json:
+    present = holds(data["text"], data["sentence"])
+    return {"present": present, "sentence": data["sentence"] if present else None}
 
 
 class TriggerResponse(BaseDataset):
@@ -153,8 +168,13 @@ class TriggerResponse(BaseDataset):
 
     id = "trigger_response"
     default_name = "Trigger Response"
+    default_reset = (
+        "There is no sentence any longer that you have to say when I mention something. "
+        "All such instructions are withdrawn."
+    )
     about = "Demands that a certain sentence be said whenever something happens, which then happens several times."
     Arguments: ClassVar[type[DatasetArguments]] = TriggerArguments
+    judge_rules: ClassVar[Mapping[str, JudgeRule]] = {SENTENCE: _sentence_by_rule}
 
     def make(self, examples: int, draws: Draws) -> Generator[Ask, str, list[Definition]]:
         yield from ()
@@ -163,7 +183,7 @@ class TriggerResponse(BaseDataset):
         made: list[Definition] = []
         for number in range(examples):
             request, sentence, trigger = order[number % len(order)]
-            rule = f"From now on, every time that I {request}, say this sentence: '{sentence}'"
+            rule = _TEXTS["rule"].format(request=request, sentence=sentence)
             made.append(self.scripted(number, (rule,), (trigger,) * times, [sentence] * times))
         return made
 
@@ -181,7 +201,9 @@ class TriggerResponse(BaseDataset):
             return True, ""
         if not answer.strip():
             return False, ""
-        found = object_in((yield ask_with_data(SENTENCE, _TASK, {"text": answer, "sentence": sentence})))
+        found = object_in(
+            (yield ask_with_data(SENTENCE, prompt("trigger_response"), {"text": answer, "sentence": sentence}))
+        )
         if found is None or not yes(found.get("present")):
             return False, f" {BY_MODEL}"
         alike = rouge_l(sentence, str(found.get("sentence") or ""))

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from manyhands.core.digests import Draws
 from manyhands.workloads.memory.conversation.definitions import Definition, Exchange, Scoring, Wait
-from manyhands.workloads.memory.datasets.answers.judge_requests import judged
+from manyhands.workloads.memory.datasets.answers.judging import judged
 from manyhands.workloads.memory.datasets.base import (
     BaseDataset,
     DatasetArguments,
@@ -25,18 +25,20 @@ _TEXTS = texts("jokes")
 JOKES: tuple[str, ...] = _TEXTS["jokes"]
 LAST_WAIT = 90
 """Percent of the memory span at which the question is asked."""
-_PREFIX = "Listen to this joke: "
+_PREFIX: str = _TEXTS["prefix"]
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"'})
 _OTHER = re.compile(r"[\W_]+")
 
 
 class JokeArguments(DatasetArguments):
-    """``minutes_low``, ``minutes_high``: how much time passes after each joke. ``joke_prefix``: announce jokes as such."""
-
     jokes_told: int = Field(default=3, ge=1, le=len(JOKES))
+    """Number of jokes."""
     minutes_low: int = Field(default=30, ge=0)
+    """Minimum minutes of virtual time after each joke."""
     minutes_high: int = Field(default=240, ge=0)
+    """Maximum minutes of virtual time after each joke."""
     joke_prefix: bool = False
+    """Whether jokes are announced as such."""
 
     @model_validator(mode="after")
     def _in_order(self) -> JokeArguments:
@@ -64,8 +66,8 @@ class Jokes(BaseDataset):
             for joke in some_of(draws, JOKES, self.arguments.jokes_told)
         ]
         waits = tuple(
-            Wait(seconds=60.0 * between(draws, low, high), percentage=(place + 1) * LAST_WAIT / len(told))
-            for place in range(len(told))
+            Wait(seconds=60.0 * between(draws, low, high), percentage=(position + 1) * LAST_WAIT / len(told))
+            for position in range(len(told))
         )
         target = draws.pick(told)
         return Definition(
@@ -80,11 +82,11 @@ class Jokes(BaseDataset):
 
     def temporal_question(self, definition: Definition, sent_at: Sequence[float], now: float) -> str:
         target = definition.expected_responses[0]
-        place = next(number for number, line in enumerate(definition.script) if line.endswith(target))
-        seconds = max(0, int(now - sent_at[place]))
+        position = next(number for number, line in enumerate(definition.script) if line.endswith(target))
+        seconds = max(0, int(now - sent_at[position]))
         if not self.mended:
-            return f"Which joke did I tell you about {_published_ago(seconds)} ago?"
-        return f"About {ago(seconds)} ago I told you a joke. Which one? Repeat that one, and no other."
+            return str(_TEXTS["published_question"].format(ago=_published_ago(seconds)))
+        return str(_TEXTS["question"].format(ago=ago(seconds)))
 
     def evaluate(self, exchange: Exchange) -> Scoring:
         definition, answer = exchange.definition, last_of(exchange.answers)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from manyhands.core.digests import Draws
-from manyhands.workloads.memory.conversation.definitions import Definition, Exchange, Scoring
-from manyhands.workloads.memory.datasets.answers.judge_requests import BY_MODEL, ask_with_data, judged
-from manyhands.workloads.memory.datasets.answers.matching import quantity_in
-from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
+from manyhands.workloads.memory.conversation.definitions import Definition, Exchange, Json, Scoring
+from manyhands.workloads.memory.datasets.answers.judging import BY_MODEL, ask_with_data, judged
+from manyhands.workloads.memory.datasets.answers.matching import NotJson, quantity_in, tolerant_json
 from manyhands.workloads.memory.datasets.base import (
     BaseDataset,
     DatasetArguments,
+    JudgeRule,
     all_or_nothing,
     last_of,
+    prompt,
     some_of,
     texts,
 )
@@ -30,23 +31,10 @@ FARTHEST = 4
 DIRECTIONS = "structure directions"
 """The purpose of asking a model to turn directions into a list."""
 
-_FIRST = "In the middle of the town where I grew up is the {place}."
-_NEXT = (
-    "Walk {distance} km {direction} from the {before} and you are at the {place}.",
-    "The {place} is {distance} km {direction} of the {before}.",
-    "{distance} km {direction} of the {before} they have built the {place}.",
-)
-_BACK = "I am at the {last} now. In which direction, and how far as the crow flies, is the {first}? Think it through step by step."
-_ROUTE = "How do I get from the {first} to the {last} past the places that I told you about? Give each leg with direction and distance."
-_REMARK = "(One way of several; it passes all the places in the order in which they were told.)"
 _LEG = re.compile(
     r"From (?P<origin>.{1,200}?), go (?P<kilometers>\d{1,9})km (?P<direction>\w{1,20}) to (?P<destination>.+?)\.?$",
     re.MULTILINE,
 )
-_TASK = """Turn directions through a town into data. The user message is a JSON object with the directions. Reply with a JSON list
-and nothing else: an object for each leg, in order: {"origin": <place>, "kilometers": <whole number>, "direction": "North", "East",
-"South" or "West", "destination": <place>}. Name places as in `places` where they are the same. If there are no directions, reply
-with []."""
 
 Point = tuple[int, int]
 Move = tuple[str, int]
@@ -56,9 +44,8 @@ Leg = tuple[str, int, str, str]
 
 
 class LocationArguments(DatasetArguments):
-    """``known_locations``: how many places are told."""
-
     known_locations: int = Field(default=5, ge=2, le=len(PLACES))
+    """How many places are told."""
 
 
 class Locations(BaseDataset):
@@ -70,21 +57,24 @@ class Locations(BaseDataset):
 
     id = "locations"
     default_name = "Locations"
+    default_reset = "I have moved to another town. Please disregard every place that I have described up to now."
     about = "Tells where places are relative to each other, and asks for the way back to the first."
     Arguments: ClassVar[type[DatasetArguments]] = LocationArguments
 
     def example(self, number: int, draws: Draws) -> Definition:
         places = some_of(draws, PLACES, self.arguments.known_locations)
-        told, legs = [_FIRST.format(place=places[0])], list[Leg]()
+        told, legs = [_TEXTS["first"].format(place=places[0])], list[Leg]()
         for before, place in pairwise(places):
             direction, distance = self.leg(draws, legs, last=place == places[-1])
             legs.append((before, distance, direction, place))
-            told.append(draws.pick(_NEXT).format(place=place, before=before, distance=distance, direction=direction))
+            told.append(
+                draws.pick(_TEXTS["next"]).format(place=place, before=before, distance=distance, direction=direction)
+            )
         words = {"first": places[0], "last": places[-1]}
         return self.scripted(number, told, (self.asked(words),), [self.expected(legs)])
 
     def asked(self, words: dict[str, str]) -> str:
-        return str(self.question) or _BACK.format(**words)
+        return str(self.question) or _TEXTS["back"].format(**words)
 
     def leg(self, draws: Draws, legs: Sequence[Leg], last: bool) -> Move:
         """Direction and distance of the next leg, to a spot where no other place is if there is one."""
@@ -113,6 +103,11 @@ class Locations(BaseDataset):
         return (yield from judged(exchange.questions[-1:], right[:1], exchange.answers[-1:]))
 
 
+def _directions_by_rule(data: Json) -> Json:
+    keys = ("origin", "kilometers", "direction", "destination")
+    return [dict(zip(keys, leg, strict=True)) for leg in legs_in(data["directions"])]
+
+
 class LocationsDirections(Locations):
     """The way from the first place to the last is asked for. A model turns the answer into legs; one point if they add up to the
     way from the first to the last. Which places they pass is not checked. A leg with an unknown place or direction, or whose
@@ -124,22 +119,24 @@ class LocationsDirections(Locations):
 
     id = "locations_directions"
     default_name = "Locations Directions"
+    default_reset = "I have moved to another town. Please disregard every place that I have described up to now."
     about = "Tells where places are relative to each other, and asks for the way from the first to the last."
+    judge_rules: ClassVar[Mapping[str, JudgeRule]] = {DIRECTIONS: _directions_by_rule}
 
     def asked(self, words: dict[str, str]) -> str:
-        return str(self.question) or _ROUTE.format(**words)
+        return str(self.question) or _TEXTS["route"].format(**words)
 
     def moves(self, at: Point, last: bool) -> list[Move]:
         return super().moves(at, last=False)
 
     def expected(self, legs: Sequence[Leg]) -> str:
-        return "\n".join((_REMARK, *(f"From {leg[0]}, go {leg[1]}km {leg[2]} to {leg[3]}." for leg in legs)))
+        return "\n".join((_TEXTS["remark"], *(f"From {leg[0]}, go {leg[1]}km {leg[2]} to {leg[3]}." for leg in legs)))
 
     def evaluate(self, exchange: Exchange) -> Scoring:
         wanted = legs_in(exchange.definition.expected_responses[0])
         places = list(dict.fromkeys(place for leg in wanted for place in (leg[0], leg[3])))
         data = {"places": places, "directions": last_of(exchange.answers)}
-        reply = yield ask_with_data(DIRECTIONS, _TASK, data, max_tokens=1024)
+        reply = yield ask_with_data(DIRECTIONS, prompt("locations"), data, max_tokens=1024)
         try:
             given = [_leg(each, places, self.mended) for each in _list(tolerant_json(reply))]
         except (NotJson, ValueError) as error:

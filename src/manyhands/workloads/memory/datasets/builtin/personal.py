@@ -9,9 +9,8 @@ from pydantic import Field
 
 from manyhands.core.digests import Draws
 from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation
-from manyhands.workloads.memory.datasets.answers.matching import mentions
+from manyhands.workloads.memory.datasets.answers.matching import NotJson, mentions, tolerant_json
 from manyhands.workloads.memory.datasets.answers.settling import settles_on
-from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
 from manyhands.workloads.memory.datasets.base import (
     BaseDataset,
     DatasetArguments,
@@ -27,9 +26,8 @@ _NAME_STATEMENTS: tuple[str, ...] = _TEXTS["name_statements"]
 
 
 class NameArguments(DatasetArguments):
-    """``name_changes``: how many names are told, one after the other."""
-
     name_changes: int = Field(default=3, ge=1, le=len(FIRST_NAMES))
+    """How many names are told, one after the other."""
 
 
 class Names(BaseDataset):
@@ -42,7 +40,7 @@ class Names(BaseDataset):
     id = "names"
     default_name = "Names"
     about = "Tells a new name now and then, and asks for the present one."
-    default_question = "What is my name now? Tell me just that one."
+    default_question = _TEXTS["name_question"]
     Arguments: ClassVar[type[DatasetArguments]] = NameArguments
 
     def example(self, number: int, draws: Draws) -> Definition:
@@ -65,10 +63,12 @@ class NameList(Names):
 
     id = "name_list"
     default_name = "NameList"
-    about = "Tells a new name now and then, and asks for all of them."
-    default_question = (
-        "Which names have I given you, from the first to the last? Answer with a JSON list of texts and nothing else."
+    default_reset = (
+        "Please disregard every name that I have given you up to now. "
+        "From this message on, you don't know what I am called."
     )
+    about = "Tells a new name now and then, and asks for all of them."
+    default_question = _TEXTS["name_list_question"]
 
     def expected(self, names: Sequence[str]) -> list[str]:
         return list(names)
@@ -86,8 +86,8 @@ class NameList(Names):
             else:
                 reasons.append(f"{name} was not expected")
         reasons.append(f"missing: {', '.join(missing)}" if missing else "all names are there")
-        most = max(expected, len(given))
-        return Evaluation((expected - len(missing)) / most if most else 1.0, 1.0, tuple(reasons))
+        maximum = max(expected, len(given))
+        return Evaluation((expected - len(missing)) / maximum if maximum else 1.0, 1.0, tuple(reasons))
 
     def right_answer(self, definition: Definition, number: int) -> str:
         return '["' + '", "'.join(definition.expected_responses) + '"]'
@@ -114,9 +114,8 @@ _COLOUR_STATEMENTS: tuple[str, ...] = _TEXTS["colour_statements"]
 
 
 class ColourArguments(DatasetArguments):
-    """``colour_changes``: how many colours are told, one after the other; one may come again."""
-
     colour_changes: int = Field(default=3, ge=1)
+    """How many colours are told, one after the other; one may come again."""
 
 
 class Colours(BaseDataset):
@@ -129,7 +128,7 @@ class Colours(BaseDataset):
     id = "colours"
     default_name = "Colours"
     about = "Tells a new favourite colour now and then, and asks for the present one."
-    default_question = "Which colour is my favourite now? Name just that one."
+    default_question = _TEXTS["colour_question"]
     Arguments: ClassVar[type[DatasetArguments]] = ColourArguments
 
     def example(self, number: int, draws: Draws) -> Definition:

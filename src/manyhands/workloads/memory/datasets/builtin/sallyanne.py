@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from manyhands.core.digests import Draws
 from manyhands.workloads.memory.conversation.definitions import Definition, Evaluation
-from manyhands.workloads.memory.datasets.answers.tolerant_json import NotJson, tolerant_json
+from manyhands.workloads.memory.datasets.answers.matching import NotJson, tolerant_json
 from manyhands.workloads.memory.datasets.base import (
     BaseDataset,
     DatasetArguments,
@@ -28,22 +28,17 @@ from manyhands.workloads.memory.datasets.base import (
     texts,
 )
 
-_INTRODUCTION = (
-    "There is a play on television, and I tell you what happens. Containers are closed in it: only who is in the room when something is "
-    "put somewhere knows where it is, and nobody looks into any. At the end I have a question about it. All right?"
-)
 _ON_TV = "(On TV) "
 _ARTICLE = re.compile(r"(?:(?:in|into|inside|at) )?(?:(?:the|a|an) )?")
 MISTAKEN = 60
 """Percent of the questions that are about somebody's error, where a story has one; of the others some are so by chance."""
-_FORM = 'Answer with a JSON object that holds one word, and nothing else: {"answer": "word"}'
 
 
 class SallyAnneArguments(DatasetArguments):
-    """``question_type``: about what is so (``world_model``), about what people believe (``theory_of_mind``), or ``any``."""
-
     question_type: Literal["world_model", "theory_of_mind", "any"] = "any"
+    """Whether questions are about what is so (``world_model``), about what people believe (``theory_of_mind``), or either."""
     data_location: Path | None = None
+    """Accepted and not used."""
 
 
 class SallyAnne(BaseDataset):
@@ -64,8 +59,8 @@ class SallyAnne(BaseDataset):
         queries = [each for each in story.queries() if kind in ("any", each.kind)]
         mistaken = [each for each in queries if each.mistaken]
         query = draws.pick(mistaken if mistaken and draws.chance(MISTAKEN) else queries)
-        told = (_INTRODUCTION, *(_ON_TV + line for line in story.lines()))
-        return self.scripted(number, told, (f"The play is over. {query.text}\n{_FORM}",), [query.answer])
+        told = (_TEXTS["introduction"], *(_ON_TV + line for line in story.lines()))
+        return self.scripted(number, told, (_TEXTS["question"].format(query=query.text),), [query.answer])
 
     def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
         expected = definition.expected_responses[-1]
@@ -101,32 +96,39 @@ FEELINGS: tuple[str, ...] = _TEXTS["feelings"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``who`` does ``what``: ``enters`` or ``leaves`` a room (``where``), ``puts`` the thing into a container (``where``; nobody does it at
-    first), or has a ``feeling`` about something, which changes nothing (``where``: the sentence)."""
+    """Somebody enters or leaves a room, puts the thing into a container, or has a feeling about something, which changes nothing."""
 
     what: Literal["enters", "leaves", "puts", "feeling"]
     who: str
+    """Empty for where the thing is at first."""
     where: str
+    """The room or container; of a feeling, the rest of the sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question about a story, and its answer: a container. ``mistaken``: whether the answer is an error that somebody makes."""
+    """A question about a story."""
 
     kind: Kind
     text: str
     answer: str
+    """A container."""
     mistaken: bool = False
+    """Whether the answer is an error that somebody makes."""
 
 
 @dataclass(slots=True)
 class Beliefs:
-    """What is so, and who knows what of it. ``first_order``: by person; ``second_order``: by person, and by the person they think about."""
+    """What is so, and who knows what of it."""
 
     present: set[str] = field(default_factory=set)
+    """The people in the room."""
     places: list[str] = field(default_factory=list)
+    """Where the thing was, one container after the other."""
     first_order: dict[str, str] = field(default_factory=dict)
+    """Where people believe that the thing is."""
     second_order: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Where people believe that somebody else, the second of each pair, believes that the thing is."""
 
     def follow(self, event: Event) -> None:
         """What changes by an event. All of them are in the room that the thing is in, or outside."""
@@ -143,10 +145,9 @@ class Beliefs:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """``plural``: whether the thing's name is one."""
-
     thing: str
     plural: bool
+    """Whether the name of the thing is a plural."""
     room: str
     events: tuple[Event, ...]
 

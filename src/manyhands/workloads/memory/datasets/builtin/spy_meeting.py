@@ -12,14 +12,11 @@ from manyhands.workloads.memory.conversation.definitions import Definition, Eval
 from manyhands.workloads.memory.datasets.answers.settling import says
 from manyhands.workloads.memory.datasets.base import (
     BaseDataset,
-    CountTokens,
-    DatasetArguments,
-    Rules,
-    estimated_tokens,
     shuffled,
     some_of,
     texts,
 )
+from manyhands.workloads.memory.datasets.recorded import RecordedTest, Rescoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +34,13 @@ TIMES = tuple(Code(**each) for each in _TEXTS["times"])
 THINGS = tuple(Code(**each) for each in _TEXTS["things"])
 PLACES = tuple(Code(**each) for each in _TEXTS["places"])
 TOPICS = (TIMES, THINGS, PLACES)
+WORD_LISTS = [code.words for topic in TOPICS for code in topic]
+"""The words of all our codes."""
 
 _PUBLISHED: tuple[tuple[str, ...], ...] = _TEXTS["published"]
 """The word lists of the GoodAI LTM Benchmark, as far as published tests show them.
 
-The tests of a run may have older, shorter ones; what counts as
-a word of another code does not depend on that."""
-_TOLD = "Three people will each send you a message: {}, {} and {}."
+The tests of a run may have older, shorter ones; what counts as a word of another code does not depend on that."""
 
 
 class SpyMeeting(BaseDataset):
@@ -58,33 +55,14 @@ class SpyMeeting(BaseDataset):
     id = "spy_meeting"
     default_name = "Spy Meeting"
     about = "Sends three coded messages, and asks when and where a meeting is and what to bring."
-    default_question = (
-        "Three secret messages have reached you. What do they mean? Say in plain words when and where the meeting is and what "
-        "to bring; decode the messages, don't repeat them."
-    )
-
-    def __init__(
-        self,
-        arguments: DatasetArguments | None = None,
-        scoring: Rules = "mended",
-        count_tokens: CountTokens = estimated_tokens,
-        codes: Collection[Sequence[str]] = (),
-    ) -> None:
-        """``codes``: the word lists of further codes, those of published tests."""
-        super().__init__(arguments, scoring, count_tokens)
-        self._codes = [*codes, *_PUBLISHED] if codes else self.word_lists()
-
-    @staticmethod
-    def word_lists() -> list[Sequence[str]]:
-        """The words of all our codes."""
-        return [code.words for topic in TOPICS for code in topic]
+    default_question = _TEXTS["question"]
 
     def example(self, number: int, draws: Draws) -> Definition:
         people = [
             f"{first} {last}"
             for first, last in zip(some_of(draws, FIRST_NAMES, 3), some_of(draws, LAST_NAMES, 3), strict=True)
         ]
-        told, expected = [_TOLD.format(*people)], list[Any]()
+        told, expected = [_TEXTS["announcement"].format(*people)], list[Any]()
         for person, topic in zip(shuffled(draws, people), shuffled(draws, TOPICS), strict=True):
             code = draws.pick(topic)
             told.append(f"{person}: {code.message}")
@@ -92,9 +70,20 @@ class SpyMeeting(BaseDataset):
         return self.scripted(number, told, (self.question,), expected)
 
     def score(self, definition: Definition, questions: Sequence[str], answers: Sequence[str]) -> Evaluation:
+        return self._scored(definition, answers, WORD_LISTS)
+
+    def rescore(self, recorded: RecordedTest) -> Rescoring:
+        """With the codes of the run's tests, if they are not ours but those of published tests."""
+        yield from ()
+        used = dict.fromkeys(tuple(words) for each in recorded.siblings for words in each.expected_responses)
+        others = [words for words in used if words not in WORD_LISTS]
+        codes = [*others, *_PUBLISHED] if others else WORD_LISTS
+        return self._scored(recorded.definition, recorded.exchange.answers, codes), False
+
+    def _scored(self, definition: Definition, answers: Sequence[str], codes: Sequence[Sequence[str]]) -> Evaluation:
         answer, expected = " ".join(answers), definition.expected_responses
         found = [self._found(words, answer) for words in expected]
-        confused = self._found(self._other_words(expected), answer)
+        confused = self._found(self._other_words(expected, codes), answer)
         reasons = [
             f"{word!r} is in the answer" if word else f"none of {', '.join(words)} is"
             for words, word in zip(expected, found, strict=True)
@@ -109,10 +98,10 @@ class SpyMeeting(BaseDataset):
             return next((word for word in words if says(answer, word) or says(answer, f"{word}s")), None)
         return next((word for word in words if re.search(rf"\b{re.escape(word)}\b", answer)), None)
 
-    def _other_words(self, expected: Sequence[Sequence[str]]) -> list[str]:
+    def _other_words(self, expected: Sequence[Sequence[str]], codes: Sequence[Sequence[str]]) -> list[str]:
         """Words that an answer should not hold."""
         wanted = {word for words in expected for word in words}
-        codes = [words for words in self._codes if not (self.mended and wanted & set(words))]
+        codes = [words for words in codes if not (self.mended and wanted & set(words))]
         return list(dict.fromkeys(word for words in codes for word in words if word not in wanted))
 
     def right_answer(self, definition: Definition, number: int) -> str:

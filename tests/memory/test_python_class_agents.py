@@ -28,7 +28,7 @@ class Plain:
 
 @dataclass
 class Original:
-    """As the original's agents are written."""
+    """As agents of the GoodAI LTM Benchmark are written."""
     run_name: str
     max_prompt_size: int = 100
     costs_usd: float = 0
@@ -150,15 +150,16 @@ async def test_two_sizes_have_two_folders_and_two_columns(folder: Path) -> None:
     assert [each["label"] for each in json.loads(report.out)["agents"]] == sorted(records_of(run_.folder))
 
 
-def test_a_session_of_an_earlier_version_keeps_its_name(folder: Path) -> None:
-    from manyhands.workloads.memory.agents.factory import session_name
+def test_a_conversation_of_an_earlier_version_keeps_its_name(folder: Path) -> None:
+    from manyhands.workloads.memory.agents.factory import agent_name
     from manyhands.workloads.memory.opening import _kept_name
+    from manyhands.workloads.memory.workload import ConversationEntry
 
     choice = choose_agent(agent(folder, "Original"))
-    assert session_name(choice, 5, "r", 60) == "Original - v2 - 5"
-    recorded = {"sessions": [{"agent": choice.id, "limit": 5, "name": "Original", "round": 0}]}
-    assert _kept_name(choice, 5, "Original - v2 - 5", recorded) == "Original"
-    assert _kept_name(choice, 6, "Original - v2 - 6", recorded) == "Original - v2 - 6"
+    assert agent_name(choice, 5, "r", 60) == "Original - v2 - 5"
+    recorded: ConversationEntry = {"agent": choice.id, "limit": 5, "name": "Original", "round": 0, "start_time": None}
+    assert _kept_name(choice, 5, "Original - v2 - 5", [recorded]) == "Original"
+    assert _kept_name(choice, 6, "Original - v2 - 6", [recorded]) == "Original - v2 - 6"
 
 
 @pytest.mark.parametrize(

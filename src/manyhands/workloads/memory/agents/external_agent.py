@@ -9,34 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import without_surrogates
-from manyhands.core.usage import LARGEST_COUNT, Reserve, Usage, as_cost
+from manyhands.core.usage import MAX_COUNT, Reserve, Usage, as_cost
 from manyhands.engine.contract import CallReport, Context, Effect
-from manyhands.workloads.memory.conversation.agent import DEFAULT_MESSAGE_SIZE, Answer, Incoming
+from manyhands.workloads.memory.conversation.driver import Answer, Incoming, MemoryAgent
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
 
 REFUSED = "refused"
-"""What a line answers to ``reset`` where the agent can't: why."""
+"""The key of an answer to ``reset`` of an agent that can't: why."""
 EXCHANGE = "exchange"
-"""The kind of a step in which an agent from outside was sent a message."""
-
-
+"""The kind of a step in which an agent outside was sent a message."""
 OwnClock = Callable[[float], AbstractContextManager[Any]]
 """Lets this process's clock go on from a time, in seconds since 1970 UTC, for as long as something runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenExchange:
-    """Something that an agent has been through. ``kind``: ``message``, ``forward_time`` or ``reset``."""
+    """Something that an agent was sent before."""
 
-    kind: str
+    kind: Literal["message", "forward_time", "reset"]
     number: int
+    """Of a message; 0 for what is none."""
     now: float
+    """Virtual time, in seconds since 1970 UTC."""
     text: str = ""
     reply: str = ""
 
@@ -55,33 +55,31 @@ class AgentConnection(Protocol):
     async def close(self) -> None: ...
 
 
-class ExternalAgent:
-    """An agent that is not this program's: a program, a server, a Python class or a person.
-
-    ``session``: names this session to the agent; ``simulated`` says what the person told of it."""
+class ExternalAgent(MemoryAgent):
+    """An agent that is not this program's: a program, a server, a Python class or a person."""
 
     simulated = False
 
     def __init__(
         self,
         name: str,
-        line: AgentConnection,
+        connection: AgentConnection,
         *,
-        session: str,
-        max_message_size: int = DEFAULT_MESSAGE_SIZE,
+        conversation: str,
+        max_message_size: int | None = None,
         clock: OwnClock | None = None,
         isolated: bool = False,
         tokens: TokenCounter | None = None,
     ) -> None:
-        """``clock``: what this process's clock shows to the agent; None for what it is. ``isolated``: it must be able to forget, and is
-        asked to before anything is said; ``tokens``: how it counts tokens itself."""
+        """``conversation``: names it to the agent; ``clock``: what this process's clock shows to the agent, None for what it is;
+        ``isolated``: it must be able to forget, and is asked to before anything is said; ``tokens``: how it counts tokens itself."""
         self.name = name
         self.tokens = tokens
         self._is_isolated = isolated
         self._clock: OwnClock = clock or (lambda now: nullcontext())
         self.max_message_size = max_message_size
-        self._line = line
-        self._session = session
+        self._connection = connection
+        self._conversation = conversation
         self._open = False
         self._now = 0.0
         self._seen: list[SeenExchange] = []
@@ -112,15 +110,15 @@ class ExternalAgent:
         return Answer(output["text"], Usage.from_json(output["usage"]))
 
     async def forward_time(self, context: Context, now: float) -> None:
-        await self._told(context, "forward_time", now)
+        await self._tell_once(context, "forward_time", now)
 
     async def reset(self, context: Context) -> None:
-        await self._told(context, "reset", self._now)
+        await self._tell_once(context, "reset", self._now)
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._connection.close()
 
-    async def _told(self, context: Context, kind: str, now: float) -> None:
+    async def _tell_once(self, context: Context, kind: Literal["forward_time", "reset"], now: float) -> None:
         self._now = now
 
         async def effect() -> Effect:
@@ -135,11 +133,11 @@ class ExternalAgent:
             self._seen.append(SeenExchange(kind, 0, now))
 
     async def _ready(self) -> None:
-        """Open the line, once, and let the agent catch up with what it has been through."""
+        """Open the connection, once, and let the agent catch up with what it has been through."""
         if self._open:
             return
         with self._clock(self._now):
-            await self._line.open()
+            await self._connection.open()
         self._open = True
         seen, self._seen = self._seen, []
         if not seen:
@@ -149,11 +147,11 @@ class ExternalAgent:
         last = max((each.number for each in seen), default=0)
         kept = (await self._sent({"type": "load", "number": last}, seen[-1].now)).get("number")
         known = min(kept, last) if isinstance(kept, int) and not isinstance(kept, bool) else 0
-        behind = next((place + 1 for place, each in enumerate(seen) if each.number == known), 0) if known else 0
-        for each in seen[behind:]:
-            await self._again(each)
+        kept_count = next((index + 1 for index, each in enumerate(seen) if each.number == known), 0) if known else 0
+        for each in seen[kept_count:]:
+            await self._repeat(each)
 
-    async def _again(self, seen: SeenExchange) -> None:
+    async def _repeat(self, seen: SeenExchange) -> None:
         if seen.kind == "message":
             told = {"type": "exchange", "number": seen.number, "text": seen.text, "reply": seen.reply}
             await self._sent(told, seen.now)
@@ -171,7 +169,7 @@ class ExternalAgent:
 
     async def _sent(self, message: Mapping[str, Any], now: float) -> Mapping[str, Any]:
         with self._clock(now):
-            return await self._line.send({**message, "session": self._session, "now": now})
+            return await self._connection.send({**message, "session": self._conversation, "now": now})
 
 
 def _not_reset(found: Mapping[str, Any]) -> str:
@@ -199,7 +197,7 @@ def _usage(found: Mapping[str, Any]) -> Usage:
     """What the agent says that a reply took: ``cost_usd``, ``input_tokens``, ``output_tokens``."""
     cost = as_cost(found.get("cost_usd"))
     tokens = [found.get(name) for name in ("input_tokens", "output_tokens")]
-    used = [each if isinstance(each, int) and 0 <= each <= LARGEST_COUNT else 0 for each in tokens]
+    used = [each if isinstance(each, int) and 0 <= each <= MAX_COUNT else 0 for each in tokens]
     return Usage(
         calls=1,
         input_tokens=used[0],

@@ -1,40 +1,45 @@
-"""From what a person names to the agents whose results a report is about."""
+"""The agents that a report is about: found by what a person names, compared in pairs, and as plain data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import suggestion
+from manyhands.core.statistics import Paired, paired
 from manyhands.workloads.memory.conversation.events import read_master_log
 from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named
-from manyhands.workloads.memory.datasets.definition_files import SUFFIX
+from manyhands.workloads.memory.datasets.benchmark import SUFFIX
 from manyhands.workloads.memory.datasets.registry import class_named
-from manyhands.workloads.memory.folders import DEFINITIONS, ISOLATED, MASTER_LOG, TESTS
+from manyhands.workloads.memory.folders import DEFINITIONS, ISOLATED, MASTER_LOG, find_run
 from manyhands.workloads.memory.results.figures import AgentFigures, TestFigures, agents_in, figures_of
+from manyhands.workloads.memory.results.files import RunStats
 from manyhands.workloads.memory.results.timeline import Timeline, timeline_of
 
 KEPT = ("task_log", "actual_responses", "reasoning", "expected_responses", "judge", "status", "auto_score")
-"""What of a result is kept; the full log of a long session would fill the memory."""
+"""What of a result is kept; the full log of a long conversation would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One agent in one run. ``label``: what the report calls it; ``timeline``: None where there is no log; ``counted_by``: how the
-    timeline's tokens were counted; ``same``: by a test's name, what is the same for all agents that ran the same test; ``descriptions``:
-    of the datasets."""
+    """One agent in one run."""
 
     label: str
+    """What the report calls it."""
     figures: AgentFigures
     timeline: Timeline | None
+    """None where there is no log."""
     counted_by: TokenCounter
+    """How the timeline's tokens were counted."""
     same: Mapping[str, str]
+    """By a test's name, what is the same for all agents that ran the same test."""
     descriptions: Mapping[str, str]
+    """Of the datasets, by name."""
 
     def distance(self, test: TestFigures) -> int:
         """Tokens from a test's first message to its last question; without a log, to its evaluation."""
@@ -63,14 +68,7 @@ def test_name(test: TestFigures) -> str:
 def folders_of(named: str, data_dir: Path, agents: Sequence[str] = ()) -> list[Path]:
     """The folders of results that are meant by a run's name or folder, or an agent's folder. ``agents``: only these, by name or a part of
     it. Raises UserError that says what there is."""
-    places = (Path(named), data_dir / TESTS / named)
-    folder = next((place for place in places if place.is_dir()), None)
-    if folder is None:
-        known = data_dir / TESTS
-        runs = sorted(each.name for each in known.iterdir() if each.is_dir()) if known.is_dir() else []
-        there = f"runs in {known}: {', '.join(runs[:20])}" if runs else f"there are no runs in {known}"
-        raise UserError(f"no run {named!r}{suggestion(named, runs)} ({there})")
-    found = agents_in(folder)
+    found = agents_in(find_run(named, data_dir))
     return [each for each in found if _is_wanted(each.absolute().name, agents)]
 
 
@@ -113,7 +111,7 @@ def _reported(folder: Path, label: str, judge: str | None) -> Reported:
         timeline,
         counter,
         {test_name(test): _sameness(definitions, test) for test in tests},
-        _descriptions(sorted({test.dataset for test in tests})),
+        {name: _description(name) for name in sorted({test.dataset for test in tests})},
     )
 
 
@@ -132,12 +130,99 @@ def _sameness(definitions: Path, test: TestFigures) -> str:
     return sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _descriptions(datasets: Sequence[str]) -> dict[str, str]:
-    return {name: _description(name) for name in datasets}
-
-
-def _description(name: str, find: Callable[[str], Any] = class_named) -> str:
+def _description(name: str) -> str:
     try:
-        return str(find(name).about)
+        return class_named(name).about
     except UserError:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Two agents compared."""
+
+    first: str
+    second: str
+    result: Paired | None
+    """Of the differences, ``first`` less ``second``, over the tests that both ran and that have a score; None if there is none."""
+    pairs: int
+    """The number of these tests."""
+    first_only: int
+    """Tests that only the first ran."""
+    second_only: int
+    """Tests that only the second ran."""
+    unscored: int
+    """Tests that both ran, but that have no score for one of them."""
+
+
+def pairings(agents: Sequence[Reported]) -> list[Pairing]:
+    """All pairs. Tests of one dataset are taken to depend on each other."""
+    return [_pairing(first, second) for first, second in combinations(agents, 2)]
+
+
+def _pairing(first: Reported, second: Reported) -> Pairing:
+    one, other = _scores(first), _scores(second)
+    both = [name for name in one if name in other]
+    pairs = [(a, b, name[0]) for name in both if (a := one[name]) is not None and (b := other[name]) is not None]
+    differences = [a - b for a, b, _ in pairs]
+    return Pairing(
+        first.label,
+        second.label,
+        paired(differences, [dataset for _, _, dataset in pairs]) if pairs else None,
+        len(pairs),
+        len(one) - len(both),
+        len(other) - len(both),
+        len(both) - len(pairs),
+    )
+
+
+def _scores(agent: Reported) -> Mapping[tuple[str, str, str], float | None]:
+    """By dataset, example, and what the test says."""
+    return {(test.dataset, test.example, agent.same[test_name(test)]): test.score for test in agent.figures.tests}
+
+
+def report_json(agents: Sequence[Reported]) -> dict[str, Any]:
+    """The figures of all agents, and the differences between them. Scores are from 0 to 1."""
+    return {
+        "agents": [_agent(agent) for agent in agents],
+        "differences": [asdict(each) for each in pairings(agents)],
+    }
+
+
+def _agent(agent: Reported) -> dict[str, Any]:
+    figures, timeline = agent.figures, agent.timeline
+    return {
+        "label": agent.label,
+        "run": figures.run,
+        "agent": figures.agent,
+        "folder": str(figures.folder),
+        "about": dict(figures.about),
+        "isolated": agent.is_isolated,
+        "memory_span": figures.memory_span,
+        "overruns": agent.overruns,
+        "published": asdict(figures.published),
+        "mean_score": asdict(figures.accuracy),
+        "tests": {"in": len(figures.tests), "scored": figures.accuracy.count, "unscored": figures.unscored},
+        "datasets": {name: asdict(found) for name, found in figures.datasets.items()},
+        "unscored_datasets": dict(figures.unscored_datasets),
+        "session": None if figures.stats is None else _spent(figures.stats),
+        "timeline": None if timeline is None else asdict(timeline),
+        "results": [
+            {
+                "dataset": test.dataset,
+                "example": test.example,
+                "score": test.score,
+                "tokens": test.tokens,
+                "distance": agent.distance(test),
+                "needles": test.needles,
+            }
+            for test in figures.tests
+        ],
+    }
+
+
+def _spent(stats: RunStats) -> dict[str, Any]:
+    """The counters, without the state of the filler's random numbers."""
+    content = {**asdict(stats), "agent_tokens": stats.agent_tokens or 0}
+    del content["rnd_state"]
+    return content

@@ -8,14 +8,17 @@ are often properties or methods that need an object.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -23,20 +26,47 @@ from typing import Any
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.io.files import folder_name, written_aside
+from manyhands.processes.python_functions import Overdue, call
 from manyhands.workloads.memory.agents.choice import AgentChoice
-from manyhands.workloads.memory.agents.external.agent import REFUSED
+from manyhands.workloads.memory.agents.external_agent import REFUSED
 from manyhands.workloads.memory.conversation.tokens import TokenCounter
 
 KEPT = "messages.json"
 """The file in the agent's folder that says how many messages its saved state includes."""
 
 
-class ClassConnection:
-    """The way to an agent that is an object of a Python class.
+def class_of(target: str) -> Callable[..., Any]:
+    """The class that ``MODULE:CLASS`` (on Python's path, which the current folder is not) or ``FILE.py:CLASS`` names. Raises UserError."""
+    where, _, name = target.rpartition(":")
+    try:
+        if where.endswith(".py"):
+            spec = spec_from_file_location(Path(where).stem, where)
+            if spec is None or spec.loader is None or not Path(where).is_file():
+                raise UserError(f"--agent_name: there is no file {where}")
+            module = module_from_spec(spec)
+            sys.modules.setdefault(spec.name, module)
+            spec.loader.exec_module(module)
+        else:
+            module = import_module(where)
+    except UserError:
+        raise
+    except ModuleNotFoundError as error:
+        hint = f"; a file is named by its path: python:{where}.py:{name}" if Path(f"{where}.py").is_file() else ""
+        raise UserError(f"--agent_name: {where} can't be loaded: {error}{hint}") from error
+    except Exception as error:
+        raise UserError(f"--agent_name: {where} can't be loaded: {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise UserError(f"--agent_name: {where} has no class {name}")
+    made: Callable[..., Any] = found
+    return made
 
-    ``make``: gives the object; ``folder``: its ``save_path``; ``seconds``: for one call of a method."""
+
+class ClassConnection:
+    """The way to an agent that is an object of a Python class."""
 
     def __init__(self, make: Callable[[], Any], *, folder: Path, seconds: float) -> None:
+        """``make``: gives the object; ``folder``: its ``save_path``; ``seconds``: for one call of a method."""
         self._make = make
         self._folder = folder
         self._seconds = seconds
@@ -124,18 +154,9 @@ class ClassConnection:
             await self._called(getattr(self._agent, name))
 
     async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it, in a thread if it is no coroutine. Raises ItemError for whatever it raises."""
-        try:
-            async with asyncio.timeout(self._seconds):
-                if inspect.iscoroutinefunction(function):
-                    return await function(*arguments)
-                return await asyncio.to_thread(function, *arguments)
-        except TimeoutError:
-            raise ItemError(Cause.TARGET_ERROR, f"the agent took longer than {self._seconds:g} seconds") from None
-        except ItemError:
-            raise
-        except Exception as error:
-            raise ItemError(Cause.TARGET_ERROR, f"the agent raised {type(error).__name__}: {error}") from error
+        """Call it aside, so that it holds up nothing else. Raises ItemError for whatever it raises, and if it takes longer than it may."""
+        with _as_item_errors(self._seconds):
+            return await call(function, *arguments, seconds=self._seconds)
 
     def _costs(self) -> float:
         value = getattr(self._agent, "costs_usd", 0.0)
@@ -147,26 +168,27 @@ _MAX_COUNTED = 1 << 14
 
 
 class OwnClass:
-    """``made``: the class; ``choice``: how it was chosen, with arguments for it; ``seconds``: for one call of what is its own."""
+    """A class that was chosen as an agent: what it is called, takes and counts."""
 
-    def __init__(self, made: Callable[..., Any], choice: AgentChoice, seconds: float) -> None:
-        self._made = made
+    def __init__(self, choice: AgentChoice, seconds: float) -> None:
+        """``seconds``: for one call of what is its own. Raises UserError if there is no such class."""
+        self._class = class_of(choice.target)
         self._seconds = seconds
         self._choice = choice
-        self._takes = _parameters(made)
+        self._takes = _parameters(self._class)
 
     def check(self, *, isolated: bool) -> None:
         """Raises UserError for arguments that the class doesn't take, and for one that can't forget where it has to."""
         given = {**dict.fromkeys(name for name in OFFERED if name in self._takes), **self._choice.arguments}
         try:
             if self._takes:
-                inspect.signature(self._made).bind(**given)
+                inspect.signature(self._class).bind(**given)
         except TypeError as error:
             own = ", ".join(self._takes) or "nothing"
             raise UserError(
                 f"--agent_name: {self._choice.id}: {error}; {self._choice.class_name} takes {own}"
             ) from None
-        if isolated and isinstance(self._made, type) and not callable(getattr(self._made, "reset", None)):
+        if isolated and isinstance(self._class, type) and not callable(getattr(self._class, "reset", None)):
             raise UserError(
                 f"--isolated: {self._choice.class_name} has no method reset, so that it can't forget one test before the next"
             )
@@ -179,7 +201,7 @@ class OwnClass:
             if not found:
                 Path(offered["save_path"]).mkdir(parents=True, exist_ok=True)
                 usual = {name: value for name, value in offered.items() if name in self._takes}
-                agent = self._made(**{**usual, **self._choice.arguments})
+                agent = self._class(**{**usual, **self._choice.arguments})
                 for name in ("run_name", "save_path"):
                     if not hasattr(agent, name):
                         setattr(agent, name, offered[name])
@@ -200,7 +222,7 @@ class OwnClass:
 
     def _own_name(self, limit: int | None, run_name: str) -> str | None:
         if not self._sets("name"):
-            value = getattr(self._made, "name", None)
+            value = getattr(self._class, "name", None)
             return value.strip() if isinstance(value, str) and value.strip() else None
         with tempfile.TemporaryDirectory(prefix="manyhands-") as folder:
             offered = {
@@ -212,7 +234,7 @@ class OwnClass:
             try:
                 value = _in_time(lambda: getattr(self.maker(offered)(), "name", None), self._seconds)
                 value = _in_time(value, self._seconds) if inspect.ismethod(value) else value
-            except _Late:
+            except Overdue:
                 raise UserError(
                     f"--agent_name: {self._choice.id} took longer than {self._seconds:g} seconds to be made and to say its name "
                     "(--message_timeout)"
@@ -225,11 +247,11 @@ class OwnClass:
 
     def _sets(self, name: str) -> bool:
         """Whether it takes an object to know an attribute."""
-        if not isinstance(self._made, type):
+        if not isinstance(self._class, type):
             return False
-        if not isinstance(inspect.getattr_static(self._made, name, ""), str):
+        if not isinstance(inspect.getattr_static(self._class, name, ""), str):
             return True
-        for kind in self._made.__mro__[:-1]:
+        for kind in self._class.__mro__[:-1]:
             methods = (kind.__dict__.get(each) for each in ("__init__", "__post_init__"))
             if any(name in method.__code__.co_names for method in methods if inspect.isfunction(method)):
                 return True
@@ -237,21 +259,29 @@ class OwnClass:
                 return True
         return False
 
+    @property
+    def declared_message_size(self) -> int | None:
+        """The number that the class itself has as ``max_message_size``, None if it has none: what earlier versions went by."""
+        value = getattr(self._class, "max_message_size", None)
+        return value if isinstance(value, int) else None
+
     def message_size(self, make: Callable[[], Any]) -> int | None:
         """Tokens of the longest message that it takes, None if it doesn't say. Raises ItemError if it can't be made."""
-        value = getattr(self._made, "max_message_size", None)
+        value = getattr(self._class, "max_message_size", None)
         if value is not None and not isinstance(value, int):
-            value = _called(lambda: getattr(make(), "max_message_size", None), self._seconds)
+            with _as_item_errors(self._seconds):
+                value = _in_time(lambda: getattr(make(), "max_message_size", None), self._seconds)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
     def counter(self, make: Callable[[], Any]) -> TokenCounter | None:
         """How it counts tokens, None if it doesn't. Its counts must be the same whenever it is asked."""
-        if not callable(getattr(self._made, "token_len", None)):
+        if not callable(getattr(self._class, "token_len", None)):
             return None
 
         @lru_cache(maxsize=_MAX_COUNTED)
         def count(text: str) -> int:
-            found = _called(lambda: make().token_len(text), self._seconds)
+            with _as_item_errors(self._seconds):
+                found = _in_time(lambda: make().token_len(text), self._seconds)
             if isinstance(found, bool) or not isinstance(found, int) or found < 0:
                 raise ItemError(
                     Cause.INVALID_INPUT, f"the agent's token_len gave {found!r:.60}, which is no number of tokens"
@@ -282,45 +312,35 @@ def _parameters(made: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return found
 
 
-def _called(function: Callable[[], Any], seconds: float) -> Any:
-    """What a function of the agent's gives. Raises ItemError for whatever it raises, and if it takes longer."""
+@contextmanager
+def _as_item_errors(seconds: float) -> Iterator[None]:
+    """Raises ItemError for whatever the agent's own code raises, and if it takes longer than ``seconds``."""
     try:
-        return _in_time(function, seconds)
+        yield
     except ItemError:
         raise
-    except _Late:
+    except Overdue:
         raise ItemError(Cause.TARGET_ERROR, f"the agent took longer than {seconds:g} seconds") from None
     except Exception as error:
         raise ItemError(Cause.TARGET_ERROR, f"the agent raised {type(error).__name__}: {error}") from error
 
 
-class _Late(TimeoutError):
-    """Raised by us, not by what was called."""
-
-
 def _in_time(function: Callable[[], Any], seconds: float) -> Any:
-    """Call a function in a thread, for which nobody waits longer than that, not even at the end. Raises what it raises, and _Late."""
-    found: list[Any] = []
-    failed: list[Exception] = []
+    """Call a function in a thread, for which nobody waits longer than that, not even at the end. Raises what it raises, and Overdue."""
+    result: Future[Any] = Future()
 
-    def call() -> None:
+    def run() -> None:
         try:
-            found.append(function())
-        except SystemExit:
-            return  # it may not end this program
-        except Exception as error:  # noqa: BLE001 - raised again below
-            failed.append(error)
+            result.set_result(function())
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            result.set_exception(error)
+        except BaseException:  # noqa: BLE001 - it may not end this program
+            result.set_exception(RuntimeError("it called sys.exit"))
 
-    thread = Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        raise failed[0]
-    if found:
-        return found[0]
-    if thread.is_alive():
-        raise _Late
-    raise RuntimeError("it called sys.exit")
+    Thread(target=run, daemon=True).start()
+    if not wait([result], seconds).done:
+        raise Overdue
+    return result.result()
 
 
 def _holds(name: str, value: Any) -> bool:

@@ -20,10 +20,8 @@ from aiohttp import web
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.processes.templates import CommandTemplate
-from manyhands.workloads.memory.agents.external.http import TIME_HEADER, HttpConnection
-from manyhands.workloads.memory.agents.external.program import ProgramConnection
-from manyhands.workloads.memory.agents.external.python_class import ClassConnection
-from manyhands.workloads.memory.agents.factory import class_of
+from manyhands.workloads.memory.agents.connections import TIME_HEADER, HttpConnection, ProgramConnection
+from manyhands.workloads.memory.agents.python_class import ClassConnection, class_of
 from tests.support.commands import PROGRAM, alive, environment
 from tests.support.memory_benchmarks import write_configuration
 
@@ -227,7 +225,7 @@ async def test_a_server_that_is_not_there() -> None:
 
 
 class LikeTheOriginals:
-    """The shape of the original's agents: what it is told it keeps in a file."""
+    """The shape of the GoodAI LTM Benchmark's agents: what it is told it keeps in a file."""
 
     max_message_size = 4096
 
@@ -271,7 +269,7 @@ def keeping(folder: Path) -> Callable[[], LikeTheOriginals]:
     return make
 
 
-async def test_a_class_of_the_originals_shape(tmp_path: Path) -> None:
+async def test_a_class_as_the_benchmark_has_them(tmp_path: Path) -> None:
     line = line_of(keeping(tmp_path / "kept"), tmp_path / "kept")
     await line.open()
     assert await line.send(MESSAGE) == {"text": "reply 1", "cost_usd": 0.25}

@@ -1,1 +1,0 @@
-"""Agents outside: behind HTTP, a program, a person's class, a person."""

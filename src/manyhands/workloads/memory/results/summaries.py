@@ -1,0 +1,60 @@
+"""The summaries of runs of the memory benchmark: of conversations, of tests that a model writes, and of scores given afterwards."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from manyhands.engine.contract import ItemRow
+from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
+
+
+class MemorySummarizer(Summarizer):
+    """Which agent a conversation was with, and what its tests came to."""
+
+    def item(self, row: ItemRow) -> ItemSummary:
+        record = row.record or {}
+        most = record.get("max_score")
+        tests = f", {len(record['tests'])} tests" if "tests" in record else ""  # of the first version not
+        text = f"{record['score']:.2f} of {most}{tests}" if most else None
+        return {
+            **super().item(row),
+            "label": row.payload["name"],
+            "score": _share(row),
+            "input": brief(row.payload["agent"]),
+            "outcome": brief(row.message or text),
+        }
+
+    def figures(self) -> list[Figure]:
+        rows = (row for row in self.reader.items() if not row.left_input)
+        scores = [score for row in rows if (score := _share(row)) is not None]
+        return [figure("mean_score", fmean(scores) if scores else None, ".3f")]
+
+
+def _share(row: ItemRow) -> float | None:
+    """The score of a conversation as a share of the highest; None if it has none."""
+    record = row.record or {}
+    return record["score"] / record["max_score"] if record.get("max_score") else None
+
+
+class DefinitionsSummarizer(Summarizer):
+    """How many tests a model wrote for a dataset."""
+
+    def item(self, row: ItemRow) -> ItemSummary:
+        made = (row.record or {}).get("definitions")
+        text = None if made is None else f"{len(made)} tests"
+        return {**super().item(row), "label": row.key.partition(" ")[2], "outcome": brief(row.message or text)}
+
+
+class ScoresSummarizer(Summarizer):
+    """What a judge gave for a test's result."""
+
+    def item(self, row: ItemRow) -> ItemSummary:
+        payload, record = row.payload, row.record or {}
+        return {
+            **super().item(row),
+            "label": f"{payload['agent']}/{payload['dataset']}",
+            "score": record.get("score"),
+            "verdict": record.get("verdict"),
+            "input": brief(payload["file"]),
+            "outcome": brief(row.message or record.get("why") or record.get("verdict")),
+        }
