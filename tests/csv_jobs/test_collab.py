@@ -15,9 +15,9 @@ import pytest
 
 from manyhands.agents.loop import run_agent
 from manyhands.agents.options import AgentOptions
-from manyhands.agents.started_runs import parent_run
+from manyhands.agents.run_settings import parent_run
 from manyhands.agents.task import AgentSettings, AgentTask
-from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.toolbox import RunTools
 from manyhands.agents.world import World
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ToolError
@@ -68,7 +68,7 @@ class Attempt:
                 context,
                 AgentTask("Do it."),
                 model=ScriptedModel([*answers, "Done."][known:]),
-                tools=ToolOffer.recorded(None).toolbox(["terminal", "file", "collab"]),
+                tools=RunTools.recorded(None).toolbox(["terminal", "file", "collab"]),
                 environment=environment,
                 settings=AgentSettings(CHAT, max_turns=20),
                 world=world,
@@ -171,11 +171,11 @@ async def test_an_export_goes_where_it_is_asked_to(attempt: Attempt) -> None:
 
 async def test_a_name_that_promises_another_format_is_refused_as_the_model_knows_it(attempt: Attempt) -> None:
     spawn = ("spawn_agents_on_csv", {**SPAWN, "output_csv_path": "out.json"})
-    export = ("export_agent_job_csv", {"job_id": "cities", "output_csv_path": "some/where.xlsx"})
+    export = ("export_agent_job_csv", {"job_id": "cities", "output_csv_path": "some/where.md"})
     calls = (WRITE, spawn, ("spawn_agents_on_csv", SPAWN), WAIT, export, ("terminal", {"command": "ls"}))
     _, refused, _, _, not_exported, shown = await attempt.hold(*calls)
     assert "out.json: results are not written as .json" in json.dumps(refused)
-    assert "some/where.xlsx: results are not written as .xlsx" in json.dumps(not_exported)
+    assert "some/where.md: results are not written as .md" in json.dumps(not_exported)
     assert no_host_path(attempt, refused, not_exported)
     assert "some" not in shown["output"].split()
 

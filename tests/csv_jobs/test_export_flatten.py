@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS, Columns
-from manyhands.workloads.csv_jobs.rows.flatten import MAX_LEAVES, Leaf, leaves_of
+from manyhands.workloads.csv_jobs.rows.export import MAX_LEAVES, OUR_COLUMNS, Columns, Leaf, leaves_of
 from tests.support.table_runs import export_table, reported
 
 PLACE = {

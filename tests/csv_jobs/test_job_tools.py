@@ -19,9 +19,9 @@ from pydantic import SecretStr
 from manyhands.core.errors import ToolError
 from manyhands.runs.folders import open_reader
 from manyhands.workloads.csv_jobs.mcp import declarations as declared
-from manyhands.workloads.csv_jobs.mcp.arguments import ToolPaths
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, STATUS_RESULT
-from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools, ToolSettings
+from manyhands.workloads.csv_jobs.mcp.settings import ToolPaths, ToolSettings
+from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools
 from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import JobStatus
 from tests.support.commands import environment
@@ -53,7 +53,7 @@ def work(row):
 """
 
 
-class Place:
+class Site:
     """A folder with a table and a worker, and tools for it."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,8 +81,8 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    made = Place(tmp_path)
+async def place(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path)
     yield made
     for job in made.desk.list():
         await made.desk.cancel(job.job_id, firm=True)
@@ -157,7 +157,7 @@ def test_hints_are_honest() -> None:
 # --- The original's tools
 
 
-async def test_a_job_from_its_spawn_to_its_results(place: Place) -> None:
+async def test_a_job_from_its_spawn_to_its_results(place: Site) -> None:
     tools = place.tools()
     answer = await spawned(tools, id_column="path", job_name="scores", output_schema=SCHEMA)
     assert UUID(answer["job_id"]).version == 4
@@ -182,7 +182,7 @@ async def test_a_job_from_its_spawn_to_its_results(place: Place) -> None:
     ]
 
 
-async def test_a_spawn_that_waits_has_the_later_shape(place: Place) -> None:
+async def test_a_spawn_that_waits_has_the_later_shape(place: Site) -> None:
     place.write("a", "bad")
     answer = await spawned(place.tools(), wait=True, id_column="path")
     assert answer["status"] == "failed"
@@ -197,7 +197,7 @@ async def test_a_spawn_that_waits_has_the_later_shape(place: Place) -> None:
     assert Path(answer["output_csv_path"]).exists()
 
 
-async def test_a_spawn_waits_no_longer_than_the_server_allows(place: Place) -> None:
+async def test_a_spawn_waits_no_longer_than_the_server_allows(place: Site) -> None:
     place.flag("slow")
     tools = place.tools(wait_limit=1.5)
     answer = await spawned(tools, wait=True)
@@ -208,7 +208,7 @@ async def test_a_spawn_waits_no_longer_than_the_server_allows(place: Place) -> N
     assert (await ended(place.tools(), answer["job_id"]))["state"] == "completed"
 
 
-async def test_all_good_rows_leave_nothing_to_report(place: Place) -> None:
+async def test_all_good_rows_leave_nothing_to_report(place: Site) -> None:
     answer = await spawned(place.tools(), wait=True)
     assert answer["job_error"] is None
     assert answer["failed_item_errors"] is None
@@ -241,7 +241,7 @@ async def test_all_good_rows_leave_nothing_to_report(place: Place) -> None:
     ],
 )
 async def test_a_spawn_that_can_not_be_is_refused_in_a_sentence(
-    place: Place, arguments: dict[str, Any], message: str
+    place: Site, arguments: dict[str, Any], message: str
 ) -> None:
     (place.folder / "large.txt").write_text("x" * 2_000_000)
     (place.folder / "latin.txt").write_bytes(b"\xff")
@@ -252,14 +252,14 @@ async def test_a_spawn_that_can_not_be_is_refused_in_a_sentence(
     assert not place.desk.list()
 
 
-async def test_an_instruction_from_a_file(place: Place) -> None:
+async def test_an_instruction_from_a_file(place: Site) -> None:
     (place.folder / "what.txt").write_text("Score {path}, please.")
     tools = place.tools()
     answer = await spawned(tools, instruction="", instruction_file="what.txt")
     assert place.options_of(answer["job_id"])["instruction"] == "Score {path}, please."
 
 
-async def test_calls_have_no_say_in_what_works_and_how_much(place: Place) -> None:
+async def test_calls_have_no_say_in_what_works_and_how_much(place: Site) -> None:
     tools = place.tools(max_concurrency=7)
     forbidden = {
         "worker_command": "touch owned",
@@ -292,7 +292,7 @@ async def test_calls_have_no_say_in_what_works_and_how_much(place: Place) -> Non
     assert not (place.folder / "owned").exists()
 
 
-async def test_max_workers_counts_where_max_concurrency_is_missing(place: Place) -> None:
+async def test_max_workers_counts_where_max_concurrency_is_missing(place: Site) -> None:
     tools = place.tools()
     one = await spawned(tools, max_workers=3)
     two = await spawned(tools, max_workers=3, max_concurrency=0)
@@ -300,7 +300,7 @@ async def test_max_workers_counts_where_max_concurrency_is_missing(place: Place)
     assert place.options_of(two["job_id"])["max_concurrency"] == 0  # which becomes 1
 
 
-async def test_wait_says_whether_time_ran_out(place: Place) -> None:
+async def test_wait_says_whether_time_ran_out(place: Site) -> None:
     place.flag("slow")
     tools = place.tools(wait_limit=0.5)
     job_id = (await spawned(tools))["job_id"]
@@ -321,7 +321,7 @@ async def test_wait_says_whether_time_ran_out(place: Place) -> None:
         await call(tools, declared.WAIT, job_id=job_id, timeout_ms="soon")
 
 
-async def test_run_goes_on_where_a_cancelled_job_stopped(place: Place) -> None:
+async def test_run_goes_on_where_a_cancelled_job_stopped(place: Site) -> None:
     place.flag("slow")
     tools = place.tools()
     job_id = (await spawned(tools, max_concurrency=1))["job_id"]
@@ -338,7 +338,7 @@ async def test_run_goes_on_where_a_cancelled_job_stopped(place: Place) -> None:
     assert not (await call(tools, declared.RUN, job_id=job_id))["started"]  # nothing is left
 
 
-async def test_export_goes_where_it_is_told(place: Place) -> None:
+async def test_export_goes_where_it_is_told(place: Site) -> None:
     tools = place.tools()
     job_id = (await spawned(tools, wait=True))["job_id"]
     for name in ("output_csv_path", "path"):
@@ -355,7 +355,7 @@ async def test_export_goes_where_it_is_told(place: Place) -> None:
     assert len(rows_of(answer["output_csv_path"])) == 3
 
 
-async def test_reports_are_for_workers(place: Place) -> None:
+async def test_reports_are_for_workers(place: Site) -> None:
     place.flag("slow")
     tools = place.tools()
     job_id = (await spawned(tools))["job_id"]
@@ -376,7 +376,7 @@ async def test_reports_are_for_workers(place: Place) -> None:
 # --- Ours
 
 
-async def test_retry_puts_failed_rows_back(place: Place) -> None:
+async def test_retry_puts_failed_rows_back(place: Site) -> None:
     place.write("a", "bad", "ccc")
     tools = place.tools()
     job_id = (await spawned(tools, wait=True, id_column="path"))["job_id"]
@@ -390,7 +390,7 @@ async def test_retry_puts_failed_rows_back(place: Place) -> None:
     assert (await call(tools, declared.RETRY, job_id=job_id))["retried_items"] == 0
 
 
-async def test_list_names_the_newest_jobs_first(place: Place) -> None:
+async def test_list_names_the_newest_jobs_first(place: Site) -> None:
     tools = place.tools()
     assert await call(tools, declared.LIST) == {"jobs": [], "total_jobs": 0}
     first = await spawned(tools, wait=True)
@@ -402,14 +402,14 @@ async def test_list_names_the_newest_jobs_first(place: Place) -> None:
     assert answer["total_jobs"] == 2
 
 
-async def test_a_job_is_found_by_its_name_too(place: Place) -> None:
+async def test_a_job_is_found_by_its_name_too(place: Site) -> None:
     tools = place.tools()
     answer = await spawned(tools, wait=True, job_name="my scores")
     status = await call(tools, declared.STATUS, job_id="my scores")
     assert status["job_id"] == answer["job_id"]
 
 
-async def test_a_key_goes_to_its_own_endpoint_and_no_other(place: Place) -> None:
+async def test_a_key_goes_to_its_own_endpoint_and_no_other(place: Site) -> None:
     """Two endpoints, one key: a job of the other endpoint must not be given it."""
     (place.folder / "rows.csv").write_text("path\na\n")
     async with endpoint() as (url, seen), endpoint() as (other, seen_there):
@@ -454,13 +454,13 @@ async def endpoint() -> AsyncIterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("name", ["nothing", "", "..", ".", "../data", "x" * 5000])
-async def test_unknown_jobs_are_said_to_be_unknown(place: Place, name: str) -> None:
+async def test_unknown_jobs_are_said_to_be_unknown(place: Site, name: str) -> None:
     for tool in (declared.STATUS, declared.WAIT, declared.RUN, declared.EXPORT, declared.CANCEL, declared.RETRY):
         with pytest.raises(ToolError, match="not found"):
             await call(place.tools(), tool, job_id=name)
 
 
-async def test_jobs_in_other_folders_are_out_of_reach(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_in_other_folders_are_out_of_reach(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's own settings say which command is run, so that a folder that anybody may have put there must not be run."""
     tools = place.tools()
     job_id = (await spawned(tools, wait=True, job_name="real"))["job_id"]
@@ -472,7 +472,7 @@ async def test_jobs_in_other_folders_are_out_of_reach(place: Place, monkeypatch:
             await call(tools, declared.RUN, job_id=name)
 
 
-async def test_workers_start_no_jobs(place: Place) -> None:
+async def test_workers_start_no_jobs(place: Site) -> None:
     tools, worker = place.tools(), Caller(secret="secret", depth=1)
     offered = {tool.name for tool in tools.offered(worker)}
     assert offered == {declared.STATUS, declared.WAIT, declared.REPORT, declared.LIST}
@@ -485,7 +485,7 @@ async def test_workers_start_no_jobs(place: Place) -> None:
     assert len(deeper.offered(worker)) == len(DECLARATIONS)
 
 
-async def test_a_caller_that_leaves_stops_nothing(place: Place) -> None:
+async def test_a_caller_that_leaves_stops_nothing(place: Site) -> None:
     tools = place.tools()
     calling = asyncio.ensure_future(spawned(tools))
     await asyncio.sleep(0.01)
@@ -497,7 +497,7 @@ async def test_a_caller_that_leaves_stops_nothing(place: Place) -> None:
     assert (await ended(tools, job.job_id))["state"] == "completed"
 
 
-async def test_paths_outside_the_roots_are_refused_by_each_tool(place: Place, tmp_path: Path) -> None:
+async def test_paths_outside_the_roots_are_refused_by_each_tool(place: Site, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     shutil.copy(place.folder / "rows.csv", root)

@@ -253,7 +253,7 @@ async def test_a_job_whose_runner_was_killed_goes_on_with_the_next_server(folder
         status = await wait(client, killed)
         assert (status["state"], status["completed_items"]) == ("completed", 3)
         assert content(await client.call_tool("get_agent_job_status", {"job_id": cancelled}))["state"] == "cancelled"
-    assert f"going on with job {killed}" in (folder / "stderr.txt").read_text()
+    assert f"continuing job {killed}" in (folder / "stderr.txt").read_text()
 
 
 def kill_runner(desk: JobService, job_id: str) -> None:

@@ -14,7 +14,7 @@ from manyhands.models.simulated.calls import example
 from manyhands.testing.agent_doubles import no_sandbox
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.workers.report_tool import Reporting, ReportTool
+from manyhands.workloads.csv_jobs.workers.agent import Reporting, ReportTool
 from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 

@@ -73,7 +73,7 @@ async def test_misfits_are_explained_until_no_correction_is_left(inbox: ReportIn
     report = opened(inbox, corrections=2)
     first = await deliver(inbox, report, {"score": 11})
     assert first.violations == ("$.score: 11 is greater than the maximum of 10",)
-    assert first.reason == "the result does not fit; mend it and report again. 2 corrections are left."
+    assert first.reason == "the result does not fit; correct it and report again. 2 corrections are left."
     second = await deliver(inbox, report, [1])
     assert second.violations == ("result must be a JSON object",)
     assert "One correction is left." in (second.reason or "")
@@ -89,7 +89,7 @@ async def test_misfits_are_explained_until_no_correction_is_left(inbox: ReportIn
 async def test_who_is_not_the_worker_is_refused_with_the_reason(inbox: ReportInbox) -> None:
     report = opened(inbox)
     for more, reason in (
-        ({"job_id": "other"}, "job other is not the one that is performed here"),
+        ({"job_id": "other"}, "job other is not executed here"),
         ({"item_id": "row-2"}, "item row-2 is not being worked on"),
         ({"secret": ""}, f"the worker's secret is missing; it is in the worker's environment as {SECRET}"),
         ({"secret": "é" * 43}, "the secret is not that of the attempt under way at this item"),

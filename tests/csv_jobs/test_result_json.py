@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -166,10 +167,12 @@ def test_hostile_output_takes_little_time(text: str) -> None:
     assert time.process_time() - began < 20
 
 
-@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=4), st.text(), st.text())
-def test_an_object_on_the_last_line_is_found_whatever_stands_before(
-    value: dict[str, Any], before: str, key: str
-) -> None:
+# Words may make an example of what follows; two letters are a word, or an abbreviation.
+WITHOUT_WORDS = st.text().filter(lambda text: re.search(r"[a-z]\W{0,2}[a-z]", text, re.IGNORECASE) is None)
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=4), WITHOUT_WORDS)
+def test_an_object_on_the_last_line_is_found_whatever_signs_stand_before(value: dict[str, Any], before: str) -> None:
     value = {**value, "score": 5}
     schema = OutputSchema.of({"properties": {"score": {"const": 5}}, "required": ["score"]})
     line = json.dumps(value)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import ToolError, UserError
-from manyhands.workloads.csv_jobs.mcp.arguments import PROBLEM, Arguments, ToolPaths
+from manyhands.workloads.csv_jobs.mcp.calls import PROBLEM, Arguments
+from manyhands.workloads.csv_jobs.mcp.settings import ToolPaths
 
 
 @pytest.mark.parametrize("value", [2.5, -1, "3", True, [], {}, 2**64])

@@ -18,11 +18,10 @@ from manyhands.models.simulated.model import SimulatedModel
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
 from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
-from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.csv_jobs.workers.agent import REMINDERS, AgentWorker
-from manyhands.workloads.csv_jobs.workers.reports import UNREPORTED
+from manyhands.workloads.csv_jobs.workers.reports import UNREPORTED, Accepted, Assignment
 from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 Turn = Message | str

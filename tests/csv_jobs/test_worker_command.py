@@ -9,7 +9,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.processes.strays import process_mark, process_table
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
-from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.workers.command import MAX_TAIL_CHARS, CommandWorker
-from manyhands.workloads.csv_jobs.workers.reports import SECRET, UNREPORTED, ReportInbox
+from manyhands.workloads.csv_jobs.workers.reports import SECRET, UNREPORTED, Accepted, Assignment, ReportInbox
 from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 API_KEY = "sk-0123456789abcdef"
@@ -72,10 +71,12 @@ class Place:
     def launched(self) -> int:
         return len(self.launches.read_text().splitlines()) if self.launches.exists() else 0
 
-    def opened(self, command: str, **more: Any) -> Any:
+    def worker(self, command: str, **more: Any) -> CommandWorker:
         settings = {"environ": self.environ, "patience": 0.5, "folder": self.folder, **more}
-        mark = process_mark(f"{JOB_ID}-{secrets.token_hex(4)}")
-        return CommandWorker.opened(command, inbox=self.inbox, mark=mark, data_dir=self.folder / "data", **settings)
+        return CommandWorker(command, inbox=self.inbox, data_dir=self.folder / "data", **settings)
+
+    def opened(self, command: str, **more: Any) -> AbstractAsyncContextManager[CommandWorker]:
+        return self.worker(command, **more).opened(process_mark(f"{JOB_ID}-{secrets.token_hex(4)}"))
 
     async def perform(
         self, script: str, work: Assignment | None = None, *, context: MemoryContext | None = None, **more: Any
@@ -202,8 +203,8 @@ async def test_a_printed_result_is_accepted_and_recorded_once(place: Place) -> N
     assert (step.kind, step.output["ended"], step.output["exit_code"]) == ("worker", "printed", 0)
     assert step.output["stdout"] == 'So:\n{"score": 3}\n'
     nowhere = {"folder": place.folder / "gone", "environ": {"PATH": ""}}
-    async with place.opened(command, replay=True, **nowhere) as worker:
-        assert await worker.run(place.context(journal=context.journal), work) == accepted
+    replayed = place.worker(command, **nowhere).run(place.context(journal=context.journal), work)
+    assert await replayed == accepted
     assert place.launched == 1
 
 
@@ -259,7 +260,7 @@ async def test_nothing_found_is_the_originals_failure(place: Place) -> None:
         ),
         (
             "say(type='result', is_error=True, result='Credit balance\\nis too low'); print('noise', file=sys.stderr)",
-            "worker said that it failed: Credit balance | is too low",
+            "worker reported a failure: Credit balance | is too low",
         ),
         (
             "say(type='result', subtype='error_max_turns', is_error=False, num_turns=3); sys.exit(1)",
@@ -267,7 +268,7 @@ async def test_nothing_found_is_the_originals_failure(place: Place) -> None:
         ),
         (
             "say(type='thread.started'); say(type='turn.failed', error={'message': 'no credit'}); print('noise', file=sys.stderr)",
-            "worker said that it failed: no credit",
+            "worker reported a failure: no credit",
         ),
     ],
 )
@@ -392,8 +393,8 @@ say(type="result", result="Done.", total_cost_usd=0.5, usage={"input_tokens": 7,
     launch, cost = context.steps
     assert (launch.kind, launch.usage["cost"], cost.kind, cost.usage["cost"]) == ("worker", 0.0, "cost", 0.5)
     assert budget.spent.cost == 0.5
-    async with place.opened(command, replay=True) as worker:
-        assert await worker.run(place.context(journal=context.journal), assignment(SCORE_SCHEMA)) == accepted
+    replayed = place.worker(command).run(place.context(journal=context.journal), assignment(SCORE_SCHEMA))
+    assert await replayed == accepted
     assert place.launched == 1
 
 

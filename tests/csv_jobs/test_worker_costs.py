@@ -220,7 +220,7 @@ def test_tries_that_failed_cost_too(folder: JobFolder) -> None:
     assert (folder.status()["usage"]["cost"], launches(folder)) == (1.0, 4)
     errors = [row["last_error"] for row in folder.rows()]
     assert errors == [
-        "worker said that it failed: Credit balance is too low",
+        "worker reported a failure: Credit balance is too low",
         "worker exited with code 1: Credit balance is too low",
     ]
 
@@ -272,7 +272,7 @@ def test_the_first_launch_that_shows_no_cost_stops_the_job(folder: JobFolder) ->
     folder.write_rows(["silent"] * 8)
     ran = spawn(folder, "--worker_command=./agent", "--max_cost=5")
     assert ran.code == 1
-    assert "what a launch of the worker command uses is known when it has ended" in ran.err
+    assert "the cost of a launch of the worker command is known when it has ended" in ran.err
     status = folder.status()
     assert (status["completed_items"], status["pending_items"], launches(folder)) == (1, 7, 1)
     assert "did not say what it cost" in status["last_error"]

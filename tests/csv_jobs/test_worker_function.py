@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
-from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
+from manyhands.workloads.csv_jobs.workers.reports import Accepted, Assignment
 from tests.support.job_rows import SCORE_SCHEMA, assignment
 
 
@@ -312,7 +312,7 @@ async def test_calls_run_at_the_same_time_each_in_a_thread_of_its_own() -> None:
     assert len({accepted.result["thread"] for accepted in done}) == 100
     again = FunctionWorker("here:f", lambda row: {"thread": threading.get_ident()})
     threads = [(await again.run(MemoryContext(), assignment())).result["thread"] for _ in range(5)]
-    assert len(set(threads)) == 1
+    assert len(set(threads)) < len(threads)  # one that has given its result may not be free at once
 
 
 async def test_a_cancelled_row_cancels_its_call() -> None:

@@ -1,1 +1,1 @@
-"""CSV jobs: each row of a table is given to an agent, which reports one JSON object. "The original" is Codex, whose tools these are."""
+"""CSV jobs: an agent, a command or a function works on each row of a table, and reports one JSON object."""

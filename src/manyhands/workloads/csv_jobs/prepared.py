@@ -1,4 +1,4 @@
-"""A job's spec made self-contained: everything that executing it needs, so that its folder alone is enough to go on."""
+"""A job's spec made self-contained: everything that executing it needs, so that its folder alone is enough to continue."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.toolset_tools import ToolOffer, mcp_record
+from manyhands.agents.toolbox import RunTools, mcp_record
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import Item, PlannedItem
 from manyhands.io.tables.base import Table, TableInfo, shown
 from manyhands.io.tables.formats import CSV, check_name, format_named, format_of_results, open_table
+from manyhands.io.tables.parquet_writer import need_parquet
 from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
-from manyhands.workloads.csv_jobs.rows.model import JobRow
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.rows.planning import id_column_index, plan_rows
+from manyhands.workloads.csv_jobs.rows.planning import JobRow, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
@@ -58,7 +58,7 @@ class PreparedJob:
     def from_json(cls, value: Mapping[str, Any], data_dir: Path) -> PreparedJob:
         """The reverse of ``to_json``; the data folder is wherever the run folder is now."""
         return cls(
-            options=JobSpec(**value["options"], data_dir=str(data_dir)),
+            options=JobSpec.from_record(value["options"], data_dir=str(data_dir)),
             name=value["name"],
             table=TableInfo.from_json(value["table"]),
             output_csv_path=value["output_csv_path"],
@@ -88,8 +88,12 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJ
     """
     if options.instruction is None or not options.instruction.strip():
         raise UserError("instruction must be non-empty")
-    table = opened_table(options)
-    check_columns(options, table)
+    table = open_table(
+        Path(options.csv_path), format=options.table_format, encoding=options.encoding, delimiter=options.delimiter
+    )
+    if options.id_column is not None:
+        id_column_index(options.id_column, table.info.headers)
+    Template.parse(options.instruction, table.info.headers)
     OutputSchema.of(options.output_schema)
     job = PreparedJob(
         options=options,
@@ -101,26 +105,12 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJ
     _check_output(job)
     if options.worker_kind == "agent":
         job = replace(job, mcp=await mcp_record(options.mcp_config))
-        ToolOffer.recorded(job.mcp).tools(options.toolsets or ())
+        RunTools.recorded(job.mcp).tools(options.toolsets or ())
     return job
 
 
-def opened_table(options: JobSpec) -> Table:
-    """The table that the settings name. Raises UserError."""
-    path = Path(options.csv_path)
-    return open_table(path, format=options.table_format, encoding=options.encoding, delimiter=options.delimiter)
-
-
-def check_columns(options: JobSpec, table: Table) -> Template:
-    """The instruction's template. Raises UserError if it, or the id column, names a column that there is not."""
-    headers = table.info.headers
-    if options.id_column is not None:
-        id_column_index(options.id_column, headers)
-    return Template.parse(options.instruction or "", headers)
-
-
 def default_output(options: JobSpec, job_id: str) -> str:
-    """Where the results go if nobody said: beside the table."""
+    """Where the results go by default: beside the table."""
     table = Path(options.csv_path)
     name = table.name.removesuffix(".gz")
     stem = name.removesuffix(Path(name).suffix) or _STEM
@@ -140,11 +130,11 @@ def _check_output(job: PreparedJob) -> None:
     if problem is not None:
         raise UserError(f"output_csv_path {output} {problem}")
     if job.export_format == "parquet":
-        _need_arrow()
+        need_parquet()
 
 
 def _problem_of(output: Path, table: Path) -> str | None:
-    """Why a path can't be where results go, if so. Raises OSError if nobody can look there."""
+    """Why a path can't be where results go, if so. Raises OSError if that can't be examined."""
     if output.is_dir():
         return "is a folder; name a file"
     if not output.exists():
@@ -157,7 +147,7 @@ def _problem_of(output: Path, table: Path) -> str | None:
 
 
 def _unwritable(output: Path) -> str | None:
-    """Why nothing can be written there, if so: better said before the work than after it. Raises OSError as above."""
+    """Why nothing can be written there, if so: to report that before the work. Raises OSError as above."""
     folder = next(folder for folder in output.parents if folder.exists())
     if not folder.is_dir():
         return f"can't be written: {folder} is not a folder"
@@ -166,16 +156,9 @@ def _unwritable(output: Path) -> str | None:
     return None
 
 
-def _need_arrow() -> None:
-    try:
-        import pyarrow  # noqa: F401 - an extra; whether it is there is all that matters
-    except ImportError:
-        raise UserError("Parquet files need an extra: pip install 'manyhands[datasets]'") from None
-
-
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a job would be."""
+    """A job that is planned, not created."""
 
     prompts: tuple[str, ...]
     """Of the first rows."""
@@ -206,7 +189,7 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
 
 
 def with_machine_limit(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
-    """The settings with what the machine allows. Raises UserError if the environment says no number."""
+    """The settings with the limit of this machine. Raises UserError if the environment has no number."""
     limits = [limit for limit in (options.max_concurrency_limit, concurrency_limit(environ)) if limit]
     return options.model_copy(update={"max_concurrency_limit": min(limits, default=None)})
 
@@ -234,14 +217,14 @@ def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[t
     at_once = f"{options.workers}" + (f" ({count} processes with up to {each} each)" if options.in_processes else "")
     output = job.output_csv_path if options.output_csv_path else default_output(options, "ID")
     return [
-        ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them to be skipped" * bool(bad)),
+        ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them skipped" * bool(bad)),
         ("columns", ", ".join(map(shown, job.table.headers))),
         ("item ids", f"column {options.id_column}" if options.id_column else "row-1, row-2 …"),
         ("worker", describe_worker(options)),
         ("rows at once", at_once),
         ("seconds a row", f"{options.max_runtime_seconds} at most, in at most {options.max_attempts} attempts"),
         ("result", "must fit the output schema" if schema.value else "any JSON object"),
-        ("results go to", f"{output} ({job.export_format})" if options.auto_export else "nowhere by themselves"),
+        ("results go to", f"{output} ({job.export_format})" if options.auto_export else "no file, before an export"),
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import ceil
 from pathlib import Path as FilePath
@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, field_validator
 
-from manyhands.agents.options import AgentOptions, load_prefill
+from manyhands.agents.options import AgentOptions
 from manyhands.agents.programs import AgentProgram
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
@@ -28,10 +28,10 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
-from manyhands.io.tables.formats import formats
+from manyhands.io.tables.formats import BUILTIN, formats
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.processes.templates import CommandTemplate
-from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, read_text
+from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, FileSettings, read_text
 from manyhands.sandboxes.project import checked_project
 
 JOB = "Job"
@@ -60,17 +60,17 @@ def _schema(value: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise ValueError("must be a JSON object")
-    text, place = value.strip(), "it"
+    text, name = value.strip(), "it"
     if not text:
         return None
     if not text.startswith("{"):
-        text, place = read_text(value), value
+        text, name = read_text(value), value
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place} is not JSON: {error}") from None
+        raise ValueError(f"{name} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{place} must hold a JSON object")
+        raise ValueError(f"{name} must hold a JSON object")
     return found
 
 
@@ -95,29 +95,13 @@ def _format_name(value: Any) -> str:
 
 
 FormatName = Annotated[str, BeforeValidator(_format_name)]
-FORMATS = "csv|jsonl|parquet"
+FORMATS = "|".join(BUILTIN)
 
 
-class JobSpec(AgentOptions):
-    """Everything that can be set for a CSV job. ``JobSpec.make`` gives clear messages; ``resolved`` reads what is named."""
+class TableSettings(FileSettings):
+    """Which table a job is made of, how it is read, and what the job is called: what can't be changed once it is made."""
 
-    headings: ClassVar[tuple[str, ...]] = (
-        JOB,
-        TABLE,
-        WORKER,
-        MODEL,
-        CONVERSATION,
-        TOOLS,
-        SPEED,
-        LIMITS,
-        RESUME,
-        OUTPUT,
-    )
-    contents: ClassVar[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-        "prefill_messages_file": ("prefill_messages", load_prefill),
-        "instruction_file": ("instruction", read_text),
-    }
-    paths: ClassVar[tuple[str, ...]] = ("data_dir", "csv_path")
+    paths: ClassVar[tuple[str, ...]] = ("csv_path",)
 
     csv_path: Path = setting(
         ...,
@@ -126,46 +110,12 @@ class JobSpec(AgentOptions):
         identity=True,
         value="FILE",
     )
-    instruction: OptionalText = setting(
-        None,
-        "Instruction for each row; {column} is replaced by the row's cell, {{ and }} are literal braces.",
-        group=JOB,
-        identity=True,
-        value="TEXT",
-    )
-    instruction_file: OptionalPath = setting(
-        None, "File with the instruction.", group=JOB, recorded=False, value="FILE"
-    )
     id_column: OptionalText = setting(
         None, "Column with item ids (default: row-1, row-2, …).", group=JOB, identity=True
     )
     job_name: Annotated[str | None, BeforeValidator(_job_name)] = setting(
         None, "Display name of the job and name of its folder (default: the job id).", group=JOB
     )
-    output_csv_path: OptionalPath = setting(
-        None,
-        "Output file (default: NAME.agent-job-ID.csv next to the table).",
-        group=JOB,
-        value="FILE",
-    )
-    output_schema: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = setting(
-        None,
-        "JSON Schema (draft 2020-12) for results: a file or inline JSON. Workers are told about violations.",
-        group=JOB,
-        identity=True,
-        value="FILE",
-    )
-    max_concurrency: Annotated[int, whole(0, MAX_WORKERS)] = setting(
-        64, "Maximum rows executed concurrently.", group=SPEED
-    )
-    max_workers: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
-        None, "Alias of --max_concurrency; used if that is not given.", group=SPEED
-    )
-    max_runtime_seconds: Annotated[int, whole(1)] = setting(
-        1800, "Time limit per row in seconds, from the start of the worker.", group=LIMITS
-    )
-    auto_export: Flag = setting(True, "Write the results when the job ends.", group=OUTPUT)
-
     on_bad_row: Literal["fail", "skip"] = setting(
         "fail",
         "Action for unreadable rows: refuse the table, or skip and report them.",
@@ -187,8 +137,62 @@ class JobSpec(AgentOptions):
         value="CHARACTER",
     )
     table_format: FormatName | None = setting(
-        None, "Format of the table, if its name does not tell.", group=TABLE, identity=True, value=FORMATS
+        None, "Format of the table (default: from its name).", group=TABLE, identity=True, value=FORMATS
     )
+
+
+class JobSettings(AgentOptions):
+    """What can be set for a job besides its table, also when it is continued."""
+
+    headings: ClassVar[tuple[str, ...]] = (
+        JOB,
+        TABLE,
+        WORKER,
+        MODEL,
+        CONVERSATION,
+        TOOLS,
+        SPEED,
+        LIMITS,
+        RESUME,
+        OUTPUT,
+    )
+    contents: ClassVar[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+        "instruction_file": ("instruction", read_text)
+    }
+
+    instruction: OptionalText = setting(
+        None,
+        "Instruction for each row; {column} is replaced by the row's cell, {{ and }} are literal braces.",
+        group=JOB,
+        identity=True,
+        value="TEXT",
+    )
+    instruction_file: OptionalPath = setting(
+        None, "File with the instruction.", group=JOB, recorded=False, value="FILE"
+    )
+    output_csv_path: OptionalPath = setting(
+        None,
+        "Output file (default: NAME.agent-job-ID.csv next to the table).",
+        group=JOB,
+        value="FILE",
+    )
+    output_schema: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = setting(
+        None,
+        "JSON Schema (draft 2020-12) for results: a file or inline JSON. Workers get the violations.",
+        group=JOB,
+        identity=True,
+        value="FILE",
+    )
+    max_concurrency: Annotated[int, whole(0, MAX_WORKERS)] = setting(
+        64, "Maximum rows executed concurrently.", group=SPEED
+    )
+    max_workers: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
+        None, "Alias of --max_concurrency; used if that is not given.", group=SPEED
+    )
+    max_runtime_seconds: Annotated[int, whole(1)] = setting(
+        1800, "Time limit per row in seconds, from the start of the worker.", group=LIMITS
+    )
+    auto_export: Flag = setting(True, "Write the results when the job ends.", group=OUTPUT)
 
     worker_command: OptionalText = setting(
         None,
@@ -318,11 +322,15 @@ class JobSpec(AgentOptions):
         return {"instruction", "instruction_file"} <= self.model_fields_set
 
 
-def check_binding(spec: JobSpec, given: Iterable[str]) -> None:
-    """Refuse settings that the worker would not heed. ``given``: the names of those that were given.
+class JobSpec(TableSettings, JobSettings):
+    """Everything that can be set for a job. ``JobSpec.make`` gives clear messages; ``resolved`` reads what is named."""
 
-    The built-in agent heeds all. A command heeds none of ``_for_agents``, and a function neither those nor ``_NOT_FOR_FUNCTIONS``.
-    Raises UserError with one line that names them, and says what to do.
+
+def check_binding(spec: JobSettings, given: Iterable[str]) -> None:
+    """Refuse settings that the worker would ignore. ``given``: the names of those that were given.
+
+    The built-in agent uses all. A command ignores ``_for_agents``, and a function those and ``_NOT_FOR_FUNCTIONS``.
+    Raises UserError with one line that names them, and what to do.
     """
     kind = spec.worker_kind
     if kind == "agent":
@@ -330,21 +338,21 @@ def check_binding(spec: JobSpec, given: Iterable[str]) -> None:
     names = {name for name in given if getattr(spec, name, None) is not None}
     idle = [f"--{name}" for name in spec.in_order() if name in names & _for_agents()]
     if idle:
-        say = "say it in the command's own words" if kind == "command" else "let the function itself see to it"
-        raise UserError(f"{_listed(idle)}: for the built-in agent only, and --worker_{kind} does not heed it: {say}")
+        remedy = "set it in the command itself" if kind == "command" else "let the function itself do that"
+        raise UserError(f"{', '.join(idle)}: for the built-in agent only, --worker_{kind} ignores it: {remedy}")
     if kind == "function":
         idle = [f"--{name}" for name in _NOT_FOR_FUNCTIONS if name in names]
         if idle:
             raise UserError(
-                f"{_listed(idle)}: not with --worker_function, which is called once for a row and does not say what that "
-                "cost: let the function itself see to it (--max_seconds and --fail_threshold hold)"
+                f"{', '.join(idle)}: not with --worker_function, which is called once for a row and does not report its "
+                "costs: let the function itself do that (--max_seconds and --fail_threshold hold)"
             )
         return
     _check_budget(spec)
 
 
-def _check_budget(spec: JobSpec) -> None:
-    """Refuse a budget of which it is plain beforehand that nothing can tell when it is used up."""
+def _check_budget(spec: JobSettings) -> None:
+    """Refuse a budget if it is known beforehand that the costs of launches will be unknown."""
     if not spec.bounded:
         return
     program = AgentProgram.of(CommandTemplate.split(spec.worker_command or "", name="--worker_command").words)
@@ -353,30 +361,26 @@ def _check_budget(spec: JobSpec) -> None:
     if spec.max_cost is not None and program.name is not None:
         path = None if spec.prices is None else FilePath(spec.prices).expanduser()
         if path is not None and not path.is_file():
-            return  # a copy is kept, or somebody else says that there is no such file
+            return  # a copy is kept, or the missing file is reported elsewhere
         if why := program.why_cost_unknown(PriceTable() if path is None else load_price_table(path)):
             raise UserError(f"--max_cost can't be kept: {why}")
 
 
 _NOT_FOR_FUNCTIONS = ("max_cost", "max_total_tokens", "prices", "max_corrections")
-"""Settings that agents and commands heed: a function is called once for a row, and does not say what that cost."""
+"""Settings that agents and commands use: a function is called once for a row, and does not report its costs."""
 
 
 @cache
 def _for_agents() -> frozenset[str]:
-    """Settings that only the built-in agent heeds."""
+    """Settings that only the built-in agent uses."""
     groups = (MODEL, CONVERSATION, TOOLS)
-    found = {name for name in JobSpec.model_fields if JobSpec.about(name).group in groups}
+    found = {name for name in JobSettings.model_fields if JobSettings.about(name).group in groups}
     others = {"call_timeout", "tool_timeout", "reasoning_config", "prefill_messages"}
     return frozenset((found | others) - {"keep_workspaces"})
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
 def concurrency_limit(environ: Mapping[str, str]) -> int | None:
-    """What the environment allows. Raises UserError if it says no number."""
+    """The limit in the environment. Raises UserError if it is not a number."""
     text = environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return None
@@ -385,7 +389,7 @@ def concurrency_limit(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _project(spec: JobSpec) -> str | None:
+def _project(spec: JobSettings) -> str | None:
     """The folder that workers start in. Commands and functions have always started where the person is."""
     if spec.project is None and spec.worker_kind == "agent":
         return None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.descriptions import describe_step as describe_agent_step
-from manyhands.agents.run_settings import API_KEY, execution_of
+from manyhands.agents.run_settings import API_KEY
+from manyhands.agents.trajectory import describe_step as describe_agent_step
 from manyhands.core.errors import Interrupted, StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO
@@ -23,14 +22,13 @@ from manyhands.runs.folders import open_reader
 from manyhands.runs.making import kept_file
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
-from manyhands.workloads.csv_jobs.rows.model import Assignment, JobRow, Worker
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.rows.planning import plan_rows
+from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
 from manyhands.workloads.csv_jobs.workers.command import CommandWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
-from manyhands.workloads.csv_jobs.workers.reports import ReportInbox
+from manyhands.workloads.csv_jobs.workers.reports import WORKER_STEP, Assignment, ReportInbox, Worker
 
 BACKSTOP = 60.0
 """Seconds beyond a worker's own limit after which the engine stops a row."""
@@ -42,14 +40,13 @@ class CsvJobsWorkload(Workload):
     name = "csv_jobs"
 
     def __init__(self, spec: dict[str, Any], run_folder: Path, *, on_stop: Callable[[], None] = lambda: None) -> None:
-        """``on_stop``: is called in the process that executes a row, once its worker's wish to end the job is on disk; before the row's
-        own end, so that no other row is begun in between."""
+        """``on_stop``: is called in the process that executes a row, once its worker's request to end the job is on disk; before the row's
+        own end, so that no other row is started in between."""
         self.spec = spec
         self._folder = run_folder
         self._job = PreparedJob.from_json(spec, run_folder.parent)
         self._template = Template.parse(self._job.instruction, self._job.table.headers)
         self._schema = OutputSchema.of(self._job.options.output_schema)
-        self._secrets: dict[str, str] = {}
         self._inbox: ReportInbox | None = None
         self._worker: Worker | None = None
         self._job_id = ""
@@ -64,7 +61,7 @@ class CsvJobsWorkload(Workload):
 
     @property
     def inbox(self) -> ReportInbox | None:
-        """Where external workers' reports are handed in, while rows are executed by such."""
+        """Takes the reports of external workers, while such execute rows."""
         return self._inbox
 
     @property
@@ -74,13 +71,16 @@ class CsvJobsWorkload(Workload):
         # Launches that wait for one another under a budget are bounded by each other's time.
         waits = options.bounded and options.worker_kind == "command"
         limit = None if waits else options.max_runtime_seconds + BACKSTOP
-        execution = execution_of(options, workers=workers, concurrency=concurrency, item_timeout=limit)
-        executor = "processes" if options.in_processes else "local"
-        return replace(
-            execution,
-            executor=executor,
+        return options.execution(
+            executor="processes" if options.in_processes else "local",
+            workers=workers,
+            concurrency=concurrency,
             max_in_flight=options.workers,
+            calls_asked=options.workers,
+            item_timeout=limit,
+            keep_workspaces=options.keep_workspaces,
             claim_first=True,
+            seed=options.seed or 0,
         )
 
     @property
@@ -93,32 +93,33 @@ class CsvJobsWorkload(Workload):
         self._failures_allowed = self._job.options.failures_allowed(sum(counts.values()))
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
-        """At ``fail_threshold`` no other row is claimed. (The runner, told once the row's end is on disk, would come too late for that.)"""
+        """At ``fail_threshold`` no other row is claimed. (Once the row's end is on disk would be too late for that.)"""
         if outcome.state is not ItemState.FAILED:
             return None
         self._failed += 1
-        reached = self._failures_allowed is not None and self._failed >= self._failures_allowed
-        return f"{self._failed} rows failed" if reached else None
+        return self.threshold_reached
+
+    @property
+    def threshold_reached(self) -> str | None:
+        """Why the job stops early, once ``fail_threshold`` is reached."""
+        if self._failures_allowed is None or self._failed < self._failures_allowed:
+            return None
+        limit = self._job.options.fail_threshold
+        return f"{self._failed} rows failed, and --fail_threshold={limit} stops the job"
 
     def input_identity(self) -> str | None:
-        return "imported"  # the table counts as it was when the job was made, whatever becomes of its file
+        return "imported"  # the table as it was when the job was created; later changes of its file have no effect
 
     def plan(self) -> Iterable[PlannedItem]:
         options = self._job.options
         for item in plan_rows(self._job.opened(), options.id_column, options.on_bad_row):
             if self._abandoned:
-                raise Interrupted("nobody waits for the job to be made any more")
+                raise Interrupted("the job's creation was abandoned")
             yield item
 
     def abandon(self) -> None:
         """Have ``plan`` end with Interrupted at its next item. For any thread."""
         self._abandoned = True
-
-    def secrets(self) -> dict[str, str]:
-        return dict(self._secrets)
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        self._secrets = dict(secrets)
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
@@ -131,7 +132,7 @@ class CsvJobsWorkload(Workload):
     async def run(self, context: Context) -> Outcome:
         if self._worker is None:
             raise RuntimeError("no worker is open")
-        accepted = await self._worker.run(context, self._assignment(context.item))
+        accepted = await self._worker.run(context, self.assignment(context.item, self._job_id))
         if accepted.stop:
             self._on_stop()
         return Outcome(ItemState.COMPLETED, accepted.to_json())
@@ -173,10 +174,7 @@ class CsvJobsWorkload(Workload):
             max_seconds=job.options.max_runtime_seconds,
         )
 
-    def _assignment(self, item: Item) -> Assignment:
-        return self.assignment(item, self._job_id)
-
-    def _purse(self) -> dict[str, Any]:
+    def _costs(self) -> dict[str, Any]:
         """What is known of the costs of launches: prices, whether there is a budget, what earlier sessions used."""
         options = self._job.options
         prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
@@ -193,18 +191,16 @@ class CsvJobsWorkload(Workload):
             return FunctionWorker.load(options.worker_function, folder, replay=replay)
         if options.worker_command is not None:
             self._inbox = ReportInbox(self._job_id)
-            opening = CommandWorker.opened(
+            worker = CommandWorker(
                 options.worker_command,
                 inbox=self._inbox,
-                mark=process_mark(self._job_id),
                 folder=folder,
                 data_dir=self._folder.parent,
                 environ=os.environ,
-                **({} if replay else self._purse()),
-                replay=replay,
+                **({} if replay else self._costs()),
             )
-            return await stack.enter_async_context(opening)
-        opening_agent = AgentWorker.opened(
+            return worker if replay else await stack.enter_async_context(worker.opened(process_mark(self._job_id)))
+        opening = AgentWorker.opened(
             options,
             mcp=self._job.mcp,
             run_folder=self._folder,
@@ -212,16 +208,12 @@ class CsvJobsWorkload(Workload):
             depth=self._job.depth,
             replay=replay,
         )
-        return await stack.enter_async_context(opening_agent)
-
-
-WORKER = "worker"
-"""The kind of a step in which a command or a function did the work."""
+        return await stack.enter_async_context(opening)
 
 
 def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
-    """Who said what, in order; for an external worker, what it was asked, printed and reported."""
-    return _worker_step(step) if step.kind == WORKER else describe_agent_step(step)
+    """The messages of a step in order; of an external worker's step, its request, output and report."""
+    return _worker_step(step) if step.kind == WORKER_STEP else describe_agent_step(step)
 
 
 def _worker_step(step: RecordedStep) -> Iterator[tuple[str, str]]:

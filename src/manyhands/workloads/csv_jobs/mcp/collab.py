@@ -30,15 +30,14 @@ from manyhands.tools.protocol import ParentRun, ToolEnvironment, ToolResult
 from manyhands.tools.results import result_of
 from manyhands.workloads.csv_jobs.folders import SHORT
 from manyhands.workloads.csv_jobs.mcp import declarations as declared
-from manyhands.workloads.csv_jobs.mcp.arguments import Arguments, ToolPaths
-from manyhands.workloads.csv_jobs.mcp.tools import (
+from manyhands.workloads.csv_jobs.mcp.calls import Arguments
+from manyhands.workloads.csv_jobs.mcp.settings import (
     DEFAULT_CONCURRENCY_LIMIT,
     DEFAULT_WAIT_LIMIT,
-    TOO_DEEP,
-    Caller,
-    JobTools,
+    ToolPaths,
     ToolSettings,
 )
+from manyhands.workloads.csv_jobs.mcp.tools import TOO_DEEP, Caller, JobTools
 from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import ENDS, JobStatus
 
@@ -57,7 +56,7 @@ NAMES = (
 MAX_TABLE_BYTES = 50_000_000
 """Bytes of a table, and of results, that go from and to a sandbox."""
 WRITTEN = "output_written"
-"""The key of an answer that says that the results were put into the sandbox just now."""
+"""The key of an answer by which the results were put into the sandbox just now."""
 _PROBLEM = "output_error"
 _MAX_INSTRUCTION_BYTES = 1_000_000
 _MAX_SUFFIX_CHARS = 10
@@ -170,7 +169,7 @@ class _Call:
         return {**content, "csv_path": files.csv_path}
 
     async def _go_on(self, job_id: str) -> None:
-        """If the job is there already, as the call is repeated, see to it that somebody executes it."""
+        """If the job is there already, because the call is repeated, have it executed."""
         status = await self._status(job_id)
         if status is not None and not status.ended and not status.runner_active:
             await self._tools.go_on(status)
@@ -206,7 +205,7 @@ class _Call:
         return {**content, "output_csv_path": typed}
 
     async def _with_results(self, content: dict[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
-        """An answer as the model may see it. If the job has ended, its results are put where they were asked for, once."""
+        """An answer as the model may see it. If the job has ended, its results are put into the sandbox, once."""
         job_id = status["job_id"]
         files = await self._files_of(job_id)
         if files is None:
@@ -305,7 +304,7 @@ def _default_output(csv_path: str, job_id: str, sandbox: Sandbox) -> str:
 
 
 def _suffix(path: str) -> str:
-    """What a file's name ends with, which says what the file is. Raises ToolError for a packed one, as its size can't be known."""
+    """The suffix of a file's name, which determines its format. Raises ToolError for a packed one, as its size can't be known."""
     suffix = posixpath.splitext(path)[1].lower()
     if suffix == ".gz":
         raise ToolError(f"{path}: packed files can't be used here; unpack it first")

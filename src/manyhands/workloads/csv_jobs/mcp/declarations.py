@@ -37,17 +37,18 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a client may assume about a tool (MCP's annotations). ``open_world``: agents, and with them models, are set to work."""
+    """What a client may assume about a tool (MCP's annotations)."""
 
     read_only: bool
     destructive: bool = False
     idempotent: bool = True
     open_world: bool = False
+    """The call starts agents, and with them calls of models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One tool. ``for_workers``: also for agents that work on a row of a job, however deep jobs may be nested."""
+    """One tool."""
 
     name: str
     title: str
@@ -56,6 +57,7 @@ class Declaration:
     result: Mapping[str, Any]
     hints: Hints
     for_workers: bool = False
+    """Also for agents that work on a row of a job, however deep jobs may be nested."""
 
 
 def _object(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
@@ -124,7 +126,7 @@ STATUS_RESULT = _result(
         },
     }
 )
-"""A job's status: the original's nine keys, then ours. Times are RFC 3339, UTC."""
+"""A job's status: Codex's nine keys, then ours. Times are RFC 3339, UTC."""
 
 _FAILED_ITEMS: Schema = {
     "type": ["array", "null"],
@@ -145,7 +147,7 @@ ENDED_KEYS = (
     "timed_out",
     "next_step",
 )
-"""What a spawn answers only if it was to wait."""
+"""Keys of the answer to a spawn that waited."""
 SPAWN_RESULT = _result(
     {
         "job_id": {"type": "string"},

@@ -1,6 +1,6 @@
 """The tools over streamable HTTP, for this machine only.
 
-Everything on the machine can reach a loopback port, also a page in a browser. So three things are asked of every request before the
+Everything on the machine can reach a loopback port, also a page in a browser. So three things are required of every request before the
 protocol sees it: a ``Host`` that is this server's own, so that no foreign name leads here (DNS rebinding); an ``Origin``, where a
 browser sends one, that is this server's own; and a token that was printed where the server was started.
 """
@@ -11,7 +11,6 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-import secrets
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -19,12 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from mcp.server.lowlevel.server import Server
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from manyhands.core.errors import UserError
-from manyhands.workloads.csv_jobs.mcp.server import Serving, make_server
+from manyhands.workloads.csv_jobs.mcp.tools import JobTools
 from manyhands.workloads.csv_jobs.workers.reports import MAX_RESULT_BYTES
 
 PATH = "/mcp"
@@ -96,44 +96,44 @@ class Guard:
         return None
 
 
-def new_token() -> str:
-    """A token that nobody guesses."""
-    return secrets.token_urlsafe(32)
-
-
 async def serve_http(
-    serving: Serving, address: Address, token: str, on_ready: Callable[[str], None], stop: asyncio.Event
+    server: Server[Any],
+    tools: JobTools,
+    address: Address,
+    token: str,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
 ) -> None:
-    """Serve until ``stop`` is set. ``on_ready`` is called with the address to use.
+    """Serve ``server``, whose tools are ``tools``, until ``stop`` is set. ``on_ready`` is called with the address to use.
 
     Raises UserError if the port is taken.
     """
     with address.bind() as listening:
         port = listening.getsockname()[1]
-        server = _Server(_configuration(_application(serving, address, port, token)))
+        web = _WebServer(_configuration(_application(server, address, port, token)))
         on_ready(f"http://{_in_url(address.host)}:{port}{PATH}")
-        running = asyncio.ensure_future(server.serve([listening]))
+        running = asyncio.ensure_future(web.serve([listening]))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        serving.tools.stop_waiting()
-        # Streams that clients hold open are cut off; that each of them ends with an exception is no news.
+        tools.stop_waiting()
+        # Streams that clients hold open are cut off, and each of them ends with an exception that need not be logged.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        server.should_exit = True
+        web.should_exit = True
         await running
-    await serving.tools.settled()
+    await tools.settled()
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+class _WebServer(uvicorn.Server):
+    """Leaves signals to its caller."""
 
     def capture_signals(self) -> Any:
         return nullcontext()
 
 
-def _application(serving: Serving, address: Address, port: int, token: str) -> ASGIApp:
-    # Without sessions: nothing is lost when the server is started anew, and any client may go on where another one stopped.
-    application = make_server(serving).streamable_http_app(
+def _application(server: Server[Any], address: Address, port: int, token: str) -> ASGIApp:
+    # Without sessions: nothing is lost when the server is started anew, and any client may continue where another one stopped.
+    application = server.streamable_http_app(
         streamable_http_path=PATH, stateless_http=True, max_request_body_size=MAX_BODY_BYTES, host=address.host
     )
     names = tuple(dict.fromkeys((*_LOOPBACK_NAMES, _in_url(address.host))))

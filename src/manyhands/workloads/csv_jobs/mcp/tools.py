@@ -2,15 +2,15 @@
 
 ``JobTools`` knows no transport: the MCP server (``server``) and the built-in agent's own toolset (``collab``) both call it. A call
 names its job by id, so that nothing is kept between two calls, and another client, or another server over the same data folder,
-can go on where one stopped.
+can continue where one stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,10 +18,9 @@ from manyhands.core.errors import RunError, StorageError, ToolError, UserError
 from manyhands.runs.folders import open_reader
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.mcp import declarations as declared
-from manyhands.workloads.csv_jobs.mcp.arguments import Arguments, ToolPaths
-from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, Declaration
-from manyhands.workloads.csv_jobs.mcp.replies import (
+from manyhands.workloads.csv_jobs.mcp.calls import (
     FIRST_ERRORS,
+    Arguments,
     Reply,
     ended_object,
     next_step,
@@ -30,8 +29,13 @@ from manyhands.workloads.csv_jobs.mcp.replies import (
     status_object,
     status_text,
 )
+from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, Declaration
+from manyhands.workloads.csv_jobs.mcp.settings import (
+    ToolSettings,
+)
 from manyhands.workloads.csv_jobs.service.status import JobStatus
 from manyhands.workloads.csv_jobs.spec import MAX_WORKERS, JobSpec
+from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 
 if TYPE_CHECKING:
     from manyhands.workloads.csv_jobs.service.jobs import JobService
@@ -39,13 +43,10 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 OnProgress = Callable[[JobStatus], Awaitable[None]]
 
-DEFAULT_WAIT_LIMIT = 280.0
-"""Seconds that a call is answered within. Common clients give up on one after 300."""
-DEFAULT_CONCURRENCY_LIMIT = 64
 UNKNOWN_DEPTH = 1_000_000
 """The depth of a worker that does not say in which job it works. It may start none, however deep jobs may be nested."""
 _MAX_INSTRUCTION_BYTES = 1_000_000
-_NOT_A_WORKER = "only the agent that works on a row may report its result, and this caller has not said that it is one"
+_NOT_A_WORKER = "only the agent that works on a row may report its result, and this caller has not shown that it is one"
 TOO_DEEP = "agent depth limit reached; this session cannot spawn more subagents"
 
 
@@ -58,29 +59,13 @@ class Caller:
     depth: int = 0
     """In how many jobs, one within the other, the caller works."""
     on_progress: OnProgress | None = None
-    """Is told of a job's progress while a call waits."""
+    """Gets a job's status while a call waits."""
     job_id: str | None = None
     """The id of the job that the call makes, so that a repeated call finds it; None: a new one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSettings:
-    """What the person who offers the tools has decided."""
-
-    paths: ToolPaths
-    """Which paths calls may name."""
-    worker: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of ``JobSpec`` for all jobs that are made: model, sandbox, worker command and so on, none of which a call can change."""
-    max_concurrency: int = DEFAULT_CONCURRENCY_LIMIT
-    """The most that a call may ask for."""
-    wait_limit: float = DEFAULT_WAIT_LIMIT
-    """Seconds within which a call is answered."""
-    max_depth: int = 1
-    """Callers that work in so many jobs may start none."""
-
-
 class JobTools:
-    """Performs the calls, for the jobs in the service's data folder and no others. All methods are for one event loop."""
+    """Executes the calls, for the jobs in the service's data folder and no others. All methods are for one event loop."""
 
     def __init__(self, service: JobService, settings: ToolSettings) -> None:
         self._service = service
@@ -104,7 +89,7 @@ class JobTools:
         return [tool for tool in DECLARATIONS.values() if self._may_call(tool, caller)]
 
     async def call(self, name: str, arguments: Any, caller: Caller) -> Reply:
-        """Perform one call. If it is cancelled, what it changes is changed all the same, and no job stops.
+        """Execute one call. If it is cancelled, what it changes is changed all the same, and no job stops.
 
         Raises ToolError, for the model: what is wrong, in one sentence.
         """
@@ -137,7 +122,7 @@ class JobTools:
             return UNKNOWN_DEPTH
 
     async def settled(self) -> None:
-        """Wait until what was begun by calls that are gone is done."""
+        """Wait until the work of calls that are gone is done."""
         while self._unfinished:
             await asyncio.wait(self._unfinished)
 
@@ -146,7 +131,7 @@ class JobTools:
         return harmless or caller.depth < self._settings.max_depth
 
     async def _whole(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do something to its end, even if nobody waits for it any more."""
+        """Do something to its end, even if the call is cancelled."""
         task = asyncio.ensure_future(work)
         self._unfinished.add(task)
         task.add_done_callback(self._finished)
@@ -157,12 +142,12 @@ class JobTools:
         if not task.cancelled():
             task.exception()  # marks it as seen: the caller may be gone
 
-    # --- The original's tools
+    # --- Codex's tools
 
     async def _spawn(self, arguments: Arguments, caller: Caller) -> Reply:
         wait, spec = arguments.flag("wait") or False, self._spec_of(arguments)
         latest = asyncio.get_running_loop().time() + self._settings.wait_limit
-        notices = _not_heeded(arguments)
+        notices = _ignored(arguments)
         spawned = await self._whole(
             self._service.spawn(spec, notice=notices.append, depth=caller.depth, job_id=caller.job_id)
         )
@@ -190,7 +175,7 @@ class JobTools:
             "on_bad_row": arguments.choice("on_bad_row", declared.BAD_ROWS),
             "encoding": arguments.text("encoding"),
             "delimiter": arguments.text("delimiter"),
-            # The last, because the original looks at it once it could read all arguments.
+            # Last, because Codex checks it once all arguments could be read.
             "instruction": self._instruction(arguments),
         }
         for name in ("csv_path", "output_csv_path"):
@@ -212,8 +197,8 @@ class JobTools:
         return instruction
 
     def _concurrency(self, arguments: Arguments) -> int | None:
-        asked, workers = arguments.count("max_concurrency"), arguments.count("max_workers")
-        number = workers if asked is None else asked
+        requested, workers = arguments.count("max_concurrency"), arguments.count("max_workers")
+        number = workers if requested is None else requested
         return None if number is None else min(number, MAX_WORKERS)
 
     async def _run(self, arguments: Arguments, caller: Caller) -> Reply:
@@ -263,10 +248,9 @@ class JobTools:
         if not isinstance(result, dict):
             raise ToolError("result must be a JSON object")
         if caller.secret is None:
-            return _answered(False, _NOT_A_WORKER)
+            return _report_reply(Acceptance(False, _NOT_A_WORKER))
         report = self._service.report(named, item_id, result, stop=stop, secret=caller.secret)
-        acceptance = await self._whole(report)
-        return _answered(acceptance.accepted, acceptance.reason, acceptance.violations)
+        return _report_reply(await self._whole(report))
 
     # --- Ours
 
@@ -290,15 +274,14 @@ class JobTools:
         retried, started = await self._whole(self._service.retry(job, item_ids, changes=changes))
         status = await self._status_of(job)
         content = {"retried_items": retried, "started": started, "status": status_object(status)}
-        return Reply(content, f"{retried} row{' was' if retried == 1 else 's were'} put back. {status_text(status)}")
+        return Reply(content, f"{retried} row{' was' if retried == 1 else 's were'} reset. {status_text(status)}")
 
     # --- Parts of them
 
     async def _found(self, named: str) -> str:
         """The name of the folder of the job that a call names, by which it is found again at once.
 
-        Only what is in the data folder counts: a job elsewhere may have been put there by anybody, and says itself which command
-        is to be run.
+        Only jobs in the data folder count: a job elsewhere may have been put there by anybody, and it names the command that is run.
         """
         try:
             return (await asyncio.to_thread(find_job, self._service.data_dir, named)).name
@@ -306,7 +289,7 @@ class JobTools:
             raise RunError(f"agent job {named} not found") from None
 
     async def _runner_changes(self, job: str) -> dict[str, Any]:
-        """The key, which no journal keeps, so that each runner must be told it anew: if the job's endpoint is the one that it is for."""
+        """The key, which no journal keeps, so that each runner must get it anew: if the job's endpoint is the one that it is for."""
         key = self._settings.worker.get("api_key")
         if key is None:
             return {}
@@ -341,17 +324,17 @@ class JobTools:
             leaving.cancel()
 
 
-def _not_heeded(arguments: Arguments) -> list[str]:
+def _ignored(arguments: Arguments) -> list[str]:
     """A remark about what a call names and has no say in, if there is such."""
     known = declared.DECLARATIONS[declared.SPAWN].parameters["properties"]
     names = [name for name in arguments.names if name in JobSpec.model_fields and name not in known]
     if not names:
         return []
-    return [f"not heeded, because the options of this server decide it: {', '.join(names)}"]
+    return [f"ignored, because the options of this server decide it: {', '.join(names)}"]
 
 
 def _one_line(error: Exception) -> str:
-    """What an error says; where it has several lines, as for several bad rows, they are told apart."""
+    """The message of an error on one line; several lines, as for several bad rows, are separated by semicolons."""
     lines = (" ".join(line.split()) for line in str(error).splitlines())
     return "; ".join(line.rstrip(";") for line in lines if line)
 
@@ -384,12 +367,10 @@ def _read_instruction(path: Path) -> str:
         raise ToolError(f"can't read instruction_file {path}: {error.strerror or error}") from None
 
 
-def _answered(accepted: bool, reason: str | None, violations: tuple[str, ...] = ()) -> Reply:
-    content = {"accepted": accepted, "reason": reason, "violations": list(violations)}
-    if accepted:
-        return Reply(content, "Accepted.")
-    listed = "".join(f"\n- {violation}" for violation in violations)
-    return Reply(content, f"Not accepted: {reason}{listed}")
+def _report_reply(answer: Acceptance) -> Reply:
+    content = {**asdict(answer), "violations": list(answer.violations)}
+    listed = "".join(f"\n- {violation}" for violation in answer.violations)
+    return Reply(content, "Accepted." if answer.accepted else f"Not accepted: {answer.reason}{listed}")
 
 
 def _with_next_step(text: str, step: str | None) -> str:

@@ -1,27 +1,45 @@
-"""Writing a job's table with what became of its rows: at any time, also while the job runs, and never half."""
+"""Writing a job's table with the results of its rows: at any time, also while the job runs, and completely or not at all.
+
+The columns are the table's, the job's own, and one for each leaf property of the results if they are flattened; the rows are what the
+journal holds of each item, as values in the order of the columns.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
 from gzip import GzipFile
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
 
 from manyhands.core.errors import StorageError, UserError
+from manyhands.core.jsonio import Json, without_surrogates
+from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import RunReader
-from manyhands.engine.journal.lock import LOCK
+from manyhands.engine.journal.lock import LOCK, is_owned
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.io.files import bytes_written_aside
-from manyhands.io.tables.base import TableInfo
+from manyhands.io.tables.base import Kind, TableInfo, Values
 from manyhands.io.tables.formats import CSV, PARQUET, format_named, formats, suffix_of
+from manyhands.io.tables.parquet_writer import (
+    ParquetColumn,
+    castable,
+    column_of_kind,
+    need_parquet,
+    restorer,
+    storage_of,
+    survey,
+    write_parquet,
+)
 from manyhands.io.tables.writers import write_csv
 from manyhands.processes.strays import remove_asides
-from manyhands.workloads.csv_jobs.rows.export_columns import Columns, read_results, read_rows, rfc3339
-from manyhands.workloads.csv_jobs.rows.export_parquet import write_parquet
-from manyhands.workloads.csv_jobs.rows.flatten import Leaf, leaves_of
 
 _OWN_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK)
 _MAX_KEYS = 4096
@@ -29,12 +47,14 @@ _MAX_KEYS = 4096
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """``flatten``: a column for each property of the results besides. ``excel_safe``: no cell of a CSV file is taken for a formula by
-    spreadsheet programs; such a file does not read back unchanged."""
+    """How a table is written."""
 
     format: str = CSV.name
+    """A name in ``io.tables.formats``."""
     flatten: bool = False
+    """Add a column for each property of the results."""
     excel_safe: bool = False
+    """Spreadsheet programs take no cell of a CSV file for a formula; such a file does not read back unchanged."""
 
 
 def write_export(
@@ -45,10 +65,10 @@ def write_export(
     target: Path,
     options: ExportOptions,
 ) -> int:
-    """Write all rows in order, each with its cells and what became of it (``export_columns`` names the columns); returns how many.
+    """Write all rows in order, each with its cells and its result (``Columns`` names the columns); returns their number.
 
     What is written is of one moment, and takes the place of ``target`` only when it is whole. Folders are made.
-    A name that ends in ``.tsv`` gets tabs for commas, one that ends in ``.gz`` is packed: as a table of that name is read.
+    A name that ends in ``.tsv`` gets tabs for commas, one that ends in ``.gz`` is compressed: as a table of that name is read.
 
     Raises UserError for a target that must not be replaced, for an unknown format and where a library is missing,
     StorageError if it can't be written.
@@ -69,7 +89,7 @@ def _write(
 ) -> int:
     format = format_named(options.format)
     if format is PARQUET:
-        return write_parquet(handle, reader, columns, table)
+        return _write_parquet(handle, reader, columns, table)
     rows = read_rows(reader, columns, rfc3339)
     if format is CSV:
         delimiter = "\t" if suffix_of(path) == ".tsv" else ","
@@ -80,7 +100,7 @@ def _write(
 
 @contextmanager
 def _packed(handle: BinaryIO, path: Path, options: ExportOptions) -> Iterator[BinaryIO]:
-    """What to write to: text is packed where the name says that it is."""
+    """The stream to write to: text is compressed if the name ends in ``.gz``."""
     if path.suffix.lower() != ".gz" or not format_named(options.format).text:
         yield handle
     else:
@@ -115,3 +135,289 @@ def _usable(target: Path, reader: RunReader, table: TableInfo) -> Path:
     except OSError as error:
         raise StorageError(f"{path.parent}: the folder can't be written ({error.strerror or error})") from error
     return path
+
+
+# --- Parquet: the types of the columns
+#
+# The columns of a Parquet table keep its types, those of a CSV table are text. A column of a JSON Lines table, or of the results, is
+# boolean, 64-bit integer, 64-bit float or text if all its values are that, and else text that holds JSON. Times are timestamps in UTC.
+
+
+def _write_parquet(handle: BinaryIO, reader: RunReader, columns: Columns, table: TableInfo) -> int:
+    """Write all rows; returns how many. Raises UserError if pyarrow is not installed."""
+    need_parquet()
+    return write_parquet(handle, _describe(reader, columns, table), read_rows(reader, columns, int))
+
+
+def _describe(reader: RunReader, columns: Columns, table: TableInfo) -> list[ParquetColumn]:
+    """The columns in order; those of which nothing else is known as their values are, which takes a look at all rows."""
+    width = len(columns.headers)
+    settled = dict(enumerate(_ours(columns), start=width))
+    if table.format == "csv":
+        settled |= {index: column_of_kind("string", name) for index, name in enumerate(columns.headers)}
+    elif table.arrow_schema is not None:
+        settled |= _of_source(columns.headers, table.arrow_schema)
+    stated: dict[int, Kind | None] = {index: None for index in range(width) if index not in settled}
+    stated |= {index: leaf.kind for index, leaf in enumerate(columns.leaves, start=width + len(columns.ours))}
+    kinds = survey(read_rows(reader, columns, int), stated)
+    return [settled.get(index) or column_of_kind(kinds[index], name) for index, name in enumerate(columns.names)]
+
+
+def _ours(columns: Columns) -> list[ParquetColumn]:
+    import pyarrow
+
+    kinds: dict[int, Kind] = {ROW_INDEX: "integer", ATTEMPTS: "integer", RESULT: "json"}
+    described = [column_of_kind(kinds.get(index, "string"), name) for index, name in enumerate(columns.ours)]
+    for index in (REPORTED, COMPLETED):
+        described[index] = ParquetColumn(columns.ours[index], pyarrow.timestamp("s", "UTC"), None)
+    return described
+
+
+def _of_source(headers: Sequence[str], serialised: str) -> dict[int, ParquetColumn]:
+    """The columns of a Parquet table by index, but for types whose values can't be made from JSON."""
+    import pyarrow
+
+    kinds = pyarrow.ipc.read_schema(pyarrow.py_buffer(b64decode(serialised))).types
+    columns = {}
+    for index, (name, kind) in enumerate(zip(headers, kinds, strict=True)):
+        if (restore := restorer(storage_of(kind))) is not None:
+            columns[index] = ParquetColumn(name, castable(kind), restore)
+    return columns
+
+
+# --- Columns and rows
+
+MAX_LEAVES = 4096
+"""Columns that results are spread into, at most."""
+_MAX_DEPTH = 32
+_ROOT = "#"
+"""The reference to the schema itself."""
+_SCALARS: dict[str, Kind] = {"string": "string", "integer": "integer", "number": "number", "boolean": "boolean"}
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One property of the results."""
+
+    path: tuple[str, ...]
+    """The properties on the way to it."""
+    kind: Kind | None
+    """Its type by the schema, if that states one."""
+
+    def of(self, result: Json) -> Json:
+        """Its value in a result; None where that does not have it."""
+        for name in self.path:
+            if not isinstance(result, dict):
+                return None
+            result = result.get(name)
+        return result
+
+
+def leaves_of(schema: Schema) -> tuple[Leaf, ...]:
+    """The leaf properties that a JSON Schema names, in its order; none if it names no properties.
+
+    Objects with named properties are spread, also behind a ``$ref`` into the same schema, a single ``allOf`` or a choice between
+    that and null. What refers to itself stays whole where it comes round. Raises UserError if it spreads too far.
+    """
+    leaves: list[Leaf] = []
+    for leaf in _Spreading(schema).leaves(schema, (), (_ROOT,)):
+        leaves.append(leaf)
+        if len(leaves) > MAX_LEAVES:
+            raise UserError(f"the output schema spreads into more than {MAX_LEAVES} columns: export without --flatten")
+    return tuple(leaf for leaf in leaves if leaf.path)
+
+
+class _Spreading:
+    """A walk over one schema. ``way``: the references that led to where it is, which must not be taken again."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+
+    def leaves(self, schema: Any, path: tuple[str, ...], way: tuple[str, ...]) -> Iterator[Leaf]:
+        parts = list(self._parts(schema, way, set(way)))
+        named = {name: (part, onward) for holder, onward in parts for name, part in _properties(holder).items()}
+        if not named or len(path) >= _MAX_DEPTH:
+            yield Leaf(path, _kind([part for part, _ in parts]))
+            return
+        for name, (part, onward) in named.items():
+            yield from self.leaves(part, (*path, name), onward)
+
+    def _parts(self, schema: Any, way: tuple[str, ...], taken: set[str]) -> Iterator[tuple[Schema, tuple[str, ...]]]:
+        """All that has to hold of a value that fits a schema, each part with the references that led to it."""
+        if not isinstance(schema, Mapping):
+            return
+        yield schema, way
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in taken:
+            taken.add(reference)
+            yield from self._parts(self._target(reference), (*way, reference), taken)
+        for part in [*_list(schema.get("allOf")), *_only_choice(schema)]:
+            yield from self._parts(part, way, taken)
+
+    def _target(self, reference: str) -> Any:
+        """What a reference within the schema (a JSON pointer, RFC 6901) leads to; None for any other."""
+        if not reference.startswith("#"):
+            return None
+        value: Any = self._root
+        for token in reference[1:].split("/")[1:]:
+            name = _unescaped(token)
+            if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+
+def _only_choice(schema: Schema) -> list[Any]:
+    """What a value that is not null has to fit, where a choice leaves one such thing."""
+    choices = [part for key in ("anyOf", "oneOf") for part in _list(schema.get(key))]
+    left = [part for part in choices if not (isinstance(part, Mapping) and part.get("type") == "null")]
+    return left if len(left) == 1 else []
+
+
+def _properties(schema: Schema) -> Mapping[str, Any]:
+    named = schema.get("properties")
+    return named if isinstance(named, Mapping) else {}
+
+
+def _kind(parts: list[Schema]) -> Kind | None:
+    for part in parts:
+        stated = part.get("type")
+        types = [name for name in ([stated] if isinstance(stated, str) else _list(stated)) if name != "null"]
+        if types:
+            return _SCALARS.get(types[0], "json") if len(types) == 1 else "json"
+    return None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _unescaped(token: str) -> str:
+    return unquote(token).replace("~1", "/").replace("~0", "~")
+
+
+OUR_COLUMNS = (
+    "job_id",
+    "item_id",
+    "row_index",
+    "source_id",
+    "status",
+    "attempt_count",
+    "last_error",
+    "result_json",
+    "reported_at",
+    "completed_at",
+)
+ROW_INDEX, ATTEMPTS, RESULT = (OUR_COLUMNS.index(name) for name in ("row_index", "attempt_count", "result_json"))
+REPORTED, COMPLETED = (OUR_COLUMNS.index(name) for name in ("reported_at", "completed_at"))
+SPREAD = "result."
+"""What the name of a column begins with that holds one property of the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The names of all columns."""
+
+    headers: tuple[str, ...]
+    """Those of the table."""
+    ours: tuple[str, ...]
+    """Our ten."""
+    leaves: tuple[Leaf, ...] = ()
+    """The properties of the results that have a column each."""
+    spread: tuple[str, ...] = ()
+    """The names of those columns."""
+
+    @classmethod
+    def of(cls, headers: Sequence[str], leaves: Sequence[Leaf] = ()) -> Columns:
+        """Names all columns: where one of ours is among the headers, all of ours get the first prefix of ``stage2_``, ``stage3_`` … with
+        which none is, so that what a job writes can be another job's table, however often."""
+        own = tuple(without_surrogates(header) for header in headers)
+        ours = (*OUR_COLUMNS, *_distinct(SPREAD + ".".join(leaf.path) for leaf in leaves))
+        taken = set(own)
+        prefix = next(prefix for prefix in _prefixes() if taken.isdisjoint(prefix + name for name in ours))
+        named = tuple(prefix + name for name in ours)
+        return cls(own, named[: len(OUR_COLUMNS)], tuple(leaves), named[len(OUR_COLUMNS) :])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.headers, *self.ours, *self.spread)
+
+    def index(self, ours: int) -> int:
+        """Where one of our columns is in a row."""
+        return len(self.headers) + ours
+
+
+def _prefixes() -> Iterator[str]:
+    yield ""
+    for stage in count(2):
+        yield f"stage{stage}_"
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names; where two properties would share one (a dot may be part of a property's name), the later gets a number behind it."""
+    given: dict[str, None] = {}
+    for name in map(without_surrogates, names):
+        given[next(candidate for candidate in _numbered(name) if candidate not in given)] = None
+    return list(given)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in count(2))
+
+
+TimeOf = Callable[[int], Json]
+"""How seconds since 1970 UTC are shown."""
+SKIPPED = "skipped"
+
+
+def read_rows(reader: RunReader, columns: Columns, time: TimeOf) -> Iterator[Values]:
+    """The rows in order of the table, one at a time."""
+    job_id, width, leaves = reader.meta("run_id"), len(columns.headers), columns.leaves
+    index, words = columns.index(RESULT), _words(reader)
+    for item in reader.results():
+        row, report = item.payload, item.record or {}
+        reported = report.get("reported_at")
+        values = _cells(row, width)
+        values += (
+            job_id,
+            item.key,
+            row["row_index"],
+            row["source_id"],
+            words[item.state],
+            item.performances,
+            item.message,
+            report.get("result"),
+            None if reported is None else time(int(reported)),
+            None if item.finished_at is None else time(int(item.finished_at)),
+        )
+        if leaves:
+            result = values[index]
+            values += [leaf.of(result) for leaf in leaves]
+        yield values
+
+
+def read_results(reader: RunReader) -> Iterator[Json]:
+    """The results in order of the table, one at a time."""
+    for record in reader.completed_records():
+        yield record.get("result")
+
+
+@lru_cache(maxsize=4096)
+def rfc3339(seconds: int) -> str:
+    """A time as RFC 3339 has it, in UTC and whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _words(reader: RunReader) -> dict[str, str]:
+    """The names of the states. Without a process that executes the job no row is running, whatever an owner that died left behind."""
+    words = {state.value: state.value for state in ItemState} | {ItemState.DISCARDED.value: SKIPPED}
+    return words if is_owned(reader.folder) else {**words, ItemState.RUNNING.value: ItemState.PENDING.value}
+
+
+def _cells(row: Mapping[str, Any], width: int) -> Values:
+    """The cells of the table, as many as it has columns: a row that was skipped may have others."""
+    cells: Values = row["row"]
+    return cells if len(cells) == width else [*cells[:width], *[None] * (width - len(cells))]

@@ -50,7 +50,7 @@ class OutputSchema:
     def of(cls, value: Mapping[str, Any] | None) -> OutputSchema:
         """The checker for a schema; the same object for the same schema. None: any object will do.
 
-        Raises UserError naming the place in the schema that is wrong.
+        Raises UserError naming the location in the schema that is wrong.
         """
         if value is not None and not isinstance(value, Mapping):
             raise UserError(f"{NAME}: must be a JSON object")
@@ -61,7 +61,7 @@ class OutputSchema:
         return _compiled(text)
 
     def violations(self, result: Json) -> tuple[str, ...]:
-        """What does not fit, as at most ten messages, each with its place (``$.score: …``); empty if the result fits."""
+        """What does not fit, as at most ten messages, each with its location (``$.score: …``); empty if the result fits."""
         if not isinstance(result, dict):
             return (NOT_AN_OBJECT,)
         if self._validator is None:

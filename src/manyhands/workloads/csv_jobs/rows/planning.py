@@ -1,21 +1,57 @@
-"""A table's rows as items, each with an id: from a column, or by its number; ids that are equal are made different."""
+"""A table's rows as items, each with an id: from a column, or by its number; equal ids are made different."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Literal, Self
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.core.jsonio import Json, as_text, without_surrogates
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.contract import PlannedItem
+from manyhands.engine.contract import Item, ItemRow, PlannedItem
 from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import RawRow, Table, at, known_columns, shown
-from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
+from manyhands.runs.summaries import ItemSummary, Summarizer, brief
 
+BAD_ROW = "bad_row"
+"""The reason of rows that were skipped because they can't be used."""
 SHOWN_BAD_ROWS = 20
+_CACHE_KIB = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A row as its item's payload holds it."""
+
+    row_index: int
+    """Counts from 0 over all rows that are not blank."""
+    line: int
+    """Where it begins in its file, from 1; of a Parquet table, its number."""
+    source_id: str | None
+    """The id column's value; None where there is none or it is blank."""
+    cells: tuple[Json, ...]
+    """In the order of the headers: text from CSV, JSON values from the other formats."""
+    problem: str | None = None
+    """Why it can't be used, if it can't."""
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "row_index": self.row_index,
+            "line": self.line,
+            "source_id": self.source_id,
+            "row": list(self.cells),
+        }
+        return value if self.problem is None else {**value, "problem": self.problem}
+
+    @classmethod
+    def of(cls, item: Item) -> Self:
+        payload = item.payload
+        return cls(
+            payload["row_index"], payload["line"], payload["source_id"], tuple(payload["row"]), payload.get("problem")
+        )
 
 
 def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "skip"]) -> Iterator[PlannedItem]:
@@ -26,8 +62,8 @@ def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "
 
     Raises UserError at once if there is no such id column, and while iterating if the rest of the table can't be read.
     """
-    place = None if id_column is None else id_column_index(id_column, table.info.headers)
-    return _items(table, table.rows() if on_bad_row == "skip" else _good_rows(table), place)
+    id_index = None if id_column is None else id_column_index(id_column, table.info.headers)
+    return _items(table, table.rows() if on_bad_row == "skip" else _good_rows(table), id_index)
 
 
 def id_column_index(name: str, headers: Sequence[str]) -> int:
@@ -37,11 +73,11 @@ def id_column_index(name: str, headers: Sequence[str]) -> int:
     return headers.index(name)
 
 
-def _items(table: Table, rows: Iterator[RawRow], place: int | None) -> Iterator[PlannedItem]:
+def _items(table: Table, rows: Iterator[RawRow], id_index: int | None) -> Iterator[PlannedItem]:
     width, unit = len(table.info.headers), table.unit
-    with ItemIds(from_column=place is not None) as ids:
+    with closing(ItemIds(from_column=id_index is not None)) as ids:
         for index, (line, cells, problem) in enumerate(rows):
-            value = None if place is None or place >= len(cells) else cells[place]
+            value = None if id_index is None or id_index >= len(cells) else cells[id_index]
             source_id = None if value is None else source_id_of(value)
             key = ids.next(source_id, index)
             if problem is None:
@@ -77,14 +113,11 @@ def _bad_rows(lines: list[str], count: int, last: str) -> UserError:
     return UserError("\n".join([*lines, *more, last]))
 
 
-_CACHE_KIB = 16 * 1024
-
-
 def source_id_of(value: Json) -> str | None:
     """The id that a cell holds, as it is; None for a blank one. Of values that are no text, their JSON."""
     if value is None:
         return None
-    text = value if isinstance(value, str) else dumps(value).decode()
+    text = as_text(value)
     return text if text.strip() else None
 
 
@@ -119,17 +152,23 @@ class ItemIds:
         if self._taken is not None:
             self._taken.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _mark(text: str) -> bytes:
     """What stands for an id: itself, because ascending ids are entered fastest so; for a long one a digest, which is longer than
     those that stand for themselves."""
     data = text.encode()
     return data if len(data) < hashlib.blake2b.MAX_DIGEST_SIZE else hashlib.blake2b(data).digest()
+
+
+class JobSummarizer(Summarizer):
+    """What stands in a row, and what a worker reported of it."""
+
+    def item(self, row: ItemRow) -> ItemSummary:
+        found, record = JobRow.of(row.item), row.record or {}
+        headers = self.spec["table"]["headers"]
+        return {
+            **super().item(row),
+            "label": row.key if found.source_id is None else found.source_id,
+            "input": brief(dict(zip(headers, found.cells, strict=False))),
+            "outcome": brief(row.message or record.get("result")),
+        }

@@ -1,6 +1,6 @@
-"""What a worker is told about its row: the instruction, with the row's cells filled in, within the prompt that names the row.
+"""The prompt of a worker: the instruction, with the row's cells filled in, and how to report.
 
-``Job ID:`` and ``Item ID:`` stand on lines of their own, by which programs find them.
+``Job ID:`` and ``Item ID:`` stand on lines of their own, where programs find them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.io.tables.base import known_columns, shown
+from manyhands.io.tables.writers import cell_text
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 
 _MARKS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -21,7 +22,7 @@ _MARKS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An instruction, read once: texts and, between them, places for cells.
+    """An instruction, read once: texts and, between them, columns whose cells are put in.
 
     ``{column}`` stands for the cell of the column of exactly that name, which may hold anything but braces. ``{{`` and
     ``}}`` are braces that mean themselves, and so is a single brace without its counterpart. All is read once, from the left:
@@ -29,8 +30,8 @@ class Template:
     """
 
     texts: tuple[str, ...]
-    """One more than there are places."""
-    places: tuple[int, ...]
+    """One more than ``columns_used``."""
+    columns_used: tuple[int, ...]
     """Numbers of columns, from 0."""
 
     @classmethod
@@ -38,8 +39,8 @@ class Template:
         """Raises UserError for a blank instruction, and for a name in braces that no column has, with its line in the instruction."""
         if not text.strip():
             raise UserError("instruction must be non-empty")
-        columns = {name: place for place, name in enumerate(headers)}
-        texts, places, end = [""], [], 0
+        columns = {name: column for column, name in enumerate(headers)}
+        texts, columns_used, end = [""], [], 0
         for mark in _MARKS.finditer(text):
             texts[-1] += text[end : mark.start()]
             end = mark.end()
@@ -47,25 +48,19 @@ class Template:
             if name is None:
                 texts[-1] += mark[0][0]
             elif name in columns:
-                places.append(columns[name])
+                columns_used.append(columns[name])
                 texts.append("")
             else:
                 raise _unknown(name, text.count("\n", 0, mark.start()) + 1, headers)
         texts[-1] += text[end:]
-        return cls(tuple(texts), tuple(places))
+        return cls(tuple(texts), tuple(columns_used))
 
     def fill(self, cells: Sequence[Json]) -> str:
         """The instruction for a row: text as it is, null as nothing, other values as compact JSON."""
         parts = [self.texts[0]]
-        for place, text in zip(self.places, self.texts[1:], strict=True):
-            parts += _text(cells[place]), text
+        for column, text in zip(self.columns_used, self.texts[1:], strict=True):
+            parts += cell_text(cells[column]), text
         return "".join(parts)
-
-
-def _text(cell: Json) -> str:
-    if cell is None:
-        return ""
-    return cell if isinstance(cell, str) else dumps(cell).decode()
 
 
 def _unknown(name: str, line: int, headers: Sequence[str]) -> UserError:

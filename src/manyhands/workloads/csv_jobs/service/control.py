@@ -1,8 +1,8 @@
-"""Talking to the process that executes a job: its socket, and both ends of what is said over it.
+"""A job's runner, the process that executes it: starting it, and both ends of its control socket.
 
-One line of JSON is a message. A client sends one request and gets one answer, but for ``watch``, whose answers come as the job goes
-on until ``{"ended": true}``; a connection that ends without it means that the runner is gone. The socket lies in a folder
-that only its owner may enter; the job's folder says where.
+A runner is started on its own, so that it outlives whoever started it. On its socket, one line of JSON is a message. A client sends one
+request and gets one answer, but for ``watch``, whose answers come as the job proceeds until ``{"ended": true}``; a connection that ends
+without it means that the runner is gone. The socket lies in a folder that only its owner may enter; the job's folder says where.
 """
 
 from __future__ import annotations
@@ -10,24 +10,131 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import socket
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from manyhands.core.errors import StorageError
+from manyhands.core.errors import ManyhandsError, RunError, StorageError, UserError
 from manyhands.io.files import written_aside
+from manyhands.processes.interpreters import PYTHONPATH, own_module_path, python_command
+from manyhands.processes.strays import MARK, SANDBOX_VARIABLE
 
 RUNNER = "runner.json"
 _PLACE, _SOCKET = "manyhands-", "control"
 MAX_MESSAGE_BYTES = 256 << 20
-"""Bytes of a message at most."""
+"""Maximum bytes of a message."""
 ANSWER_SECONDS = 60.0
 QUICK_SECONDS = 0.5
 Message = dict[str, Any]
+
+
+# --- Starting a runner
+
+
+LOG = "runner.log"
+"""The file in the job's folder with its runner's log."""
+READY = "MANYHANDS_READY"
+"""The environment variable with the descriptor on which a runner reports that it has begun, or why not."""
+START_SECONDS = 60.0
+_NOT_INHERITED = (MARK, SANDBOX_VARIABLE, "MANYHANDS_WORKER", READY)
+"""What would make the runner part of another run, or of a row's command that starts it."""
+START_ERRORS: dict[str, type[ManyhandsError]] = {each.__name__: each for each in (RunError, UserError, StorageError)}
+"""What keeps a runner from beginning, by the names that it reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStart:
+    """What a runner gets over a pipe."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that differ from the recorded ones."""
+    retry_failed: bool = False
+    """Failed rows are executed again."""
+    end: Any = None
+    """How the job's last session had ended when the runner was started: if that has changed, another process ended the job meanwhile, and
+    the runner does not begin."""
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> RunnerStart:
+        return cls(**json.loads(text or "{}"))
+
+
+async def launch(folder: Path, start: RunnerStart, environ: Mapping[str, str]) -> None:
+    """Start a job's runner and wait until it has begun.
+
+    Raises what keeps it from beginning: RunError (another one executes the job), UserError, StorageError.
+    """
+    answer = await asyncio.to_thread(_launched, folder, start, environ)
+    if (kind := answer.get("error")) is not None:
+        raise START_ERRORS.get(kind, StorageError)(answer.get("message", "the runner did not start"))
+
+
+def _launched(folder: Path, start: RunnerStart, environ: Mapping[str, str]) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    try:
+        with (folder / LOG).open("ab") as log:
+            child = _started(folder, start, environ, writing, log)
+    except OSError as error:
+        os.close(reading)
+        raise StorageError(f"{folder}: the job's runner can't be started ({error.strerror or error})") from error
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as ready:
+        answer = _answer(ready)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(START_SECONDS)  # it has forked the process that works, which nobody has to wait for
+    return answer or {"error": "StorageError", "message": f"the job's runner did not start; {folder / LOG} may say why"}
+
+
+def _started(
+    folder: Path, start: RunnerStart, environ: Mapping[str, str], ready: int, log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    command = python_command("manyhands.workloads.csv_jobs.service.runner", str(folder.absolute()))
+    inherited = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        pass_fds=(ready,),
+        env={**inherited, READY: str(ready), PYTHONPATH: own_module_path(inherited)},
+        start_new_session=True,
+    )
+    if child.stdin is not None:
+        try:
+            child.stdin.write(start.to_text().encode())
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it ended at once; its answer says why
+    return child
+
+
+def _answer(ready: IO[bytes]) -> dict[str, Any]:
+    """The runner's first message; nothing if it ends, or if it takes too long."""
+    poll = select.poll()
+    poll.register(ready, select.POLLIN)
+    if not poll.poll(START_SECONDS * 1000):
+        return {}
+    line = ready.readline(MAX_MESSAGE_BYTES)
+    try:
+        answer = json.loads(line or b"{}")
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+# --- The socket
 
 
 class ControlServer:
@@ -37,7 +144,7 @@ class ControlServer:
         """``answer``: what to reply to a request (``watch`` is answered here)."""
         self._file = folder / RUNNER
         self._answer = answer
-        self._place: Path | None = None
+        self._folder_of_server: Path | None = None
         self._server: asyncio.Server | None = None
         self._watchers: set[asyncio.StreamWriter] = set()
         self._withdrawn = False
@@ -47,8 +154,8 @@ class ControlServer:
         """Raises StorageError if no socket can be made."""
         remove_leftovers(self._file.parent)
         try:
-            self._place = Path(tempfile.mkdtemp(prefix=_PLACE))
-            address = self._place / _SOCKET
+            self._folder_of_server = Path(tempfile.mkdtemp(prefix=_PLACE))
+            address = self._folder_of_server / _SOCKET
             self._server = await asyncio.start_unix_server(self._serve, str(address), limit=MAX_MESSAGE_BYTES)
         except OSError as error:
             raise StorageError(f"can't make a socket for the job: {error.strerror or error}") from error
@@ -68,12 +175,12 @@ class ControlServer:
     def withdraw(self) -> None:
         """Take no more requests, and say no longer where to find the socket. Only for who owns the job."""
         self._withdrawn = True
-        if self._place is not None:
+        if self._folder_of_server is not None:
             self._file.unlink(missing_ok=True)
 
     async def close(self, *, ended: bool) -> None:
         """``ended``: the job needs no watching any more."""
-        if self._server is None or self._place is None:
+        if self._server is None or self._folder_of_server is None:
             return
         self._server.close()
         for writer in list(self._watchers):
@@ -82,8 +189,8 @@ class ControlServer:
             with suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.drain(), 1.0)
             writer.close()
-        self._server, place = None, self._place
-        shutil.rmtree(place, ignore_errors=True)
+        self._server, folder = None, self._folder_of_server
+        shutil.rmtree(folder, ignore_errors=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -93,11 +200,11 @@ class ControlServer:
             if message.get("op") == "watch":
                 await self._watched(reader, writer)
                 return
-            # What comes after the last look at requests must not be answered as if somebody still saw to it.
+            # What comes after the last look at requests must not be answered as if it were still carried out.
             _send(writer, {"error": "the job's runner has ended"} if self._withdrawn else await self._answer(message))
             await writer.drain()
         except (ValueError, OSError, asyncio.LimitOverrunError):
-            return  # whoever asked made a mistake, or left
+            return  # a client that made a mistake, or disconnected
         finally:
             writer.close()
 
@@ -127,7 +234,7 @@ async def request(folder: Path, message: Message, seconds: float = ANSWER_SECOND
 
 
 async def watch(folder: Path) -> AsyncIterator[Message]:
-    """What a job's runner tells, until it ends or is gone. Nothing comes if there is none."""
+    """What a job's runner publishes, until it ends or is gone. Nothing comes if there is none."""
     try:
         reader, writer = await _connected(folder)
     except (OSError, ValueError):
@@ -172,20 +279,20 @@ async def _connected(folder: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 
 def _address(folder: Path) -> str:
-    """Raises OSError or ValueError if nobody said where. What a copied folder says is about the original's runner."""
+    """Raises OSError or ValueError if there is none. The address in a copied folder is that of the original's runner."""
     if not (folder / RUNNER).is_file():
         raise ValueError("there is no such file")
     with (folder / RUNNER).open("rb") as file:
-        said = json.loads(file.read(MAX_MESSAGE_BYTES))
-    if not isinstance(said, dict) or not isinstance(said.get("socket"), str):
+        runner = json.loads(file.read(MAX_MESSAGE_BYTES))
+    if not isinstance(runner, dict) or not isinstance(runner.get("socket"), str):
         raise ValueError("no socket is named")
-    if said.get("folder", _identity(folder)) != _identity(folder):
+    if runner.get("folder", _identity(folder)) != _identity(folder):
         raise ValueError("this is a copy of the folder that the runner has")
-    return str(said["socket"])
+    return str(runner["socket"])
 
 
 def _identity(folder: Path) -> list[int]:
-    """What tells a folder from its copies, also when it has been moved (on its file system)."""
+    """What distinguishes a folder from its copies, also when it has been moved (on its file system)."""
     status = folder.stat()
     return [status.st_dev, status.st_ino]
 

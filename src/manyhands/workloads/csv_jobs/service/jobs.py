@@ -1,6 +1,6 @@
-"""Everything that can be asked about jobs, in one place: the command line and the tools over MCP are two fronts of it.
+"""Creating, executing, following and exporting jobs: the command line and the tools over MCP are two front ends of this service.
 
-Nothing is kept between calls: a job is found by its id each time, so any process can go on where another one stopped.
+Nothing is kept between calls: a job is found by its id each time, so any process can continue what another one began.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, tell_bound, usable_key, warn_of_unpriced
+from manyhands.agents.registry import load_agent
+from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, usable_key, warn_of_budget
+from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState
-from manyhands.core.version import VERSION
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.io.tables.formats import check_name, format_in_name, format_named
@@ -27,41 +28,49 @@ from manyhands.runs.progress import Notice
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import PreparedJob, check_worker, prepare, with_machine_limit
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
-from manyhands.workloads.csv_jobs.rows.model import JobRow
-from manyhands.workloads.csv_jobs.service.control import ANSWER_SECONDS, request, watch
-from manyhands.workloads.csv_jobs.service.launching import RunnerStart, launch
-from manyhands.workloads.csv_jobs.service.status import CANCELLED, END, FAILED, JobStatus, job_status, job_statuses
+from manyhands.workloads.csv_jobs.rows.planning import JobRow
+from manyhands.workloads.csv_jobs.service.control import ANSWER_SECONDS, RunnerStart, launch, request, watch
+from manyhands.workloads.csv_jobs.service.status import (
+    CANCELLED,
+    CANCELLED_ON_REQUEST,
+    END,
+    FAILED,
+    JobStatus,
+    job_status,
+    job_statuses,
+)
 from manyhands.workloads.csv_jobs.spec import JobSpec, check_binding
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
-CANCELLED_BY_PERSON = "cancelled on request"
 OWNER_PAUSE = 0.1
 OWNER_LOOKS = 20
 """Seconds between looks for the socket of a runner that has just begun, or is just ending, and how many there are."""
 STOPPING_SECONDS = 40.0
-"""Seconds for which the end of a runner is waited for that was told to stop: those that cancelled rows get, and a few more."""
+"""Seconds to wait for the end of a runner that is stopping: those that cancelled rows get, and a few more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A job that was made. ``started``: whether its runner was."""
+    """A job that was created."""
 
     job_id: str
     name: str
     folder: Path
     started: bool
+    """Whether its runner was started."""
     output_csv_path: str
     total_items: int
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written where, in which format; ``rows`` without the header."""
+    """A table that was written."""
 
     job_id: str
     path: str
     rows: int
+    """Without the header."""
     format: str
 
 
@@ -112,11 +121,10 @@ class JobService:
         return Spawned(job_id, job.name, folder, started, job.output_csv_path, total)
 
     async def run(self, job: str, *, changes: Mapping[str, Any] | None = None, retry_failed: bool = False) -> bool:
-        """Start or continue a job; False if someone executes it already, or if nothing is left to do. If its runner was told to stop,
-        its end is waited for, within bounds.
+        """Start or continue a job; False if a process executes it already, or if nothing is left to do. If its runner is stopping, its
+        end is waited for, within bounds.
 
-        ``changes``: settings that are other than when it was made; those that would make it another job are refused by
-        the runner.
+        ``changes``: settings that differ from the recorded ones; the runner rejects those that would make it another job.
         """
         folder = self._find(job)
         await self._stopped(job, folder)
@@ -142,7 +150,7 @@ class JobService:
         return await self._launched(folder, RunnerStart(secrets, given, retry_failed))
 
     def status(self, job: str) -> JobStatus:
-        """Where a job stands."""
+        """The status of a job."""
         return job_status(self._find(job))
 
     async def wait(
@@ -151,8 +159,8 @@ class JobService:
         seconds: float | None,
         on_progress: Callable[[JobStatus], Awaitable[None]] | None = None,
     ) -> tuple[JobStatus, bool]:
-        """Wait until a job ends, or nobody executes it, ``seconds`` at most; and whether that time ran out. ``on_progress`` is told
-        where it stands whenever that changes, at most twice a second."""
+        """Wait until a job ends, or no process executes it, ``seconds`` at most; and whether that time ran out. ``on_progress`` gets the
+        status whenever it changes, at most twice a second."""
         folder = self._find(job)
         try:
             async with asyncio.timeout(seconds):
@@ -175,7 +183,7 @@ class JobService:
         flatten: bool | None = None,
         excel_safe: bool | None = None,
     ) -> Exported:
-        """Write a job's results as they are now, also while it goes on; what is not given is as the job's own export."""
+        """Write a job's present results, also while it runs; what is not given is as the job's own export."""
         folder = self._find(job)
         recorded = self._recorded(folder)
         settings = recorded.options
@@ -212,19 +220,19 @@ class JobService:
         }
         answer = await request(folder, message)
         if answer is None or "accepted" not in answer:
-            return Acceptance(False, "nobody performs this job at the moment, so that no report can be taken")
+            return Acceptance(False, "no process executes this job now, so that no report can be accepted")
         return Acceptance(answer["accepted"], answer["reason"], tuple(answer["violations"]))
 
     async def cancel(self, job: str, *, firm: bool = False) -> JobStatus:
-        """Cancel a job: no more rows are begun, those in work may end (with ``firm``, or some time later, they are stopped). Rows that
-        were not begun stay pending, and go on if the job is run again."""
+        """Cancel a job: no more rows are started, those in progress may end (with ``firm``, or some time later, they are stopped). Rows
+        that have not started stay pending, and are executed if the job is run again."""
         folder = self._find(job)
-        if is_owned(folder) and await self._told(folder, {"op": "cancel", "firm": firm}):
+        if is_owned(folder) and await self._order(folder, {"op": "cancel", "firm": firm}):
             return job_status(folder)
         status = job_status(folder)
         if not status.ended:
             with closing(Store(folder, SystemClock(), lambda text: None)) as store:
-                end = {"state": CANCELLED, "error": CANCELLED_BY_PERSON, "at": SystemClock().now()}
+                end = {"state": CANCELLED, "error": CANCELLED_ON_REQUEST, "at": SystemClock().now()}
                 store.set_meta(**{END: end})
         return job_status(folder)
 
@@ -232,18 +240,18 @@ class JobService:
         """End a job's runner: as ``cancel``, but the job is only interrupted."""
         folder = self._find(job)
         if is_owned(folder):
-            await self._told(folder, {"op": "stop", "firm": firm})
+            await self._order(folder, {"op": "stop", "firm": firm})
 
     async def retry(
         self, job: str, item_ids: Sequence[str] | None = None, *, changes: Mapping[str, Any] | None = None
     ) -> tuple[int, bool]:
-        """Put failed rows (these, or all) back to be executed again: how many there are, and whether a runner was started for them.
+        """Reset failed rows (these, or all) to be executed again: how many there are, and whether a runner was started for them.
         ``changes``: as of ``run``."""
         folder = self._find(job)
         await self._stopped(job, folder)
         rows = self._failed_of(folder, item_ids)
         order = {"op": "retry", "items": None if item_ids is None else list(item_ids)}
-        if is_owned(folder) and await self._told(folder, order):
+        if is_owned(folder) and await self._order(folder, order):
             return rows, False
         if not rows:
             return 0, False
@@ -264,7 +272,7 @@ class JobService:
         ]
 
     async def _launched(self, folder: Path, start: RunnerStart) -> bool:
-        """Start a runner; False if another process was quicker and executes the job, or has ended it meanwhile."""
+        """Start a runner; False if another process was faster and executes the job, or has ended it meanwhile."""
         end = _end_of(folder)
         try:
             await launch(folder, replace(start, end=end), self._environ)
@@ -283,12 +291,12 @@ class JobService:
         check_worker(options, self._environ)
         if options.worker_kind == "command":
             check_prices(options)
-            _tell_of_launches(options, notice)
+            _warn_of_launches(options, notice)
         if options.worker_kind == "agent":
+            load_agent(options.agent)
             self._secrets(options)
             check_prices(options)
-            warn_of_unpriced(options, notice)
-            tell_bound(options, notice)
+            warn_of_budget(options, [options], notice)
             if options.toolsets:
                 check_sandbox(options, notice)
 
@@ -323,13 +331,13 @@ class JobService:
         return sum(row is not None and row.state is ItemState.FAILED for row in rows.values())
 
     async def _stopped(self, job: str, folder: Path) -> None:
-        """Wait for the end of a runner that was told to stop, so that another one can begin."""
+        """Wait for the end of a runner that is stopping, so that another one can begin."""
         answer = await request(folder, {"op": "progress"})
         if answer is not None and answer.get("stopping"):
             await self.wait(job, STOPPING_SECONDS)
 
-    async def _told(self, folder: Path, message: dict[str, Any]) -> bool:
-        """Give a runner an order; False if there is none any more. Raises RunError if it does not take it."""
+    async def _order(self, folder: Path, message: dict[str, Any]) -> bool:
+        """Give a runner an order; False if there is none any more. Raises RunError if it does not accept it."""
         latest = asyncio.get_running_loop().time() + ANSWER_SECONDS
         answer: dict[str, Any] = {}
         for _ in range(OWNER_LOOKS):
@@ -341,17 +349,17 @@ class JobService:
             if asyncio.get_running_loop().time() > latest:
                 break
             await asyncio.sleep(OWNER_PAUSE)
-        raise RunError(f"{folder}: {answer.get('error', 'the process that performs this job does not answer')}")
+        raise RunError(f"{folder}: {answer.get('error', 'the process that executes this job does not answer')}")
 
 
-def _tell_of_launches(options: JobSpec, notice: Notice) -> None:
-    """What of a budget can't be kept where commands do the work."""
+def _warn_of_launches(options: JobSpec, notice: Notice) -> None:
+    """Say how far a budget holds for the launches of a command."""
     if options.bounded:
         limit = "max_cost" if options.max_cost is not None else "max_total_tokens"
         notice(
-            "what a launch of the worker command uses is known when it has ended, by what it prints (Claude Code with "
-            "--output-format=json, Codex with --json): the first that does not say it stops the job, and those at work together may pass "
-            f"--{limit} by what they use beyond the dearest before them"
+            "the cost of a launch of the worker command is known when it has ended and printed it (Claude Code with "
+            "--output-format=json, Codex with --json): the first launch that does not print it stops the job, and concurrent launches may "
+            f"exceed --{limit} by what they cost beyond the most expensive one before them"
         )
 
 

@@ -1,7 +1,7 @@
-"""The process that executes a job: ``python -m manyhands.workloads.csv_jobs.service.runner FOLDER``, started by ``launching``.
+"""The process that executes a job: ``python -m manyhands.workloads.csv_jobs.service.runner FOLDER``, started by ``control.launch``.
 
-It owns the job's journal, listens on the job's socket, and ends when nothing is left to do or somebody said stop. What it
-says goes to ``runner.log`` in the job's folder.
+It owns the job's journal, listens on the job's socket, and ends when nothing is left to do or it is stopped. Its log is
+``runner.log`` in the job's folder.
 """
 
 from __future__ import annotations
@@ -12,36 +12,37 @@ import sys
 
 if __name__ == "__main__":
     if os.fork():
-        os._exit(0)  # whoever started it need not wait for it; before anything large is loaded
-    gc.disable()  # what is imported is no garbage, and to look for some takes a fifth of the time
+        os._exit(0)  # the process that started it need not wait for it; before anything large is loaded
+    gc.disable()  # what is imported is no garbage, and searching for some takes a fifth of the time
 
 import asyncio
 import json
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.descriptions import item_lines
+from manyhands.agents.trajectory import item_lines
 from manyhands.core.clock import Clock, SystemClock
-from manyhands.core.errors import ManyhandsError, RunError, UserError
+from manyhands.core.errors import ManyhandsError, RunError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import protect, protect_environment
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.store import Store
 from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.output import SafeStream
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.making import Opened
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Progress
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
-from manyhands.workloads.csv_jobs.service.control import ControlServer, Message
-from manyhands.workloads.csv_jobs.service.launching import READY, RunnerStart
+from manyhands.workloads.csv_jobs.service.control import READY, START_ERRORS, ControlServer, Message, RunnerStart
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
+    CANCELLED_ON_REQUEST,
     COMPLETED,
     END,
     FAILED,
@@ -51,21 +52,24 @@ from manyhands.workloads.csv_jobs.service.status import (
     rfc3339,
 )
 from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
 CANCEL_SECONDS = 30.0
-"""Seconds that rows in work get to end after a job was cancelled; then they are stopped."""
-NOTES = 20
-"""Lines that those who follow a job are told besides its figures, at most."""
+"""Seconds that rows in progress get to end after a job was cancelled; then they are stopped."""
+MAX_NOTES = 20
+"""Maximum notes for those who follow a job."""
 BY_WORKER = "cancelled by worker request"
-BY_PERSON = "cancelled on request"
 
 
 class JobRunner:
-    """Performs one job whose journal it has opened. Whatever it is told over the socket comes to ``answer``."""
+    """Executes one job whose journal it has opened. Requests over the socket come to ``answer``."""
 
-    def __init__(self, store: Store, job: PreparedJob, clock: Clock, start: RunnerStart) -> None:
+    def __init__(
+        self, store: Store, job: PreparedJob, clock: Clock, start: RunnerStart, forks: ForkServer | None = None
+    ) -> None:
         self._store = store
+        self._forks = forks
         self._workload = CsvJobsWorkload(job.to_json(), store.folder, on_stop=self._stopped_by_worker)
         self._workload.set_secrets(start.secrets)
         self._clock = clock
@@ -73,25 +77,22 @@ class JobRunner:
         """Rows (None: all) that failed and are to be executed again in the next session."""
         self._controls = Controls()
         self._stopped: tuple[str, str] | None = None
-        """Why it was told to stop: the job's state from then on, and the reason."""
+        """Why it was stopped: the job's state from then on, and the reason."""
         self._progress: Progress | None = None
         self._notes: list[str] = []
-        """What those who follow the job are told besides."""
-        self._failed = 0
-        self._allowed: int | None = None
+        """Messages for those who follow the job."""
         self.control = ControlServer(store.folder, self.answer)
 
     def begin(self) -> None:
-        """Record that somebody has begun with the job, and not ended."""
+        """Record that the job has begun, and not ended."""
         self._store.set_meta(**{END: None, STARTED: self._store.reader.meta(STARTED) or self._clock.now()})
 
     async def run(self, *, spec_changed: bool) -> None:
-        """Perform the job until nothing is left to do, or until it is stopped, and record how that came."""
+        """Execute the job until nothing is left to do, or until it is stopped, and record how it ended."""
         while True:
             for keys in self._again:
                 self._store.release_failed(keys)
             self._again.clear()
-            self._count_failures()
             result = await self._session(spec_changed)
             if self._stopped is not None or not self._again:
                 break
@@ -100,7 +101,7 @@ class JobRunner:
         say(f"the job is {state}" + (f": {error}" if error else ""))
 
     def stop(self, state: str, reason: str, *, firm: bool = False) -> None:
-        """Claim no more rows and let those in work end; a second time, or ``firm``, stop them now."""
+        """Claim no more rows and let those in progress end; a second time, or with ``firm``, stop them now."""
         again = self._stopped is not None
         if self._stopped is None or state == CANCELLED:
             self._stopped = (state, reason)
@@ -120,11 +121,13 @@ class JobRunner:
             return self._figures()
         if operation == "retry":
             if self._stopped is not None:
-                return {"error": "the job is being stopped; put rows back when it has ended"}
+                return {"error": "the job is being stopped; retry rows when it has ended"}
             self._again.append(message.get("items"))
             return {"ok": True}
         if operation in ("cancel", "stop"):
-            state, reason = (CANCELLED, BY_PERSON) if operation == "cancel" else (INTERRUPTED, "stopped on request")
+            state, reason = (
+                (CANCELLED, CANCELLED_ON_REQUEST) if operation == "cancel" else (INTERRUPTED, "stopped on request")
+            )
             self.stop(state, str(message.get("reason") or reason), firm=bool(message.get("firm")))
             return {"ok": True}
         return {"error": f"unknown request {operation!r}"}
@@ -132,19 +135,20 @@ class JobRunner:
     async def _session(self, spec_changed: bool) -> RunResult:
         return await execute_run(
             Opened(self._store.folder, self._workload, spec_changed=spec_changed, retry_failed=False),
-            notice=self._told,
+            notice=self._noted,
             controls=self._controls,
             on_progress=self._show,
             on_outcome=self._ended,
             on_wait=say,
             clock=self._clock,
             store=self._store,
+            forks=self._forks,
         )
 
     async def _reported(self, message: Message) -> Message:
         inbox = self._workload.inbox
         if inbox is None:
-            return {"accepted": False, "reason": "this job's workers do not report here", "violations": []}
+            return asdict(Acceptance(False, "this job's workers do not report here"))
         acceptance = await inbox.deliver(
             str(message.get("job_id")),
             str(message.get("item_id")),
@@ -152,26 +156,16 @@ class JobRunner:
             stop=message.get("stop") is True,
             secret=str(message.get("secret")),
         )
-        return {
-            "accepted": acceptance.accepted,
-            "reason": acceptance.reason,
-            "violations": list(acceptance.violations),
-        }
-
-    def _count_failures(self) -> None:
-        counts = self._store.reader.counts()
-        self._failed = sum(items for (state, _), items in counts.items() if state == ItemState.FAILED)
-        self._allowed = self._workload.job.options.failures_allowed(sum(counts.values()))
+        return asdict(acceptance)
 
     def _ended(self, item: Item, outcome: Outcome) -> None:
         """A row's end is on disk."""
         if self._workload.job.options.verbose:
             self._describe(item, outcome)
         if outcome.state is ItemState.FAILED:
-            self._failed += 1
-            if self._allowed is not None and self._failed >= self._allowed and self._stopped is None:
-                limit = self._workload.job.options.fail_threshold
-                self.stop(FAILED, f"{self._failed} rows failed, which is where --fail_threshold={limit} stops the job")
+            reason = self._workload.threshold_reached
+            if reason is not None and self._stopped is None:
+                self.stop(FAILED, reason)
         elif outcome.record.get("stop"):
             self._stopped_by_worker()
 
@@ -204,14 +198,14 @@ class JobRunner:
             "notes": self._notes,
         }
 
-    def _told(self, text: str) -> None:
-        """Something that a person should know."""
+    def _noted(self, text: str) -> None:
+        """Log a message, and keep it for those who follow the job."""
         say(text)
-        if len(self._notes) < NOTES:
+        if len(self._notes) < MAX_NOTES:
             self._notes.append(text)
 
     def _ending(self, result: RunResult) -> tuple[str, str | None]:
-        """The job's state, and what is to be said about it."""
+        """The job's state, and the reason for it."""
         if result.error is not None:
             return FAILED, str(result.error)
         if not result.done:
@@ -220,7 +214,7 @@ class JobRunner:
 
 
 class ReadySignal:
-    """Tells the process that started this one that it has begun, or why not; once."""
+    """Reports to the process that started this one that it has begun, or why not; once."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -239,8 +233,8 @@ def say(text: str) -> None:
         print(f"{rfc3339(SystemClock().now())} {text}", flush=True)
 
 
-async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal) -> None:
-    """Open a job and execute it. Raises what keeps it from beginning, or breaks it."""
+async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal, forks: ForkServer | None = None) -> None:
+    """Open a job and execute it. ``forks``: what makes worker processes. Raises what keeps it from beginning, or breaks it."""
     clock = SystemClock()
     store = Store(folder, clock, say)
     runner = None
@@ -249,12 +243,12 @@ async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal) -> None:
             raise RunError(f"{folder}: the job was ended before its runner began")
         recorded = store.reader.meta("spec")
         job = _with_changes(PreparedJob.from_json(recorded, store.folder.parent), start.changes)
-        runner = JobRunner(store, job, clock, start)
+        runner = JobRunner(store, job, clock, start, forks)
         await runner.control.open()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, runner.stop, INTERRUPTED, "stopped by a signal")
-        runner.begin()  # from when on somebody may have been told that the job has begun
+        runner.begin()  # before it is reported that the job has begun
         ready.say({"ready": True})
         await runner.run(spec_changed=job.to_json() != recorded)
     except ManyhandsError as error:
@@ -263,7 +257,7 @@ async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal) -> None:
         raise
     finally:
         if runner is not None:
-            runner.control.withdraw()  # as long as nobody else can own the job, and say where he listens
+            runner.control.withdraw()  # as long as no other process can own the job, and publish its own socket
         store.close()
         if runner is not None:
             await runner.control.close(ended=True)
@@ -285,7 +279,7 @@ def _note(store: Store, clock: Clock, error: ManyhandsError) -> None:
 
 
 def main() -> int:
-    """Perform the job whose folder is named; the exit code."""
+    """Execute the job whose folder is named; the exit code."""
     gc.freeze()
     gc.enable()
     text = os.environ.pop(READY, "")
@@ -297,9 +291,10 @@ def main() -> int:
     protect(start.secrets.values())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        run_on_loop(run_job(Path(sys.argv[1]), start, ready))
+        with fork_server() as forks:
+            run_on_loop(run_job(Path(sys.argv[1]), start, ready, forks))
     except ManyhandsError as error:
-        kind = next(name for kind, name in _KINDS if isinstance(error, kind))
+        kind = next((name for name, kind in START_ERRORS.items() if isinstance(error, kind)), "StorageError")
         ready.say({"error": kind, "message": str(error)})
         say(f"error: {error}")
         return 1
@@ -307,9 +302,6 @@ def main() -> int:
         ready.say({"error": "StorageError", "message": f"the runner broke: {type(error).__name__}: {error}"})
         raise
     return 0
-
-
-_KINDS = ((RunError, "RunError"), (UserError, "UserError"), (ManyhandsError, "StorageError"))
 
 
 if __name__ == "__main__":

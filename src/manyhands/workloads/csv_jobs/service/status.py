@@ -1,9 +1,9 @@
-"""Where a job stands. Only reads, quickly, whoever executes the job; imports little, so that asking is cheap."""
+"""The status of a job. Only reads, also while a runner executes the job; imports little, so that a status is cheap."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, cast, overload
@@ -31,8 +31,10 @@ WITH_FAILURES: Final = "completed_with_failures"
 CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
-REMEDIES = {"bad_row": "mend these rows of the table, and make another job of it"}
-"""What can be done about rows that are left out."""
+REMEDIES = {"bad_row": "correct these rows of the table, and create another job of it"}
+"""What to do about rows that are left out."""
+CANCELLED_ON_REQUEST = "cancelled on request"
+"""Why a job was cancelled, if a person or a program did that."""
 ENDS = frozenset({COMPLETED, WITH_FAILURES, CANCELLED, FAILED})
 _ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
 
@@ -69,7 +71,7 @@ class StatusContent(TypedDict):
     last_error: str | None
     """Why the job ended without all its rows, in one sentence."""
     eta_seconds: int | None
-    """Seconds that the rest will take, as far as anybody can tell."""
+    """Estimated seconds that the rest will take."""
     waiting: str | None
     """What keeps the job from going on, and until when."""
     created_at: str
@@ -101,7 +103,7 @@ class JobStatus:
     """Whether a process executes the job."""
     last_error: str | None
     eta_seconds: int | None
-    """None where nobody can tell."""
+    """Estimated seconds that the rest will take; None if unknown."""
     created_at: float
     """Seconds since 1970 UTC, as the other times."""
     started_at: float | None
@@ -110,7 +112,7 @@ class JobStatus:
     waiting: str | None = None
     """What keeps the runner from going on, and until when."""
     notes: tuple[str, ...] = ()
-    """What else the runner has told."""
+    """What else the runner has reported."""
 
     @property
     def original_status(self) -> CodexStatus:
@@ -119,37 +121,24 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether it goes no further unless somebody says so."""
+        """Whether it has ended, and goes no further unless it is run again."""
         return self.state in ENDS
 
     def to_json(self) -> StatusContent:
         """As an object for programs."""
-        usage = cast(UsageFigures, {**self.usage.to_json(), "cost": round(self.usage.cost, 6)})
-        return {
-            "job_id": self.job_id,
+        content: dict[str, Any] = {
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "job_name": self.name,
             "status": self.state,
-            "state": self.state,
             "original_status": self.original_status,
-            "total_items": self.total_items,
-            "pending_items": self.pending_items,
-            "running_items": self.running_items,
-            "completed_items": self.completed_items,
-            "failed_items": self.failed_items,
-            "skipped_items": self.skipped_items,
-            "cancelled_items": self.cancelled_items,
-            "output_csv_path": self.output_csv_path,
             "folder": str(self.folder.absolute()),
-            "runner_active": self.runner_active,
-            "last_error": self.last_error,
-            "eta_seconds": self.eta_seconds,
-            "waiting": self.waiting,
             "created_at": rfc3339(self.created_at),
             "started_at": rfc3339(self.started_at),
             "completed_at": rfc3339(self.completed_at),
-            "usage": usage,
+            "usage": {**self.usage.to_json(), "cost": round(self.usage.cost, 6)},
             "simulated": self.usage.simulated_calls > 0,
         }
+        return cast(StatusContent, {name: content[name] for name in StatusContent.__annotations__})
 
 
 def job_status(folder: Path) -> JobStatus:
@@ -184,8 +173,8 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
     end = reader.meta(END) or {}
     spec = reader.meta("spec")
     state = _state(counts, end, active, reader.meta(STARTED) is not None)
-    told = (ask(reader.folder, {"op": "progress"}) or {}) if active else {}
-    eta = told.get("eta_seconds")
+    figures = (ask(reader.folder, {"op": "progress"}) or {}) if active else {}
+    eta = figures.get("eta_seconds")
     return JobStatus(
         job_id=str(reader.meta("run_id")),
         name=recorded_name(reader),
@@ -206,8 +195,8 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
         started_at=reader.meta(STARTED),
         completed_at=end.get("at") if state in ENDS else None,
         usage=reader.usage(),
-        waiting=next(iter(_texts(told.get("waiting"))), None),
-        notes=tuple(_texts(told.get("notes"))),
+        waiting=next(iter(_texts(figures.get("waiting"))), None),
+        notes=tuple(_texts(figures.get("notes"))),
     )
 
 

@@ -1,21 +1,32 @@
-"""The built-in agent as a worker: a conversation for each row, which ends with a call of the report tool."""
+"""An agent as a worker: a conversation for each row, which ends with a call of the report tool."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
-from manyhands.agents.loop import FollowUp, run_agent
-from manyhands.agents.run_settings import API_KEY, NeverCalled, chat_settings, model_of, sandbox_limits, seeded
-from manyhands.agents.started_runs import own_folders, parent_run
+from pydantic import Field
+
+from manyhands.agents.loop import FollowUp
+from manyhands.agents.registry import load_agent
+from manyhands.agents.run_settings import (
+    API_KEY,
+    NeverCalled,
+    chat_settings,
+    model_of,
+    own_folders,
+    parent_run,
+    sandbox_limits,
+    seeded,
+)
 from manyhands.agents.task import TOOLS_PROMPT, AgentResult, AgentSettings, AgentTask
-from manyhands.agents.toolbox import Toolbox
-from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.world import World
-from manyhands.core.errors import ItemError
+from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.engine.contract import Context
@@ -24,16 +35,22 @@ from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.project import project_note
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import PacedBackend, choose_backend
-from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment
-from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
+from manyhands.tools.protocol import ParentRun, Tool, ToolEnvironment, ToolResult
+from manyhands.tools.schema import Arguments, checked
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, quoted
+from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL, quoted, same_id
 from manyhands.workloads.csv_jobs.spec import JobSpec
-from manyhands.workloads.csv_jobs.workers.report_tool import Reporting, ReportTool
-from manyhands.workloads.csv_jobs.workers.reports import missing_report_error, tail, timeout_error
+from manyhands.workloads.csv_jobs.workers.reports import (
+    Accepted,
+    Assignment,
+    Corrections,
+    missing_report_error,
+    tail,
+    timeout_error,
+)
 
 REMINDERS = 2
-"""How often an agent that answers without a report is told to report."""
+"""How often an agent that answers without a report is reminded to report."""
 _SYSTEM = (
     f"You work on one item of a batch job. Its result is handed in with the tool {REPORT_TOOL}, and with nothing else: "
     "what you write in plain text is not read by anybody."
@@ -45,11 +62,7 @@ _REMINDER = (
 
 
 class AgentWorker:
-    """Performs rows by conversations. ``opened`` makes it from a job's settings.
-
-    ``tools``: what agents are offered besides the report tool; ``backend``: where those run; ``secrets``: what is not recorded of the
-    settings, for jobs that agents start themselves.
-    """
+    """Executes rows by conversations. ``opened`` makes it from a job's settings."""
 
     def __init__(
         self,
@@ -62,7 +75,10 @@ class AgentWorker:
         secrets: Mapping[str, str] | None = None,
         depth: int = 0,
     ) -> None:
+        """``tools``: what agents are offered besides the report tool; ``backend``: where those run; ``secrets``: what is not recorded of
+        the settings, for jobs that agents start themselves."""
         self._options = options
+        self._agent = load_agent(options.agent)
         self._toolbox = Toolbox([*tools, ReportTool(OutputSchema.of(options.output_schema))])
         self._model = model
         self._backend = backend
@@ -88,14 +104,14 @@ class AgentWorker:
         """The worker that the settings describe. ``mcp``: the record of mounted servers, which are started; ``depth``: how many jobs
         this one was started from. Raises UserError if the model, the sandbox or a server can't be used."""
         async with AsyncExitStack() as stack:
-            offer = await stack.enter_async_context(ToolOffer.opened(mcp, replay=replay))
+            offer = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
             tools = [tool for tool in offer.tools(options.toolsets or ()) if tool.name != REPORT_TOOL]
             model: ChatModel = NeverCalled()
             backend: SandboxBackend = NeverCalled()
             if not replay:
                 if any(tool.changes_world for tool in tools):
                     backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False))
-                model = model_of(options, api_key, run_folder)
+                model = model_of(options, api_key, run_folder, options)
                 stack.push_async_callback(model.close)
             secrets = {} if api_key is None else {API_KEY: api_key}
             yield cls(options, tools, model=model, backend=backend, run_folder=run_folder, secrets=secrets, depth=depth)
@@ -105,13 +121,13 @@ class AgentWorker:
         limit = asyncio.timeout(assignment.max_seconds)
         try:
             async with limit:
-                return await self._performed(context, assignment)
+                return await self._execute(context, assignment)
         except TimeoutError:
             if not limit.expired():
                 raise
             raise timeout_error(assignment.max_seconds) from None
 
-    async def _performed(self, context: Context, assignment: Assignment) -> Accepted:
+    async def _execute(self, context: Context, assignment: Assignment) -> Accepted:
         async with World(context, self._backend, lambda: self._request(context, assignment.job_id)) as world:
             environment = ToolEnvironment(
                 world.sandbox,
@@ -120,7 +136,7 @@ class AgentWorker:
                 parent=self._parent(context, assignment.job_id),
             )
             reporting = Reporting.begin(assignment, environment)
-            result = await run_agent(
+            result = await self._agent(
                 context,
                 self._task(assignment),
                 model=self._model,
@@ -166,11 +182,178 @@ class AgentWorker:
 
 def _reminding(assignment: Assignment) -> FollowUp:
     reminder = _REMINDER.format(job_id=quoted(assignment.job_id), item_id=quoted(assignment.item_id))
-    return lambda said: reminder if said < REMINDERS else None
+    return lambda reminders: reminder if reminders < REMINDERS else None
 
 
 def _without_report(result: AgentResult, reporting: Reporting) -> ItemError:
     answers = (message.get("content") for message in reversed(result.messages) if message["role"] == "assistant")
-    said = next((text for text in answers if isinstance(text, str) and text.strip()), "")
-    record = {**reporting.corrections.record(), "last_answer": tail(said)}
+    last = next((text for text in answers if isinstance(text, str) and text.strip()), "")
+    record = {**reporting.corrections.record(), "last_answer": tail(last)}
     return missing_report_error(record, stopped=result.stop_reason)
+
+
+_STATE = "csv_jobs.report"
+_DESCRIPTION = (
+    "Hand in the result of the item you were given. Call it exactly once, when the work is done. A result that does not fit "
+    "is refused with the reasons, and can be corrected and handed in again; once it is accepted, you are finished."
+)
+
+
+class _Report(Arguments):
+    job_id: str = Field(description="The job, as the task names it.")
+    item_id: str = Field(description="The item, as the task names it.")
+    result: Any = Field(description="The result: a JSON object.")
+    stop: bool = Field(False, description="True ends the whole job before its other items. Leave it out as a rule.")
+
+
+@dataclass(slots=True)
+class Reporting:
+    """Where an item's report stands."""
+
+    assignment: Assignment
+    corrections: Corrections
+    accepted: Accepted | None = None
+
+    @classmethod
+    def begin(cls, assignment: Assignment, environment: ToolEnvironment) -> Reporting:
+        """Make the environment that of one item's conversation."""
+        reporting = environment.state[_STATE] = cls(assignment, Corrections(assignment.corrections))
+        return reporting
+
+
+class ReportTool:
+    """``report_agent_job_result``, whose ``result`` is described by the job's output schema."""
+
+    name = REPORT_TOOL
+    description = _DESCRIPTION
+    changes_world = False
+
+    def __init__(self, schema: OutputSchema) -> None:
+        self._schema = schema
+        result = embedded(schema.value or {}, ("properties", "result"))
+        result.schema.setdefault("description", "The result: a JSON object.")
+        fields = _Report.model_fields
+        self.parameters: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {
+                "job_id": {"type": "string", "description": fields["job_id"].description},
+                "item_id": {"type": "string", "description": fields["item_id"].description},
+                "result": result.schema,
+                "stop": {"type": "boolean", "description": fields["stop"].description},
+            },
+            "required": ["job_id", "item_id", "result"],
+            "additionalProperties": False,
+            **result.definitions,
+        }
+
+    async def call(self, arguments: dict[str, Any], environment: ToolEnvironment) -> ToolResult:
+        """Take a report. Raises ToolError for one that is not about this item or comes too late, and
+        ItemError(INVALID_OUTPUT) when one does not fit and no correction is left."""
+        reporting: Reporting = environment.state[_STATE]
+        report = self._read(arguments)
+        _check_identity(report, reporting.assignment)
+        if reporting.accepted is not None:
+            raise ToolError(
+                "A result was accepted for this item already, and a second one is not taken. You are finished."
+            )
+        violations = await self._schema.check(report["result"])
+        if violations:
+            return _refused(reporting.corrections, report["result"], violations)
+        now = environment.clock.now()
+        reporting.accepted = _accepted(report, now, reporting.corrections)
+        return ToolResult({"accepted": True, "reported_at": now}, ends=True)
+
+    def restore(self, arguments: dict[str, Any], result: ToolResult, environment: ToolEnvironment) -> None:
+        """Bring the state to where a recorded call left it."""
+        reporting: Reporting = environment.state[_STATE]
+        content = result.content
+        if not isinstance(content, dict):
+            return
+        if "violations" in content:
+            reporting.corrections.refuse(self._read(arguments)["result"], tuple(content["violations"]))
+        elif content.get("accepted"):
+            reporting.accepted = _accepted(self._read(arguments), content["reported_at"], reporting.corrections)
+
+    def _read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as they are meant: an object that was written as JSON text is read as an object."""
+        return checked(self.name, _Report, self.parameters, arguments)
+
+
+def _check_identity(report: Mapping[str, Any], assignment: Assignment) -> None:
+    wanted = {"job_id": assignment.job_id, "item_id": assignment.item_id}
+    wrong = [f"{name} {report[name]!r}" for name, identity in wanted.items() if not same_id(report[name], identity)]
+    if wrong:
+        raise ToolError(
+            f"The report was not taken: {' and '.join(wrong)} is not what you were given. "
+            f"You work on job_id {assignment.job_id!r}, item_id {assignment.item_id!r}: report that."
+        )
+
+
+def _refused(corrections: Corrections, result: Json, violations: tuple[str, ...]) -> ToolResult:
+    corrections.refuse(result, violations)
+    if corrections.used_up:
+        raise corrections.failure()
+    content = {
+        "accepted": False,
+        "error": f"The result does not fit. Mend what the violations name, and report again. {corrections.tries()}",
+        "violations": list(violations),
+        "corrections_left": corrections.left,
+    }
+    return ToolResult(content, failed=True)
+
+
+def _accepted(report: Mapping[str, Any], reported_at: float, corrections: Corrections) -> Accepted:
+    return Accepted(report["result"], reported_at, "tool", bool(report["stop"]), corrections.refused)
+
+
+_DEFINITIONS = ("$defs", "definitions")
+_ABOUT_THE_WHOLE = ("$schema", "$id", *_DEFINITIONS)
+_MAPS_OF_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", *_DEFINITIONS)
+_NOT_SCHEMAS = ("const", "default", "enum", "examples")
+_REFERENCES = ("$ref", "$dynamicRef")
+
+
+class Embedded(NamedTuple):
+    """A schema within another one."""
+
+    schema: dict[str, Any]
+    definitions: dict[str, Any]
+    """``$defs`` and the like, if it has any, for the top of the whole."""
+
+
+def embedded(schema: Mapping[str, Any], path: Sequence[str]) -> Embedded:
+    """A schema of objects as it reads at a place in another schema: what refers to a part of it still does.
+
+    Definitions move to the top, where endpoints and models look for them, so that references to them stay as they are; other
+    references within the schema get the place before them.
+    """
+    prefix = "#/" + "/".join(path)
+    definitions = {name: _moved_part(name, schema[name], prefix) for name in _DEFINITIONS if name in schema}
+    rest = {name: part for name, part in schema.items() if name not in _ABOUT_THE_WHOLE}
+    return Embedded({**_moved(rest, prefix), "type": "object"}, definitions)
+
+
+def _moved(value: Json, prefix: str) -> Any:
+    if isinstance(value, list):
+        return [_moved(part, prefix) for part in value]
+    if (
+        not isinstance(value, Mapping) or "$id" in value
+    ):  # within a schema of its own name references mean something else
+        return value
+    return {name: _moved_part(name, part, prefix) for name, part in value.items()}
+
+
+def _moved_part(name: str, part: Json, prefix: str) -> Json:
+    if name in _REFERENCES and isinstance(part, str):
+        return _moved_reference(part, prefix)
+    if name in _MAPS_OF_SCHEMAS and isinstance(part, Mapping):
+        return {key: _moved(inner, prefix) for key, inner in part.items()}
+    return part if name in _NOT_SCHEMAS else _moved(part, prefix)
+
+
+def _moved_reference(reference: str, prefix: str) -> str:
+    if reference == "#":
+        return prefix
+    if not reference.startswith("#/") or reference.startswith(tuple(f"#/{name}/" for name in _DEFINITIONS)):
+        return reference
+    return prefix + reference[1:]

@@ -1,38 +1,38 @@
 """An external command as a worker: launched for each row, it reports over MCP, or prints the result.
 
-Each launch is one step. Its output is recorded before the worker is told that its report is accepted; the command may then end by
-itself, for a few seconds.
+Each launch is one step. Its output is recorded before the worker learns that its report is accepted; the command may then end by itself,
+for a few seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.programs import Account
+from manyhands.agents.programs import Account, AgentProgram, read_account
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
-from manyhands.core.usage import ZERO, Usage
-from manyhands.engine.contract import Context, Effect
+from manyhands.core.usage import ZERO, Reserve, Usage
+from manyhands.engine.contract import CallReport, Context, Effect
 from manyhands.models.pricing import PriceTable
 from manyhands.processes.commands import CommandRunner, RunningCommand
 from manyhands.processes.templates import CommandTemplate
-from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
 from manyhands.workloads.csv_jobs.rows.prompts import corrected
 from manyhands.workloads.csv_jobs.workers.input_echo import WorkerInput
-from manyhands.workloads.csv_jobs.workers.launch_costs import LaunchCosts
 from manyhands.workloads.csv_jobs.workers.printed_result import NoResult, result_in
 from manyhands.workloads.csv_jobs.workers.reports import (
     SECRET,
+    WORKER_STEP,
+    Accepted,
+    Assignment,
     Corrections,
     PendingReport,
     Report,
@@ -43,17 +43,16 @@ from manyhands.workloads.csv_jobs.workers.reports import (
     timeout_error,
 )
 
-KIND = "worker"
 EXIT_GRACE_SECONDS = 5.0
-"""Seconds that a command may go on after its report was accepted."""
+"""Seconds that a command may run on after its report was accepted."""
 COST_GRACE_SECONDS = 60.0
-"""The same where what it used is waited for, which is said at its end."""
+"""The same if its costs are awaited, which it reports at its end."""
 MAX_ROW_BYTES = 100_000
 """Bytes of a row as JSON in the environment; a larger one is only in the file."""
 MAX_TAIL_CHARS = 8_000
 """Characters that are recorded of the end of what a command printed."""
 COST = "cost"
-"""The kind of a step in which it is noted what a launch used that ended after its report."""
+"""The kind of a step that records the costs of a launch that ended after its report."""
 
 REPORTED, PRINTED, UNFIT, SILENT = "reported", "printed", "unfit", "silent"
 REFUSED, OVERDUE, FAILED = "refused", "overdue", "failed"
@@ -61,44 +60,79 @@ REFUSED, OVERDUE, FAILED = "refused", "overdue", "failed"
 with too many reports that do not fit, at the time limit, with an exit code other than 0."""
 _WITH_RESULT = {REPORTED: "mcp", PRINTED: "stdout"}
 _NAME = "--worker_command"
+_BUDGET_KEY = "worker_command"
+_BUDGET_NAME = "the worker command"
+_UNKNOWN = Usage(calls=1, unpriced_calls=1)
 
 
 class _NothingToNote(Exception):
-    """A launch had said what it used before its end was recorded, or says nothing."""
+    """A launch had reported its costs before its end was recorded, or reports none."""
+
+
+class LaunchCosts:
+    """What the launches of a job's worker command cost, and how the run's budget holds for them."""
+
+    def __init__(
+        self, words: Sequence[str], prices: PriceTable, *, bounded: bool = False, earlier: Usage = ZERO
+    ) -> None:
+        """``words``: of the command line; ``prices``: for programs that report their tokens only; ``bounded``: whether the run has a
+        budget in dollars or tokens; ``earlier``: what recorded launches of earlier sessions used."""
+        self._program = AgentProgram.of(words)
+        self._prices = prices
+        self.bounded = bounded
+        count = max(1, earlier.calls)
+        self._reserve = Reserve(
+            tokens=-(-earlier.total_tokens // count),
+            cost=self._program.max_cost or earlier.cost / count,
+            model=_BUDGET_NAME,
+            priced=False,
+            open=True,
+        )
+
+    @property
+    def awaited(self) -> bool:
+        """Whether to wait for what a launch uses, also if it ends after its report: there is a budget, or the program is one that reports
+        it."""
+        return self.bounded or (self._program.name is not None and self._program.why_silent() is None)
+
+    def read(self, printed: str) -> Account:
+        """What a launch printed of its costs."""
+        return read_account(printed, self._cost)
+
+    def usage(self, account: Account) -> Usage:
+        """What counts for a launch. Without a budget, costs that are not reported count as none."""
+        if account.usage is not None:
+            return account.usage
+        return _UNKNOWN if self.bounded else ZERO
+
+    async def begin(self, context: Context) -> int | None:
+        """Wait until a further launch fits the budget: a permit for ``end``. Raises ItemError(OVER_BUDGET)."""
+        return await context.limits.acquire(_BUDGET_KEY, self._reserve) if self.bounded else None
+
+    def end(self, context: Context, permit: int | None, account: Account | None, *, failed: bool) -> None:
+        """Settle a launch. ``account``: None if it was not made. One that failed without reporting its costs counts as the most expensive
+        one before."""
+        if permit is None:
+            return
+        report = CallReport(failed=True)
+        if account is not None:
+            report = CallReport(self.usage(account), failed=failed, unknown=failed and account.usage is None)
+        context.limits.release(permit, report)
+
+    def _cost(self, usage: Usage) -> float | None:
+        model = self._program.model
+        price = None if model is None else self._prices.price(model)
+        return None if price is None else price.cost(usage)
 
 
 class CommandWorker:
-    """Performs rows by launches of a command. Made by ``opened``."""
+    """Executes rows by launches of a command, once it is ``opened``; a replay needs no opening."""
 
     def __init__(
         self,
-        line: CommandTemplate,
-        inbox: ReportInbox,
-        *,
-        costs: LaunchCosts,
-        runner: CommandRunner | None,
-        folder: Path,
-        data_dir: Path,
-        environ: Mapping[str, str],
-        patience: float = EXIT_GRACE_SECONDS,
-    ) -> None:
-        self._line = line
-        self._runner = runner
-        self._inbox = inbox
-        self._folder = folder
-        self._data_dir = data_dir
-        self._environ = environ
-        self.costs = costs
-        self.patience = COST_GRACE_SECONDS if costs.told else patience
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(
-        cls,
         command: str,
         *,
         inbox: ReportInbox,
-        mark: str,
         folder: Path,
         data_dir: Path,
         environ: Mapping[str, str],
@@ -106,22 +140,25 @@ class CommandWorker:
         prices: PriceTable | None = None,
         bounded: bool = False,
         earlier: Usage = ZERO,
-        replay: bool = False,
-    ) -> AsyncIterator[CommandWorker]:
-        """``inbox``: where its reports are handed in, in this process; ``mark``: of the run's processes (``process_mark``);
-        ``folder``: where commands start; ``environ``: what they inherit; ``patience``: seconds that one may go on after its report
-        was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``. Raises UserError if the command can't be found."""
-        line = CommandTemplate.split(command, name=_NAME)
-        costs = LaunchCosts(line.words, prices or PriceTable(), bounded=bounded, earlier=earlier)
-        made = partial(
-            cls, line, inbox, costs=costs, folder=folder, data_dir=data_dir, environ=environ, patience=patience
-        )
-        if replay:
-            yield made(runner=None)
-            return
-        line.check(folder, environ, name=_NAME)
-        async with CommandRunner.opened(mark, environ) as runner:
-            yield made(runner=runner)
+    ) -> None:
+        """``inbox``: takes its reports, in this process; ``folder``: where commands start; ``environ``: what they inherit; ``patience``:
+        seconds that one may run on after its report was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``."""
+        self._line = CommandTemplate.split(command, name=_NAME)
+        self._runner: CommandRunner | None = None
+        self._inbox = inbox
+        self._folder = folder
+        self._data_dir = data_dir
+        self._environ = environ
+        self._redactor = Redactor.of(environ)
+        self.costs = LaunchCosts(self._line.words, prices or PriceTable(), bounded=bounded, earlier=earlier)
+        self.patience = COST_GRACE_SECONDS if self.costs.awaited else patience
+
+    @asynccontextmanager
+    async def opened(self, mark: str) -> AsyncIterator[CommandWorker]:
+        """Ready to launch. ``mark``: of the run's processes (``process_mark``). Raises UserError if the command can't be found."""
+        self._line.check(self._folder, self._environ, name=_NAME)
+        async with CommandRunner.opened(mark, self._environ) as self._runner:
+            yield self
 
     async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """As of ``Worker``."""
@@ -129,7 +166,7 @@ class CommandWorker:
         report = self._inbox.open(assignment.job_id, assignment.item_id, assignment.schema, corrections)
         ending = f"item {assignment.item_id} is not being worked on any more"
         try:
-            accepted = await self._performed(context, assignment, report)
+            accepted = await self._execute(context, assignment, report)
             ending = "a result was accepted for this item already"
             return accepted
         except ItemError as error:
@@ -138,7 +175,7 @@ class CommandWorker:
         finally:
             report.close(ending)
 
-    async def _performed(self, context: Context, assignment: Assignment, report: PendingReport) -> Accepted:
+    async def _execute(self, context: Context, assignment: Assignment, report: PendingReport) -> Accepted:
         corrections, left = report.corrections, assignment.max_seconds
         request: dict[str, Any] = {"command": list(self._line.words), "prompt": assignment.prompt}
         prompt = assignment.prompt
@@ -190,7 +227,7 @@ class CommandWorker:
 
     def redactor(self, secret: str) -> Redactor:
         """For what is recorded of a launch."""
-        return Redactor.of(self._environ, secret)
+        return Redactor([secret], always=self._redactor)
 
 
 class _Launch:
@@ -221,7 +258,7 @@ class _Launch:
         patience, has_result = 0.0, False
         noting = self._noting(request["launch"])
         try:
-            output: dict[str, Any] = await self._context.step(KIND, request, self._effect)
+            output: dict[str, Any] = await self._context.step(WORKER_STEP, request, self._effect)
             has_result = output["ended"] in _WITH_RESULT
             if output["ended"] == REPORTED:
                 self._report.settled(True)
@@ -236,11 +273,11 @@ class _Launch:
         return output
 
     def _noting(self, launch: int) -> asyncio.Future[None] | None:
-        """Take a step for what a launch uses that ends after its report was recorded. It begins now, because none begins in a run that is
-        about to stop; it is recorded only if the launch says something so late."""
+        """Open a step for the costs of a launch that ends after its report was recorded. It begins now, because none begins in a run that
+        is about to stop; it is recorded only if the launch reports costs so late."""
         scope = self._context.scope(f"cost-{launch}")
         launches = not self._context.replaying
-        if not scope.replaying and not (launches and self._worker.costs.told):
+        if not scope.replaying and not (launches and self._worker.costs.awaited):
             return None
 
         async def effect() -> Effect:
@@ -300,7 +337,7 @@ class _Launch:
         if output["ended"] == FAILED:
             output["error"] = redactor.text(tail_line(account.error or errors.strip() or printed))
         usage = ZERO
-        if output["ended"] != REPORTED:  # else it goes on, and may say so yet
+        if output["ended"] != REPORTED:  # else it runs on, and may report its costs yet
             usage = self._worker.costs.usage(account)
             self._settle(account, failed=end.exit_code != 0)
         self._recorded = True
@@ -356,7 +393,7 @@ class _Launch:
         }
 
     async def _printed(self, text: str) -> tuple[str, dict[str, Any] | None, bool, str | None]:
-        """How a launch that ended well came out; the result, whether it asks to end the job, and why there is none."""
+        """The outcome of a launch with exit code 0; the result, whether it requests to end the job, and why there is none."""
         given = WorkerInput(self._prompt, dict(self._assignment.row))
         found = await result_in(text, self._assignment.schema, given)
         if isinstance(found, NoResult):
@@ -396,9 +433,9 @@ def _failure(output: Mapping[str, Any], corrections: Corrections, assignment: As
     if ended == OVERDUE:
         return timeout_error(assignment.max_seconds)
     if ended == FAILED:
-        said = output.get("error") or tail_line(output["stderr"].strip() or output["stdout"])
+        error = output.get("error") or tail_line(output["stderr"].strip() or output["stdout"])
         code = output["exit_code"]
-        text = f"worker exited with code {code}" if code else "worker said that it failed"
-        return ItemError(Cause.WORKER_ERROR, f"{text}: {said}" if said else text)
+        text = f"worker exited with code {code}" if code else "worker reported a failure"
+        return ItemError(Cause.WORKER_ERROR, f"{text}: {error}" if error else text)
     record = {**corrections.record(), "last_answer": tail(output["stdout"])}
     return missing_report_error(record, why=output.get("why"))

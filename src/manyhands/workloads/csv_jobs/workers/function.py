@@ -18,15 +18,13 @@ from manyhands.core.jsonio import Json, dumps, loads_outside
 from manyhands.core.redaction import KNOWN, describe
 from manyhands.engine.contract import Context, Effect
 from manyhands.processes.python_functions import Overdue, call, load_function
-from manyhands.workloads.csv_jobs.rows.model import Accepted, Assignment
-from manyhands.workloads.csv_jobs.workers.reports import Corrections, timeout_error
+from manyhands.workloads.csv_jobs.workers.reports import WORKER_STEP, Accepted, Assignment, Corrections, timeout_error
 
-KIND = "worker"
 _NAME = "--worker_function"
 
 
 class FunctionWorker:
-    """Performs rows by calls of a function. Made by ``load``.
+    """Executes rows by calls of a function. Made by ``load``.
 
     The function gets the row (a dict), and the whole assignment too if it takes two arguments. It may be async; neither kind holds up
     anything else (``processes.python_functions``). It returns a dict, a pydantic model or a dataclass, and may raise ItemError to say why
@@ -55,7 +53,7 @@ class FunctionWorker:
             seconds = round(time.monotonic() - began, 6)
             return Effect({"result": result, "reported_at": context.clock.now(), "seconds": seconds})
 
-        output = await context.step(KIND, {"function": self._name}, effect)
+        output = await context.step(WORKER_STEP, {"function": self._name}, effect)
         result = output["result"]
         violations = await assignment.schema.check(result)
         if violations:
@@ -84,7 +82,7 @@ class FunctionWorker:
             except TypeError:
                 written = dumps(value := to_jsonable_python(value))
             if b"null" in written and not _finite(to_jsonable_python(value, serialize_unknown=True)):
-                raise ValueError("a number that is NaN or infinite")  # it would become null, which says something else
+                raise ValueError("a number that is NaN or infinite")  # it would become null, which means something else
             return loads_outside(written)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
             text = " ".join(KNOWN.text(str(error)).split())[:200]

@@ -27,10 +27,12 @@ _MARKS = re.compile(r"^[ \t]*([>|#][ \t]*){0,8}")
 
 @dataclass(frozen=True, slots=True)
 class WorkerInput:
-    """``prompt``: of the launch, as the worker got it; ``row``: its cells by column."""
+    """What a worker was given."""
 
     prompt: str
+    """Of the launch, as the worker got it."""
     row: Mapping[str, Json]
+    """Its cells by column."""
 
 
 class EchoFilter:
@@ -38,11 +40,11 @@ class EchoFilter:
 
     def __init__(self, given: WorkerInput | None, schema: OutputSchema) -> None:
         self._lines = [] if given is None else _bare(given.prompt)
-        self._places: dict[str, list[int]] = {}
+        self._indices: dict[str, list[int]] = {}
         prose = _prose(self._lines)
         self._prose = frozenset(prose)
-        for place in prose:
-            self._places.setdefault(self._lines[place], []).append(place)
+        for index in prose:
+            self._indices.setdefault(self._lines[index], []).append(index)
         self._prompt = "" if given is None else given.prompt.strip()
         self._required = _required(schema)
         self._known: dict[bytes, str] = {}
@@ -91,35 +93,35 @@ class EchoFilter:
     def without_prompt(self, text: str) -> tuple[str, bool]:
         """The text without passages of the prompt, and whether there were any. A passage is consecutive lines of it, at least two of
         which are no JSON: JSON alone, or behind a heading, may be an answer that the prompt had shown."""
-        if not self._places:
+        if not self._indices:
             return text, False
         lines = text.split("\n")
         bare = _bare(text)
-        if not any(line in self._places for line in bare):
+        if not any(line in self._indices for line in bare):
             return text, False
         kept: list[str] = []
-        place, cut = 0, False
-        while place < len(lines):
-            start, length = self._passage(bare, place)
+        index, cut = 0, False
+        while index < len(lines):
+            start, length = self._passage(bare, index)
             if not length:
-                kept.append(lines[place])
-                place += 1
+                kept.append(lines[index])
+                index += 1
                 continue
             # What of it stands before its first sentence:
             while kept and start and _bare(kept[-1]) == self._lines[start - 1 : start]:
                 kept.pop()
                 start -= 1
-            place, cut = place + length, True
+            index, cut = index + length, True
             kept.append("")
         return "\n".join(kept), cut
 
-    def _passage(self, lines: list[str], place: int) -> tuple[int, int]:
+    def _passage(self, lines: list[str], index: int) -> tuple[int, int]:
         """Where in the prompt the longest passage is that begins here, and how many lines it has; 0 if there is none."""
         found = (0, 0)
-        for start in self._places.get(lines[place], ())[:_MAX_MATCHES]:
-            most = min(len(lines) - place, len(self._lines) - start)
+        for start in self._indices.get(lines[index], ())[:_MAX_MATCHES]:
+            most = min(len(lines) - index, len(self._lines) - start)
             length = 0
-            while length < most and lines[place + length] == self._lines[start + length]:
+            while length < most and lines[index + length] == self._lines[start + length]:
                 length += 1
             if (
                 length > found[1]
@@ -138,19 +140,19 @@ def _prose(lines: list[str]) -> list[int]:
     """The lines that stand in no JSON, and say something."""
     text = "\n".join(lines)
     inside = bytearray(len(lines) + 1)
-    place = counted = 0
+    index = counted = 0
     left = _MAX_WASTED_CHARS
     for number, content in enumerate(lines):
         begins = counted
         counted += len(content) + 1
-        if left <= 0 or begins < place or not content.lstrip().startswith(("{", "[")):
+        if left <= 0 or begins < index or not content.lstrip().startswith(("{", "[")):
             continue
         try:
-            _, place = _DECODER.raw_decode(text, begins + len(content) - len(content.lstrip()))
+            _, index = _DECODER.raw_decode(text, begins + len(content) - len(content.lstrip()))
         except (ValueError, RecursionError) as error:
             left -= _MIN_WASTED_CHARS + getattr(error, "pos", len(text)) - begins
             continue
-        line = number + text.count("\n", begins, place)
+        line = number + text.count("\n", begins, index)
         inside[number : line + 1] = b"\1" * (line + 1 - number)
     return [number for number, content in enumerate(lines) if not inside[number] and _says_something(content)]
 

@@ -64,18 +64,21 @@ _REPORT_KEYS = frozenset(("job_id", "item_id", "result", "stop"))
 
 @dataclass(frozen=True, slots=True)
 class FoundResult:
-    """An object that was found. ``violations``: empty if it fits; ``stop``: it asks to end the job."""
+    """An object that was found."""
 
     result: Any
     violations: tuple[str, ...]
+    """Empty if it fits."""
     stop: bool = False
+    """It requests to end the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoResult:
-    """There is none. ``why``: what there is that looks like one, if anything."""
+    """There is none."""
 
     why: str | None = None
+    """What looks like one but isn't, if anything."""
 
 
 def searched(text: str, schema: OutputSchema, given: WorkerInput | None = None) -> FoundResult | NoResult:
@@ -289,12 +292,14 @@ _NO_ANSWER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """``likeliest``: values in their order; ``examples``: whether there are others, which are not meant as a result; ``rest``: the text
-    that was not searched."""
+    """The values in a text that may be the result."""
 
     likeliest: tuple[Json, ...]
+    """In their order."""
     examples: bool
+    """Whether there are others, which are not meant as a result."""
     rest: str
+    """The text that was not searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,10 +311,10 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The end of a text, from the beginning of a line on; ``before``: the rest. It begins within a line that is very long, which is then in
-    ``before``, too."""
+    """The end of a text, from the beginning of a line on."""
 
     before: str
+    """The rest. A line that is very long is in both."""
     text: str
 
     @classmethod
@@ -376,26 +381,26 @@ class Window:
         decoder = json.JSONDecoder(parse_constant=_refuse)
         begins = [fence.begin for fence in fences]
         found: list[_Block] = []
-        place, left = 0, _MAX_WASTED_CHARS
-        while opening := _OPENING.search(self.text, place):
+        position, left = 0, _MAX_WASTED_CHARS
+        while opening := _OPENING.search(self.text, position):
             if left <= 0:
                 return found, opening.start()
-            place = opening.start()
-            around = bisect_right(begins, place) - 1
-            if around >= 0 and place < fences[around].end:
-                place = fences[around].end
+            position = opening.start()
+            around = bisect_right(begins, position) - 1
+            if around >= 0 and position < fences[around].end:
+                position = fences[around].end
                 continue
             try:
-                value, end = decoder.raw_decode(self.text, place)
-                check_depth(self.text[place:end])
+                value, end = decoder.raw_decode(self.text, position)
+                check_depth(self.text[position:end])
             except TooDeep:
-                place = end
+                position = end
             except (ValueError, RecursionError) as error:
-                left -= _MIN_WASTED_CHARS + getattr(error, "pos", len(self.text)) - place
-                place += 1
+                left -= _MIN_WASTED_CHARS + getattr(error, "pos", len(self.text)) - position
+                position += 1
             else:
-                found.append(_Block(place, end, value))
-                place = end
+                found.append(_Block(position, end, value))
+                position = end
         return found, len(self.text)
 
     def _ends_text(self, block: _Block, start: int, earlier: int) -> bool:
@@ -422,18 +427,18 @@ class Window:
 def _fences(text: str) -> list[_Block]:
     """Fenced blocks of nothing but JSON, each with its fences."""
     found: list[_Block] = []
-    fence, begin, inner, place = "", 0, 0, 0
+    fence, begin, inner, position = "", 0, 0, 0
     for line in text.split("\n"):
         bare = line.strip()
-        after = place + len(line) + 1
+        after = position + len(line) + 1
         if fence and bare == fence:
-            value = object_or_list(text[inner:place].strip())
+            value = object_or_list(text[inner:position].strip())
             if isinstance(value, (dict, list)):
                 found.append(_Block(begin, min(after, len(text)), value))
             fence = ""
         elif not fence and (opening := _FENCE.match(bare)):
-            fence, begin, inner = opening[0], place, after
-        place = after
+            fence, begin, inner = opening[0], position, after
+        position = after
     return found
 
 

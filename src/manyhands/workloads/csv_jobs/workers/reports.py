@@ -1,7 +1,7 @@
-"""Reports of workers: where external ones hand theirs in, how often one may be corrected, and the error of a row without one.
+"""What a worker gets for a row, and what it reports: where external workers report, corrections, and the error of a row without a report.
 
 An external worker shows by the secret of its attempt that it is the one that works on the row. Its report is checked at once; one that
-fits is answered only when it is on disk, so that what a worker was told is accepted is never lost.
+fits is answered only when it is on disk, so that an accepted report is never lost.
 """
 
 from __future__ import annotations
@@ -11,42 +11,99 @@ import hmac
 import re
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.outcomes import StopReason
 from manyhands.core.text import printable
+from manyhands.engine.contract import Context
 from manyhands.tools.results import bounded
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import same_id
 
+WORKER_STEP = "worker"
+"""The kind of a step in which a command or a function did the work."""
 SECRET = "MANYHANDS_WORKER"
 """The environment variable in which a worker finds the secret of its attempt."""
 MAX_RESULT_BYTES = 16 << 20
 """Bytes of a result as JSON at most."""
 REMEMBERED = 10_000
-"""Items of which it is kept how they ended, to tell those that report too late."""
+"""Items whose end is remembered, to answer workers that report too late."""
 SETTLING_SECONDS = 50.0
 
 
 @dataclass(frozen=True, slots=True)
+class Assignment:
+    """One row's work, as a worker gets it."""
+
+    job_id: str
+    item_id: str
+    row_index: int
+    row: Mapping[str, Json]
+    """The cells by column."""
+    instruction: str
+    """The template filled in."""
+    prompt: str
+    """The whole text for an agent, which names the report tool."""
+    schema: OutputSchema
+    corrections: int
+    """How often a report that does not fit the schema may be corrected."""
+    max_seconds: float
+    """How long the worker may take, from its launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A report that was accepted."""
+
+    result: dict[str, Any]
+    reported_at: float
+    """Seconds since 1970 UTC, by the context's clock."""
+    via: str
+    """How it came: ``tool``, ``mcp``, ``stdout`` or ``function``."""
+    stop: bool = False
+    """The worker requests to end the job."""
+    corrections: int = 0
+    """Refused reports before it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Worker(Protocol):
+    """Does the work of rows. Opened once in each process that executes rows."""
+
+    async def run(self, context: Context, assignment: Assignment) -> Accepted:
+        """Raises ItemError: INVALID_OUTPUT for a report that does not fit or did not come, WORKER_ERROR for a worker that broke,
+        TIMEOUT, and what the model client raises."""
+        ...
+
+
+# --- Reports of external workers
+
+
+@dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The answer to a report. ``reason``: one sentence on why it was not accepted; ``violations``: what does not fit."""
+    """The answer to a report."""
 
     accepted: bool
     reason: str | None = None
+    """Why it was not accepted, in one sentence."""
     violations: tuple[str, ...] = ()
+    """What does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report that fits. ``stop``: the worker asks to end the job."""
+    """A report that fits."""
 
     result: dict[str, Any]
     stop: bool
+    """The worker requests to end the job."""
 
 
 class PendingReport:
@@ -70,12 +127,12 @@ class PendingReport:
         return await asyncio.shield(self._arrived)
 
     def settled(self, accepted: bool, reason: str | None = None) -> None:
-        """Say what became of the report that arrived: on disk, or not (and why not)."""
+        """Answer the report that arrived: it is on disk, or not (and why not)."""
         if not self._settled.done():
             self._settled.set_result(Acceptance(accepted, None if accepted else reason))
 
     def close(self, ending: str) -> None:
-        """Take no report any more. ``ending``: what those who come too late are told."""
+        """Accept no more reports. ``ending``: the answer to those that come too late."""
         if not self._arrived.done():
             self._arrived.cancel()
         elif not self._arrived.cancelled():
@@ -107,7 +164,7 @@ class PendingReport:
                 False, "the result does not fit, and no correction is left: the item has failed", violations
             )
         return Acceptance(
-            False, f"the result does not fit; mend it and report again. {self.corrections.tries()}", violations
+            False, f"the result does not fit; correct it and report again. {self.corrections.tries()}", violations
         )
 
     def _too_late(self) -> Acceptance:
@@ -132,9 +189,9 @@ class ReportInbox:
         return report
 
     async def deliver(self, job_id: str, item_id: str, result: Json, *, stop: bool, secret: str) -> Acceptance:
-        """A report as it came. It is accepted at most once; otherwise the answer says why not."""
+        """A report as it came. It is accepted at most once; otherwise the answer has the reason."""
         if not same_id(job_id, self._job_id):
-            return Acceptance(False, f"job {job_id} is not the one that is performed here")
+            return Acceptance(False, f"job {job_id} is not executed here")
         report = self._found(item_id)
         if report is None:
             ending = self._endings.get(item_id)
@@ -174,12 +231,16 @@ MAX_KEPT_CHARS = 100_000
 
 @dataclass(slots=True)
 class Corrections:
-    """An item's refused reports. ``allowed``: corrections in all, so that one more report than that is looked at."""
+    """An item's refused reports."""
 
     allowed: int
+    """Corrections in all; one more report than that is checked."""
     refused: int = 0
+    """Reports that did not fit so far."""
     last: Json = None
+    """The last one of them."""
     violations: tuple[str, ...] = ()
+    """What did not fit of it."""
 
     def refuse(self, result: Json, violations: tuple[str, ...]) -> None:
         """Count a report that does not fit."""
@@ -243,13 +304,13 @@ def missing_report_error(
 
 
 def tail(text: str) -> str:
-    """The end of what a worker said, within bounds."""
+    """The end of what a worker printed, within bounds."""
     text = text.strip()
     return text if len(text) <= MAX_TAIL_CHARS else f"…{text[1 - MAX_TAIL_CHARS :]}"
 
 
 def tail_line(text: str) -> str:
-    """The last three lines of what a worker said, on one line, without control characters, within bounds."""
+    """The last three lines of what a worker printed, on one line, without control characters, within bounds."""
     lines = [" ".join(_CONTROL.sub("", line).split()) for line in text[-_MAX_SEARCHED_CHARS:].splitlines()]
     joined = " | ".join([line for line in lines if line][-_LAST_LINES:])
     return printable(joined[-MAX_ERROR_CHARS:])

@@ -1,26 +1,28 @@
-"""The arguments of a tool call, and the paths that they may name.
+"""The arguments of a tool call, and the reply to it.
 
 Arguments are read as Codex reads them: unknown names are passed over, null is the same as nothing, and types are strict (a number as
-text, half a row or a negative count is an error).
-
-Whoever calls a tool over HTTP is somebody who knows a token, not somebody with an account on this machine: there the paths that
-a call names are confined to folders given at the start. Over standard streams the client started the server and is the same
-user, so that nothing is confined unless folders are given.
+text, half a row or a negative count is an error). A reply has Codex's keys, with null for what is not there, and ours beside them; and the
+same in a sentence.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from manyhands.core.errors import ToolError, UserError
+from manyhands.core.errors import ToolError
 from manyhands.core.jsonio import line
+from manyhands.core.text import cut
+from manyhands.workloads.csv_jobs.mcp.declarations import ENDED_KEYS, RUN, SPAWN_RESULT, STATUS_RESULT, WAIT
+from manyhands.workloads.csv_jobs.service.status import JobStatus
+
+if TYPE_CHECKING:
+    from manyhands.workloads.csv_jobs.service.jobs import Spawned
+
 
 PROBLEM = "failed to parse function arguments: "
-"""What the original puts before every complaint about arguments."""
+"""What Codex puts before every message about arguments."""
 _MAX_INT = 2**63 - 1
 _MAX_SHOWN_CHARS = 60
 
@@ -132,84 +134,112 @@ def _wrong(name: str, expected: str, value: Any) -> ToolError:
 
 def shown(value: Any) -> str:
     """A value for a message: short, on one line."""
-    text = line(value)
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 1]}…"
+    return cut(line(value), _MAX_SHOWN_CHARS)
+
+
+FIRST_ERRORS = 5
+"""Failed rows that an answer names."""
+_NO_DETAILS = "rows failed without saying why"
 
 
 @dataclass(frozen=True, slots=True)
-class ToolPaths:
-    """How paths in tool calls are understood.
+class Reply:
+    """A tool's answer: a JSON object, and the same in a sentence or two."""
 
-    ``base``: what relative ones begin at. ``roots``: the folders they must be in, with all symbolic links followed; None:
-    anywhere. ``own_exports``: exports go into the folders of their jobs and nowhere else.
-    """
+    content: dict[str, Any]
+    text: str
 
-    base: Path
-    roots: tuple[Path, ...] | None = None
-    own_exports: bool = False
 
-    @classmethod
-    def of(cls, base: Path, roots: Sequence[str] | None = None, *, own_exports: bool = False) -> ToolPaths:
-        """From folders as they were typed. Raises UserError naming one that is not there."""
-        resolved = None if roots is None else tuple(_existing(base, root) for root in roots)
-        return cls(base.resolve(), resolved, own_exports)
+def status_object(status: JobStatus) -> dict[str, Any]:
+    """A job's status, as ``STATUS_RESULT`` describes it: ``JobStatus.to_json`` with Codex's words."""
+    content = {
+        **status.to_json(),
+        "status": status.original_status,
+        "total_tokens": status.usage.total_tokens,
+        "cost_usd": round(status.usage.cost, 6),
+    }
+    return {name: content[name] for name in STATUS_RESULT["properties"]}
 
-    def path(self, name: str, text: str) -> Path:
-        """The absolute path that the argument ``name`` stands for. Raises ToolError if it is outside the roots, or no path."""
-        if not text.strip():
-            raise ToolError(f"{name} must not be empty")
-        typed = self.base / _at_home(name, text)
-        if self.roots is None:
-            return Path(os.path.abspath(typed))
-        # The path with its links followed is the one that is used, so that a link changed meanwhile leads nowhere else.
-        path = _followed(name, typed)
-        self.check(name, path)
-        return path
 
-    def check(self, name: str, path: Path) -> None:
-        """Raises ToolError if a path is outside the roots."""
-        if self.roots is not None and not any(_followed(name, path).is_relative_to(root) for root in self.roots):
-            roots = ", ".join(str(root) for root in self.roots)
-            raise ToolError(f"{name} {path} is outside the folders that this server may use ({roots})")
+def spawned_object(spawned: Spawned, status: JobStatus, notices: Sequence[str]) -> dict[str, Any]:
+    """The answer of a spawn that does not wait."""
+    content = {
+        **status_object(status),
+        "started": spawned.started,
+        "total_items": spawned.total_items,
+        "notices": list(notices),
+    }
+    return {name: content[name] for name in SPAWN_RESULT["properties"] if name not in ENDED_KEYS}
 
-    def export_target(self, text: str | None, folder: Path, recorded: Path) -> Path | None:
-        """Where an export goes: to ``text`` if given, else where the job's own export goes (``recorded``; None is returned).
 
-        With ``own_exports`` it goes into the job's ``folder``, under the last part of that path.
-        """
-        if self.own_exports:
-            return self._in(folder, text, recorded)
-        if text is not None:
-            return self.path("output_csv_path", text)
-        self.check("output_csv_path", recorded)
+def ended_object(status: JobStatus, errors: Sequence[Mapping[str, Any]], timed_out: bool) -> dict[str, Any]:
+    """What the answer of a spawn that waited has beyond the other's."""
+    content = {
+        **status_object(status),
+        "job_error": _job_error(status, errors),
+        "failed_item_errors": [_item_error(error) for error in errors[:FIRST_ERRORS]] or None,
+        "timed_out": timed_out,
+        "next_step": next_step(status, timed_out),
+    }
+    return {name: content[name] for name in ENDED_KEYS}
+
+
+def next_step(status: JobStatus, timed_out: bool) -> str | None:
+    """What the caller may do about a job that has not ended; None if it has."""
+    if status.ended:
         return None
-
-    def _in(self, folder: Path, text: str | None, recorded: Path) -> Path:
-        exports = folder.absolute() / "exports"
-        typed = recorded if text is None else Path(text)
-        if not typed.name or typed.name == "..":
-            raise ToolError(f"output_csv_path {typed} names no file")
-        if text is None or typed == Path(typed.name) or typed.parent == exports:
-            return exports / typed.name
-        raise ToolError(f"this server writes exports to {exports} only; give output_csv_path as a plain file name")
+    if timed_out or status.runner_active:
+        return f"The job continues. Call {WAIT} with job_id {status.job_id}."
+    return f"No process executes the job. Call {RUN} with job_id {status.job_id} to continue it."
 
 
-def _existing(base: Path, root: str) -> Path:
-    path = (base / Path(root).expanduser()).resolve()
-    if not path.is_dir():
-        raise UserError(f"--roots names {root!r}, which is no folder")
-    return path
+def status_text(status: JobStatus) -> str:
+    """A job's status in a sentence."""
+    ended = status.total_items - status.pending_items - status.running_items
+    parts = [f"{ended} of {_rows(status.total_items)} ended"]
+    parts += [
+        f"{count} {word}"
+        for count, word in (
+            (status.failed_items, "failed"),
+            (status.skipped_items, "skipped"),
+            (status.cancelled_items, "cancelled"),
+            (status.running_items, "running"),
+        )
+        if count
+    ]
+    state = status.state.replace("_", " ")
+    text = f"Job {_called(status)} is {state}: {', '.join(parts)}."
+    return " ".join(part for part in (text, status.last_error, _capital(status.waiting)) if part)
 
 
-def _at_home(name: str, text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ToolError(f"{name} {text} can't be used: {error}") from None
+def spawned_text(spawned: Spawned, status: JobStatus) -> str:
+    """The answer of a spawn that does not wait, in two sentences."""
+    begun = "was started" if spawned.started else f"was created, and is {status.state}"
+    return (
+        f"Job {spawned.job_id} {begun} with {_rows(spawned.total_items)}; results go to {spawned.output_csv_path}. "
+        f"Follow it with {WAIT}."
+    )
 
 
-def _followed(name: str, path: Path) -> Path:
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that lead in a circle
-        raise ToolError(f"{name} {path} can't be used: {error}") from None
+def _capital(line: str | None) -> str:
+    return f"{line[:1].upper()}{line[1:]}." if line else ""
+
+
+def _called(status: JobStatus) -> str:
+    return status.job_id if status.name in ("", status.job_id) else f"{status.name} ({status.job_id})"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _job_error(status: JobStatus, errors: Sequence[Mapping[str, Any]]) -> str | None:
+    if status.last_error and status.last_error.strip():
+        return status.last_error
+    if status.failed_items and not any(error["last_error"] for error in errors):
+        return _NO_DETAILS
+    return None
+
+
+def _item_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: error.get(name) for name in ("item_id", "source_id", "last_error")}
