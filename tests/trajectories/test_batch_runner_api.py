@@ -246,7 +246,7 @@ async def test_a_second_owner_of_one_run_is_refused(folder: BatchFolder) -> None
         running = asyncio.create_task(runner(server).run_async())
         while not server.requests:
             await asyncio.sleep(0.02)
-        with pytest.raises(RunError, match="being performed by process"):
+        with pytest.raises(RunError, match="being executed by process"):
             await runner(server).run_async(resume=True)
         assert (await running).exit_code == 0
 

@@ -62,7 +62,7 @@ def test_what_is_always_refused_is_told_at_once_and_stops(folder: BatchFolder, r
     assert lines[0].startswith("note: refused: http://127.0.0.1")
     assert lines[-1].startswith("manyhands: stopped: http://127.0.0.1")
     assert len(lines) == 2
-    assert "40 items are left. To go on:" in ended.out
+    assert "40 items are left. To continue:" in ended.out
     with ServerThread() as server:
         mended = batch(folder, server, "--resume")
     assert mended.code == 0
@@ -128,7 +128,7 @@ def test_few_rows_that_are_all_refused(folder: BatchFolder) -> None:
         ended = batch(folder, server)
     assert ended.code == 1
     assert "note: refused: " in ended.err
-    assert "2 items failed and can be tried again" in ended.out
+    assert "2 items failed and can be retried" in ended.out
 
 
 def test_all_discarded(folder: BatchFolder) -> None:

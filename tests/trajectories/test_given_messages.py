@@ -196,7 +196,7 @@ def test_a_row_that_brings_something_is_not_matched_with_what_the_original_did_w
     ran, asked = batch(folder, "--resume")
     assert [messages[0]["content"] for messages in asked] == ["Be brief."]
     assert [line["metadata"]["adopted"] for line in folder.lines()] == [False, True]
-    assert "1 row with a system prompt or messages of their own is performed anew" in ran.err
+    assert "1 row with a system prompt or messages of their own is run anew" in ran.err
     assert "--system_template=hermes" in ran.err
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
-import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pyarrow.json
@@ -17,6 +14,7 @@ import pytest
 
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command
+from tests.support.commands import Command
 
 ROW = {
     "prompt": "What is in the file?",
@@ -160,15 +158,9 @@ def test_a_killed_run_goes_on_with_its_grading(folder: BatchFolder) -> None:
     with ServerThread(with_tool) as server:
         words = ("--dataset_file=d.jsonl", "--batch_size=2", "--run_name=r", "--distribution=terminal_only", "--quiet")
         more = (f"--base_url={server.base_url}", "--sandbox=local", "--grade=checks.yaml", "--num_workers=1")
-        command = [sys.executable, "-m", "manyhands", "batch", *words, *more]
-        running = subprocess.Popen(command, cwd=folder.path, start_new_session=True)
-        try:
-            for _ in range(300):
-                if (folder.path / "runs").exists():
-                    break
-                time.sleep(0.1)
-        finally:
-            os.killpg(running.pid, signal.SIGKILL)
+        with Command("batch", *words, *more, folder=folder.path) as running:
+            assert running.wait_until((folder.path / "runs").exists)
+            running.interrupt(signal.SIGKILL)
             running.wait()
         assert len(server.bodies) == 2
         graded(folder, server, "--resume", "--num_workers=1")

@@ -28,6 +28,8 @@ from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, run_command
 
+pytestmark = pytest.mark.xdist_group("line-schema")  # the runs are made once, not by each process that tests
+
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp_server_for_tests.py"
 SCALARS = {
     "whole number": pyarrow.int64(),

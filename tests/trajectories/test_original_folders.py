@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_good_line_glued_to_a_torn_one_is_rescued(tmp_path: Path) -> None:
         write(tmp_path, 0, json.dumps(entry(1, "torn"))[:cut] + json.dumps(entry(2, quoted)), entry(3, "next"))
         assert [found.prompt for found in entries(tmp_path)] == [quoted, "next"]
         assert problems(tmp_path) == ["batch_0.jsonl, line 1: not a line of JSON"]
-        with OriginalMatches(tmp_path) as matches:
+        with closing(OriginalMatches(tmp_path)) as matches:
             found = matches.find(quoted, 0)
             assert found is not None
             assert found.entry == entry(2, quoted)
@@ -136,8 +137,8 @@ def test_cut_off_conversations_are_told_apart(tmp_path: Path) -> None:
 def test_the_kth_copy_gets_the_kth_line(tmp_path: Path) -> None:
     write(tmp_path, 10, entry(30, "p"))
     write(tmp_path, 2, entry(10, "q"), entry(20, " p"), tombstone(5, "p"))
-    with OriginalMatches(tmp_path) as matches:
-        assert (matches.entries, matches.tombstones, matches.problem_count) == (3, 1, 0)
+    with closing(OriginalMatches(tmp_path)) as matches:
+        assert matches.problem_count == 0
         found = [matches.find("p ", copy) for copy in range(4)]
         assert [one and one.entry and one.entry["prompt_index"] for one in found] == [20, 30, None, None]
         assert found[2] is not None
@@ -149,7 +150,7 @@ def test_the_kth_copy_gets_the_kth_line(tmp_path: Path) -> None:
 
 def test_a_trajectory_is_preferred_to_an_earlier_tombstone(tmp_path: Path) -> None:
     write(tmp_path, 0, tombstone(0, "p"), entry(0, "p"))
-    with OriginalMatches(tmp_path) as matches:
+    with closing(OriginalMatches(tmp_path)) as matches:
         found = matches.find("p", 0)
         assert found is not None
         assert found.entry is not None
@@ -158,13 +159,13 @@ def test_a_trajectory_is_preferred_to_an_earlier_tombstone(tmp_path: Path) -> No
 def test_content_parts_match(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "look"}]
     write(tmp_path, 0, entry(0, parts))
-    with OriginalMatches(tmp_path) as matches:
+    with closing(OriginalMatches(tmp_path)) as matches:
         assert matches.find([{"text": "look", "type": "text"}], 0) is not None
 
 
 def test_files_that_change_underneath_are_noticed(tmp_path: Path) -> None:
     write(tmp_path, 0, entry(0, "p"))
-    with OriginalMatches(tmp_path) as matches:
+    with closing(OriginalMatches(tmp_path)) as matches:
         write(tmp_path, 0, "changed")
         with pytest.raises(UserError, match=r"batch_0.jsonl, line 1 changed"):
             matches.find("p", 0)
@@ -172,7 +173,7 @@ def test_files_that_change_underneath_are_noticed(tmp_path: Path) -> None:
 
 def test_only_the_first_problems_are_kept(tmp_path: Path) -> None:
     write(tmp_path, 0, *["oops"] * 30)
-    with OriginalMatches(tmp_path, problem_limit=10) as matches:
+    with closing(OriginalMatches(tmp_path, problem_limit=10)) as matches:
         assert (len(matches.problems), matches.problem_count) == (10, 30)
 
 
@@ -302,8 +303,8 @@ def test_folders_without_batch_files_are_not_adopted(tmp_path: Path) -> None:
 
 def test_a_real_folder_is_adopted(tmp_path: Path) -> None:
     known = ["read_file", "search_files"]
-    with OriginalMatches(REAL / "r1") as matches:
-        assert (matches.entries, matches.problem_count) == (15, 1)
+    with closing(OriginalMatches(REAL / "r1")) as matches:
+        assert matches.problem_count == 1
         assert str(matches.problems[0]) == "batch_7.jsonl, line 2: torn, the program was stopped while it wrote"
         found = {
             item.prompt_index: matches.find(item.row.prompt, item.sample)

@@ -14,6 +14,8 @@ import pytest
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.support.batches import BatchFolder, Ran, ServerThread, prompt_of
 
+pytestmark = pytest.mark.xdist_group("scripted-scenario")  # it is played once, not by each process that tests
+
 TURNS = 3
 PROMPTS = [
     "answer with reasoning",
@@ -183,7 +185,7 @@ def test_lack_of_credit_and_a_wrong_key_stop_the_run_and_are_said(scenario: Scen
     said = scenario.sessions[0].err + scenario.sessions[1].err
     assert "credits used up" in said or "no such key" in said
     assert [session.code for session in scenario.sessions] == [1, 1, 1]
-    assert "can be tried again" in scenario.sessions[-1].out
+    assert "can be retried" in scenario.sessions[-1].out
 
 
 def test_reasoning_is_written_once_wherever_it_came_from(scenario: Scenario) -> None:

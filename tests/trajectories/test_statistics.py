@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.outcomes import ItemState, StopReason
 from manyhands.core.usage import Usage
-from manyhands.workloads.trajectories.quality import ReasoningCounts
-from manyhands.workloads.trajectories.statistics import (
-    RunStatistics,
-    Statistics,
-    ToolColumns,
-    record_of_entry,
-    result_record,
-)
+from manyhands.workloads.trajectories.records import ReasoningCounts, ToolColumns, record_of_entry, result_record
+from manyhands.workloads.trajectories.results.statistics import RunStatistics, Statistics
 
 USES = [ToolUse("read", False), ToolUse("read", True), ToolUse("fly", True)]
 RESULT = AgentResult([], StopReason.ANSWERED, 2, Usage(calls=2, input_tokens=30, cost=0.25), USES, ["fly"])

@@ -17,7 +17,7 @@ from manyhands.core.usage import Usage
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 from manyhands.workloads.trajectories.lines.entry import Entry, local_time
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
-from manyhands.workloads.trajectories.statistics import ToolColumns
+from manyhands.workloads.trajectories.records import ToolColumns
 
 KNOWN = ToolColumns(["terminal", "read_file"])
 

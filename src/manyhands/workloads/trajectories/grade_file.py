@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from manyhands.agents.options import AgentOptions
 from manyhands.core.jsonio import Json
-from manyhands.core.settings import number, shown, suggestion
+from manyhands.core.settings import number, shown
+from manyhands.core.text import suggestion
 from manyhands.graders.config import normal_entries, parse_graders
 from manyhands.graders.protocol import PASS_LIMIT, Grader
 from manyhands.graders.registry import JUDGED
-from manyhands.io.dotenv_files import additions
 from manyhands.io.keys import Entry, key, read, respelled
-from manyhands.io.locations import Place
-from manyhands.io.search_paths import Surroundings
+from manyhands.io.locations import Location
+from manyhands.io.search_paths import SearchPath, additions
 from manyhands.io.yaml_files import read_yaml
+from manyhands.models.settings import ModelSettings
 
 JUDGE = "judge"
 """What the file's judge is called."""
@@ -45,16 +45,22 @@ class GradeFileEntry(Entry):
 
 @dataclass(frozen=True, slots=True)
 class GradeFile:
-    """A file of graders. ``entries``: in normal form; ``names``: of the graders, in order; ``threshold``: the score from which on the
-    verdict is pass; ``seconds``: for a grader's program; ``judge``: settings that differ from the batch's (see ``JUDGE_KEYS``)."""
+    """A file of graders."""
 
     file: str
+    """Its absolute path."""
     entries: list[dict[str, Any]]
+    """In normal form."""
     names: tuple[str, ...]
+    """Of the graders, in order."""
     threshold: float
+    """The score from which on the verdict is pass."""
     seconds: float
+    """For a grader's program."""
     judge: Mapping[str, Any]
+    """Settings that differ from the batch's (see ``JUDGE_KEYS``)."""
     notices: tuple[str, ...] = ()
+    """What is to be said of the file when a run is made."""
 
     @property
     def folder(self) -> Path:
@@ -63,11 +69,19 @@ class GradeFile:
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """What ``.env`` files add to the real environment for programs of graders. Raises UserError for one that can't be read."""
-        return additions(self.folder, Surroundings.of(Path.cwd()), environ)
+        return additions(self.folder, SearchPath.of(Path.cwd()), environ)
 
     def graders(self) -> tuple[Grader, ...]:
         """Raises UserError if a file that they name can't be used any more."""
-        return parse_graders(self.entries, Place(self.file), folder=self.folder, notices=lambda text: None)
+        return parse_graders(self.entries, Location(self.file), folder=self.folder, notices=lambda text: None)
+
+    def judge_options(self, options: ModelSettings) -> ModelSettings:
+        """How the judge is asked: as the batch's model, but for what the file says."""
+        given = ModelSettings.make(self.judge)
+        changes: dict[str, Any] = {name: getattr(given, name) for name in self.judge}
+        if changes.get("base_url", options.base_url) != options.base_url:
+            changes["api_key"] = None  # that of the batch's endpoint is nobody else's business
+        return options.model_copy(update=changes)
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""
@@ -99,11 +113,11 @@ def load_checks(path: str) -> dict[str, Any]:
     """What a file holds, checked, as ``GradeFile.to_json`` gives it. Raises UserError naming file, line and field."""
     file = Path(path).expanduser().absolute()
     notices: list[str] = []
-    content, place = read_yaml(file, path)
+    content, location = read_yaml(file, path)
     entries: Json = content
-    settings, at = GradeFileEntry(**{"assert": content}), place
+    settings, at = GradeFileEntry(**{"assert": content}), location
     if not isinstance(content, list):
-        settings, at = _settings(content, place, notices)
+        settings, at = _settings(content, location, notices)
         entries = settings.graders
     graders = parse_graders(entries, at, folder=file.parent, notices=notices.append)
     if not graders:
@@ -117,42 +131,42 @@ def load_checks(path: str) -> dict[str, Any]:
         tuple(grader.name for grader in graders),
         settings.threshold,
         settings.timeout,
-        _judge(settings.judge, place.at("judge")),
+        _judge(settings.judge, location.at("judge")),
         tuple(notices),
     ).to_json()
 
 
-def _settings(content: Json, place: Place, notices: list[str]) -> tuple[GradeFileEntry, Place]:
+def _settings(content: Json, location: Location, notices: list[str]) -> tuple[GradeFileEntry, Location]:
     if not isinstance(content, Mapping):
-        raise place.error(f"must be a list of graders, or a mapping with assert, not {shown(content)}")
-    known = respelled(GradeFileEntry, content, place, notices.append)
-    settings = read(GradeFileEntry, known, place)
+        raise location.error(f"must be a list of graders, or a mapping with assert, not {shown(content)}")
+    known = respelled(GradeFileEntry, content, location, notices.append)
+    settings = read(GradeFileEntry, known, location)
     word = next(word for word in content if GradeFileEntry.key_of(word) == "assert")
-    return settings, place.at(word)
+    return settings, location.at(word)
 
 
-def _judge(value: Json, place: Place) -> dict[str, Any]:
+def _judge(value: Json, location: Location) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise place.error(f"must be a mapping with settings of a model, not {shown(value)}")
+        raise location.error(f"must be a mapping with settings of a model, not {shown(value)}")
     for word in value:
         if word == "api_key":
-            raise place.at(word).error("a key must not stand in a file; it is taken from the environment")
+            raise location.at(word).error("a key must not stand in a file; it is taken from the environment")
         if word not in JUDGE_KEYS:
-            raise place.at(word).error(f"unknown key{suggestion(word, JUDGE_KEYS)}")
-    AgentOptions.make(value, lambda name: f"{place.at(name)}:")
+            raise location.at(word).error(f"unknown key{suggestion(word, JUDGE_KEYS)}")
+    ModelSettings.make(value, lambda name: f"{location.at(name)}:")
     return dict(value)
 
 
-def _check_asking(entry: Mapping[str, Any], place: Place) -> None:
+def _check_asking(entry: Mapping[str, Any], location: Location) -> None:
     """Refuses what could only break once conversations have been paid for."""
     for asking in _asking(entry):
         target = asking.get("target")
         if target not in (None, JUDGE):
-            raise place.error(f"there is no judge called {shown(target)} here; the file's is called {JUDGE!r}")
+            raise location.error(f"there is no judge called {shown(target)} here; the file's is called {JUDGE!r}")
         if target is None and asking["type"] == "agent_judge":
-            raise place.error(f"trajectories are judged without their workspace; give it target: {JUDGE}")
+            raise location.error(f"trajectories are judged without their workspace; give it target: {JUDGE}")
 
 
 def _asking(value: Json) -> Iterator[Mapping[str, Any]]:
@@ -165,17 +179,3 @@ def _asking(value: Json) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, list):
         for part in value:
             yield from _asking(part)
-
-
-def judge_options(checks: GradeFile, options: AgentOptions) -> AgentOptions:
-    """How the judge is asked: as the batch's model, but for what the file says."""
-    told = AgentOptions.make(checks.judge)
-    changes: dict[str, Any] = {name: getattr(told, name) for name in checks.judge}
-    if changes.get("base_url", options.base_url) != options.base_url:
-        changes["api_key"] = None  # that of the batch's endpoint is nobody else's business
-    return options.model_copy(update=changes)
-
-
-def same_graders(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> bool:
-    """Whether lines that were scored by both have the same fields."""
-    return (before is None) == (now is None) and (before is None or now is None or before["names"] == now["names"])

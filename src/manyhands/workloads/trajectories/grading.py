@@ -15,7 +15,6 @@ from manyhands.core.errors import GraderError, ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.messages import Message, text_of
 from manyhands.engine.contract import Context
-from manyhands.graders.combining import combine, grade_all
 from manyhands.graders.messages import (
     answer_of,
     expected_messages,
@@ -26,17 +25,14 @@ from manyhands.graders.messages import (
     trace_of,
 )
 from manyhands.graders.protocol import Candidate, Grading, Judge, MessageJson
+from manyhands.graders.scoring import combine, grade_all
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.scripts import ScriptPool, ScriptResult, Scripts, ScriptsWith
-from manyhands.processes.strays import processors
-from manyhands.workloads.trajectories.grade_file import JUDGE, GradeFile, judge_options
+from manyhands.processes.system import processors
+from manyhands.workloads.trajectories.grade_file import JUDGE, GradeFile
 from manyhands.workloads.trajectories.items import PromptItem
+from manyhands.workloads.trajectories.records import GRADE
 from manyhands.workloads.trajectories.spec import BatchSpec
-
-GRADE = "grade"
-"""In an item's record: what its graders found."""
-JUDGE_KEY = "judge_api_key"
-"""The name of the key of the judge's endpoint among the workload's secrets."""
 
 
 class TrajectoryGrader:
@@ -101,7 +97,8 @@ class Judges:
     def __init__(
         self, checks: GradeFile, options: BatchSpec, key: str | None, run_folder: Path, stack: AsyncExitStack | None
     ) -> None:
-        self._options = judge_options(checks, options)
+        self._options = checks.judge_options(options)
+        self._budget = options
         self._key = key
         self._folder = run_folder
         self._stack = stack
@@ -119,7 +116,7 @@ class Judges:
         if self._stack is None:
             return NeverCalled()
         try:
-            model = model_of(self._options, self._key, self._folder)
+            model = model_of(self._options, self._key, self._folder, self._budget)
         except UserError as error:
             raise GraderError(f"the judge can't be used: {error}") from error
         self._stack.push_async_callback(model.close)
@@ -139,12 +136,6 @@ class NoScripts:
         environment: Mapping[str, str],
     ) -> ScriptResult:
         raise RuntimeError("a replay ran a grader's program")
-
-
-def score_of(record: Mapping[str, Any] | None) -> float | None:
-    """The score in an item's record; None if it was not graded, or a grader broke."""
-    grade = (record or {}).get(GRADE)
-    return None if grade is None else grade["score"]
 
 
 def _candidate(

@@ -34,29 +34,33 @@ from manyhands.workloads.trajectories.original import (
     normalise_entry,
 )
 from manyhands.workloads.trajectories.prepared import Prepared
-from manyhands.workloads.trajectories.quality import UNKNOWN_TOOL
+from manyhands.workloads.trajectories.records import ADOPTED, UNKNOWN_TOOL, record_of_entry
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.statistics import ADOPTED, record_of_entry
 
 SHOWN = 10
 """How many lines of an adopted folder are named that can't be used, or are not asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class PromptItem:
-    """An item's payload. ``prompt_index`` counts usable rows from 0, ``sample`` the repeats of a row; ``source`` holds the
-    row's other fields; ``system`` and ``messages`` as in ``dataset.Row``."""
+    """An item's payload."""
 
     prompt: Any
     prompt_index: int
+    """Counts usable rows from 0."""
     sample: int = 0
+    """Counts the repeats of a row from 0."""
     image: str | None = None
     cwd: str | None = None
     id: str | None = None
     line: int = 0
+    """As in ``dataset.rows.Row``."""
     source: dict[str, Any] = field(default_factory=dict)
+    """The row's other fields."""
     system: str | None = None
+    """As in ``dataset.rows.Row``."""
     messages: Sequence[Message] = ()
+    """As in ``dataset.rows.Row``."""
 
     @classmethod
     def of(cls, item: Item) -> PromptItem:
@@ -105,19 +109,24 @@ def batch_file(prompt_index: int, batch_size: int) -> str:
 
 @dataclass(slots=True)
 class Adoption:
-    """What was taken over from the original program: ``finished`` and ``discarded`` prompts; ``cut_off``: those of the finished ones whose
-    conversation ends on a tool's answer. ``left_out``: places of lines that no row of the dataset asks for; ``problems``: of lines
-    that can't be used, and why, each the first few of ``left_out_count`` and ``problem_count``; ``other_work``: rows that were not
-    looked for, as the original did not use their system prompt or messages."""
+    """What was taken over from the original program."""
 
     finished: int = 0
+    """Finished prompts."""
     discarded: int = 0
+    """Discarded prompts."""
     cut_off: int = 0
+    """Those of the finished ones whose conversation ends on a tool's answer."""
     left_out: list[str] = field(default_factory=list)
+    """The first few lines that no row of the dataset asks for."""
     left_out_count: int = 0
+    """The number of all of them."""
     problems: list[str] = field(default_factory=list)
+    """The first few lines that can't be used, and why."""
     problem_count: int = 0
+    """The number of all of them."""
     other_work: int = 0
+    """Rows that were not looked for, as the original did not use their system prompt or messages."""
 
 
 def plan_items(
@@ -147,27 +156,30 @@ def _adopting(
     kept: Path,
     options: BatchSpec,
     tools: tuple[str, ...],
-    told: Adoption,
+    adoption: Adoption,
 ) -> Iterator[PlannedItem]:
-    with OriginalMatches(kept, SHOWN) as matches, DigestTable() as copies:
+    with closing(OriginalMatches(kept, SHOWN)) as matches, closing(DigestTable()) as copies:
         for item in found:
             payload = PromptItem.from_dataset(item)
             if payload.has_chat:
-                told.other_work += 1
+                adoption.other_work += 1
                 yield PlannedItem(earlier.key(item.key, payload), payload.to_json())
                 continue
             entry = matches.find(item.row.prompt, copies.count(prompt_digest(item.row.prompt)))
             outcome = None if entry is None else adopted_outcome(entry, payload, options, tools)
             if entry is not None and outcome is not None:
-                told.finished += outcome.state is ItemState.COMPLETED
-                told.discarded += outcome.state is ItemState.DISCARDED
-                told.cut_off += outcome.state is ItemState.COMPLETED and entry.cut_off
+                adoption.finished += outcome.state is ItemState.COMPLETED
+                adoption.discarded += outcome.state is ItemState.DISCARDED
+                adoption.cut_off += outcome.state is ItemState.COMPLETED and entry.cut_off
             yield PlannedItem(earlier.key(item.key, payload), payload.to_json(), outcome)
         for unused in matches.unused():
-            told.left_out_count += 1
-            if len(told.left_out) < SHOWN:
-                told.left_out.append(f"{unused.file} line {unused.line}")
-        told.problems, told.problem_count = [str(problem) for problem in matches.problems], matches.problem_count
+            adoption.left_out_count += 1
+            if len(adoption.left_out) < SHOWN:
+                adoption.left_out.append(f"{unused.file} line {unused.line}")
+        adoption.problems, adoption.problem_count = (
+            [str(problem) for problem in matches.problems],
+            matches.problem_count,
+        )
 
 
 class PlannedKeys:
@@ -258,11 +270,11 @@ def _declared(
 
 
 def _other_fields(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What the original's line has that ours has no place for."""
+    """What the original's line has that ours has no field for."""
     others = {name: value for name, value in found.items() if name not in names}
     metadata = found.get("metadata")
-    told = metadata if isinstance(metadata, dict) else {}
-    more = {name: value for name, value in told.items() if name not in _ORIGINAL_METADATA}
+    own = metadata if isinstance(metadata, dict) else {}
+    more = {name: value for name, value in own.items() if name not in _ORIGINAL_METADATA}
     return {**others, **({"metadata": more} if more else {})}
 
 

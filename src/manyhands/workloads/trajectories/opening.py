@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from manyhands.agents.options import AgentOptions
-from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, tell_bound, usable_key, warn_of_unpriced
-from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.registry import load_agent
+from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, usable_key, warn_of_budget
+from manyhands.agents.toolbox import RunTools
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
 from manyhands.runs.folders import is_made
@@ -24,15 +24,17 @@ from manyhands.runs.making import (
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.tools.distributions import availability_notice
-from manyhands.workloads.trajectories.grade_file import GradeFile, judge_options, same_graders
-from manyhands.workloads.trajectories.grading import JUDGE_KEY
+from manyhands.workloads.trajectories.dataset.rows import BAD_ROWS_KEPT
 from manyhands.workloads.trajectories.items import Adoption
 from manyhands.workloads.trajectories.lines.sharegpt import HERMES_NAME, template_name
 from manyhands.workloads.trajectories.original import is_left_by_original, set_aside
-from manyhands.workloads.trajectories.prepared import BAD_ROWS_KEPT, Prepared, dataset_identity, prepare
-from manyhands.workloads.trajectories.quality import LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
+from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity, prepare
+from manyhands.workloads.trajectories.records import JUDGE_KEY, LOW_SCORE, NO_REASONING, TAGS_IN_VALUES, UNKNOWN_TOOL
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
+
+if TYPE_CHECKING:
+    from manyhands.workloads.trajectories.grade_file import GradeFile
 
 BAD_ROWS_SHOWN = 20
 
@@ -48,11 +50,11 @@ async def open_batch(
     options = options.resolved()
     folder = options.run_folder
     if is_made(folder):
-        refuse_unless_resumed(resume, folder, options.run_name)
+        refuse_unless_resumed(resume, folder)
         return await _continued(folder, options, notice, environ)
     original = is_left_by_original(folder)
     if original:
-        refuse_unless_resumed(resume, folder, options.run_name, "the folder holds results of the original batch runner")
+        refuse_unless_resumed(resume, folder, "the folder holds results of the original batch runner")
     return await _made(folder, options, notice, environ, adopt=original)
 
 
@@ -66,12 +68,12 @@ async def _made(
     _warn(options, notice)
     prepared = await prepare(options)
     check_sandbox(options, notice, images=prepared.images)
-    _tell(prepared, notice)
+    _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
     opened = Opened(folder, _workload(prepared, folder, secrets))
     make_run(opened, options, notice)
     if kept is not None:
-        _tell_adoption(opened.workload.adoption, kept, options, notice)
+        _adoption_notices(opened.workload.adoption, kept, options, notice)
     return opened
 
 
@@ -81,10 +83,8 @@ async def _continued(
     run = recorded_run(folder, TrajectoryWorkload.name)
     recorded = Prepared.from_json(run.spec, folder.parent)
     options = resume_spec(recorded.options, given)
-    if not same_graders(recorded.options.grade_checks, options.grade_checks):
-        raise RunError(
-            f"{folder}: a run keeps its graders; start another with --run_name={other_name(options.run_name)}"
-        )
+    if _grader_names(recorded.options) != _grader_names(options):
+        raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={other_name(folder)}")
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)
@@ -97,7 +97,7 @@ async def _continued(
     else:
         prepared = await prepare(options, recorded=None if tools_changed else recorded, made=recorded)
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
-        _tell(prepared, notice)
+        _dataset_notices(prepared, notice)
     counts_tags = recorded.counts_tags or options.tags_in_values != "keep"
     prepared = replace(prepared, counts_tags=counts_tags)
     check_sandbox(options, notice, images=prepared.images)
@@ -119,35 +119,42 @@ def _workload(prepared: Prepared, folder: Path, secrets: Mapping[str, str]) -> T
 
 
 def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """The keys of the endpoints. Raises UserError if one is missing, or settings about scores have none to be about."""
+    """The keys of the endpoints. Raises UserError if one is missing, the agent can't be used, or settings about scores have none to be
+    about."""
+    load_agent(options.agent)
     for name in ("min_score", "best_of"):
         if getattr(options, name) not in (None, False) and options.grade_checks is None:
             raise UserError(f"--{name} needs scores: give graders with --grade=FILE")
     if options.best_of and options.samples == 1:
         raise UserError("--best_of needs several samples of each row: give --samples=N")
-    judge = _judge(options)
-    if options.grade_checks is not None:
-        GradeFile.from_json(options.grade_checks).environment(environ)  # that its files can be read is found out now
+    checks = _checks(options)
+    if checks is not None:
+        checks.environment(environ)  # that its files can be read is found out now
+    judge = None if checks is None else checks.judge_options(options)
     keys = {API_KEY: usable_key(options, environ), JUDGE_KEY: None if judge is None else usable_key(judge, environ)}
     return {name: key for name, key in keys.items() if key is not None}
 
 
-def _judge(options: BatchSpec) -> AgentOptions | None:
+def _checks(options: BatchSpec) -> GradeFile | None:
     if options.grade_checks is None:
         return None
-    return judge_options(GradeFile.from_json(options.grade_checks), options)
+    from manyhands.workloads.trajectories.grade_file import GradeFile  # graders take long to import
+
+    return GradeFile.from_json(options.grade_checks)
+
+
+def _grader_names(options: BatchSpec) -> list[str] | None:
+    """What lines have fields of; None without graders."""
+    return None if options.grade_checks is None else options.grade_checks["names"]
 
 
 def _warn(options: BatchSpec, notice: Notice) -> None:
-    warn_of_unpriced(options, notice)
-    tell_bound(options, notice)
-    judge = _judge(options)
-    if judge is not None and judge.model != options.model:
-        warn_of_unpriced(judge, notice)
-        tell_bound(judge, notice)
+    checks = _checks(options)
+    judge = None if checks is None else checks.judge_options(options)
+    warn_of_budget(options, [options] if judge is None or judge.model == options.model else [options, judge], notice)
 
 
-def _tell(prepared: Prepared, notice: Notice) -> None:
+def _dataset_notices(prepared: Prepared, notice: Notice) -> None:
     for line in (prepared.options.grade_checks or {}).get("notices", ()):
         notice(line)
     for number, reason in prepared.bad_rows[:BAD_ROWS_SHOWN]:
@@ -155,8 +162,8 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
     if prepared.bad_count > BAD_ROWS_SHOWN:
         listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
         notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
-    _tell_chat(prepared, notice)
-    offer = ToolOffer.recorded(prepared.mcp, prepared.toolsets)
+    _chat_notices(prepared, notice)
+    offer = RunTools.recorded(prepared.mcp, prepared.toolsets)
     offer.admit(name for name, _ in prepared.distribution.toolsets)
     for line in offer.registry.notices:
         notice(line)
@@ -164,7 +171,7 @@ def _tell(prepared: Prepared, notice: Notice) -> None:
         notice(line)
 
 
-def _tell_chat(prepared: Prepared, notice: Notice) -> None:
+def _chat_notices(prepared: Prepared, notice: Notice) -> None:
     if prepared.own_systems:
         rows = counted(prepared.own_systems, "row")
         added = ", with --ephemeral_system_prompt behind it" if prepared.options.ephemeral_system_prompt else ""
@@ -173,7 +180,7 @@ def _tell_chat(prepared: Prepared, notice: Notice) -> None:
         notice(f"{counted(prepared.own_messages, 'row')} with messages: the conversation begins with them")
 
 
-def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: Notice) -> None:
+def _adoption_notices(adoption: Adoption, kept: Path, options: BatchSpec, notice: Notice) -> None:
     wording = ""
     if template_name(options.system_template_text) != HERMES_NAME:
         wording = (
@@ -190,7 +197,7 @@ def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: N
         )
     if adoption.other_work:
         rows = f"{counted(adoption.other_work, 'row')} with a system prompt or messages of their own"
-        notice(f"{rows} {are(adoption.other_work)} performed anew: the original used neither")
+        notice(f"{rows} {are(adoption.other_work)} run anew: the original used neither")
     if adoption.cut_off:
         notice(
             f"{adoption.cut_off} of the finished ones end on a tool's answer: a model call failed there, but they were saved"
@@ -201,8 +208,8 @@ def _tell_adoption(adoption: Adoption, kept: Path, options: BatchSpec, notice: N
         notice(f"… and {adoption.problem_count - len(adoption.problems)} more lines that can't be used")
     if adoption.left_out_count:
         more = ", …" if adoption.left_out_count > len(adoption.left_out) else ""
-        places = ", ".join(adoption.left_out) + more
-        notice(f"{adoption.left_out_count} finished lines belong to no row of the dataset and are left out: {places}")
+        lines = ", ".join(adoption.left_out) + more
+        notice(f"{adoption.left_out_count} finished lines belong to no row of the dataset and are left out: {lines}")
 
 
 def _shape(prepared: Prepared) -> tuple[Any, ...]:

@@ -13,15 +13,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.jsonio import Json, loads_outside
+from manyhands.engine.journal.reader import JOURNAL
 from manyhands.workloads.trajectories.dataset.rows import prompt_digest
 from manyhands.workloads.trajectories.lines.turns import human_text
 
-JOURNAL = "run.db"
 SET_ASIDE = "original"
 """The folder, inside the run folder, where the original program's files are kept."""
 
@@ -34,17 +33,21 @@ _MAX_LINE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class OriginalEntry:
-    """One finished prompt. ``prompt`` is its human turn without surrounding white space (or its content parts); ``entry`` is
-    the whole line, or None for a tombstone, whose reason is ``discarded``. ``offset`` and ``length`` (bytes) say where in
-    ``file`` it is."""
+    """One finished prompt."""
 
     prompt: Json
+    """Its human turn without surrounding white space (or its content parts)."""
     entry: dict[str, Any] | None
+    """The whole line, or None for a tombstone."""
     file: str
+    """The batch file that it is in."""
     line: int
     offset: int
+    """Bytes before it in the file."""
     length: int
+    """Bytes of it."""
     discarded: str | None = None
+    """The reason of a tombstone."""
 
     @property
     def cut_off(self) -> bool:
@@ -144,7 +147,7 @@ def read_original(folder: Path) -> Iterator[OriginalEntry | OriginalProblem]:
 
 
 def read_entry(folder: Path, file: str, line: int, offset: int, length: int) -> OriginalEntry:
-    """Read one line again, from the place that its entry named. Raises UserError if the file changed since."""
+    """Read one line again, from where its entry says that it is. Raises UserError if the file changed since."""
     path = folder / file
     try:
         with path.open("rb") as stream:
@@ -261,7 +264,7 @@ def whole_of(value: Json) -> int:
 _SETUP = (
     "PRAGMA journal_mode = OFF",
     "PRAGMA cache_size = -2048",
-    """CREATE TABLE place (
+    """CREATE TABLE line_at (
         digest BLOB NOT NULL,
         tombstone INTEGER NOT NULL,
         file TEXT NOT NULL,
@@ -270,29 +273,27 @@ _SETUP = (
         length INTEGER NOT NULL,
         used INTEGER NOT NULL DEFAULT 0
     )""",
-    "CREATE INDEX by_digest ON place (digest)",
+    "CREATE INDEX by_digest ON line_at (digest)",
     "BEGIN",
 )
 # A prompt that has a trajectory is finished with it: a tombstone only counts where there is nothing better.
 _FIND = """
-    SELECT rowid, file, line, start, length FROM place
+    SELECT rowid, file, line, start, length FROM line_at
     WHERE digest = ? ORDER BY tombstone, rowid LIMIT 1 OFFSET ?
 """
-_UNUSED = "SELECT file, line, start, length FROM place WHERE NOT used ORDER BY rowid"
+_UNUSED = "SELECT file, line, start, length FROM line_at WHERE NOT used ORDER BY rowid"
 
 
 class OriginalMatches:
     """The finished lines of a folder, by prompt: the k-th copy of a prompt gets the k-th line with that prompt.
 
-    Only places are kept, in a private temporary database; a line itself is read again when it is asked for. ``entries`` and
-    ``tombstones`` count the lines; ``problems`` holds the first lines that are no finished prompts, of ``problem_count``.
+    Only where they are is kept, in a private temporary database; a line itself is read again when it is asked for. ``problems`` holds
+    the first lines that are no finished prompts, of ``problem_count``.
     """
 
     def __init__(self, folder: Path, problem_limit: int = 100) -> None:
         """Scan the folder. Raises UserError if a file can't be read."""
         self._folder = folder
-        self.entries = 0
-        self.tombstones = 0
         self.problems: list[OriginalProblem] = []
         self.problem_count = 0
         self._problem_limit = problem_limit
@@ -310,14 +311,14 @@ class OriginalMatches:
         found = self._database.execute(_FIND, (prompt_digest(prompt), copy)).fetchall()
         if not found:
             return None
-        ((number, *place),) = found
-        self._database.execute("UPDATE place SET used = 1 WHERE rowid = ?", (number,))
-        return read_entry(self._folder, *place)
+        ((number, *where),) = found
+        self._database.execute("UPDATE line_at SET used = 1 WHERE rowid = ?", (number,))
+        return read_entry(self._folder, *where)
 
     def unused(self) -> Iterator[OriginalEntry]:
         """Lines that nothing asked for: prompts that are no longer in the dataset, and copies beyond those it has."""
-        for place in self._database.execute(_UNUSED):
-            yield read_entry(self._folder, *place)
+        for where in self._database.execute(_UNUSED):
+            yield read_entry(self._folder, *where)
 
     def close(self) -> None:
         """Forget everything. Idempotent."""
@@ -329,18 +330,7 @@ class OriginalMatches:
             if len(self.problems) < self._problem_limit:
                 self.problems.append(found)
             return
-        tombstone = found.entry is None
-        self.entries += not tombstone
-        self.tombstones += tombstone
         self._database.execute(
-            "INSERT INTO place (digest, tombstone, file, line, start, length) VALUES (?, ?, ?, ?, ?, ?)",
-            (prompt_digest(found.prompt), tombstone, found.file, found.line, found.offset, found.length),
+            "INSERT INTO line_at (digest, tombstone, file, line, start, length) VALUES (?, ?, ?, ?, ?, ?)",
+            (prompt_digest(found.prompt), found.entry is None, found.file, found.line, found.offset, found.length),
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.toolset_tools import mcp_record, recorded_registry, with_optional
+from manyhands.agents.toolbox import mcp_record, recorded_registry, with_optional
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
@@ -19,29 +19,29 @@ from manyhands.workloads.trajectories.dataset.source_fields import SourceFields
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.workloads.trajectories.spec import BatchSpec
 
-BAD_ROWS_KEPT = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the run records as its spec.
-
-    ``options``: the settings, resolved. ``distribution`` and ``toolsets``: the table to draw from and the toolsets of the person's own,
-    by value. ``tools``: all tools that are known to the run, built in or not. ``source_fields``: the plan of ``metadata.source`` in
-    the first layout. ``bad_rows``: rows of the dataset that can't be used, as (line, reason), the first thousand of ``bad_count``.
-    """
+    """What the run records as its spec."""
 
     options: BatchSpec
+    """The settings, resolved."""
     distribution: Distribution
+    """The table to draw from, by value."""
     toolsets: tuple[Toolset, ...]
+    """Those of the person's own, by value."""
     tools: tuple[str, ...]
+    """All tools that are known to the run, built in or not."""
     source_fields: SourceFields
+    """The plan of ``metadata.source`` in the first layout."""
     bad_rows: tuple[tuple[int, str], ...]
+    """The first rows of the dataset that can't be used, as (line, reason)."""
     bad_count: int
+    """The number of all of them."""
     images: int = 0
     """Rows that ask for a container image."""
     mcp: Json = None
-    """The record of the MCP servers (``manyhands.agents.toolset_tools``)."""
+    """The record of the MCP servers (``manyhands.agents.toolbox``)."""
     layout: int = LAYOUT
     """The layout of its lines (see ``workloads.trajectories.lines.schema``), which a run keeps."""
     built_in: tuple[str, ...] = KNOWN_TOOLS
@@ -97,7 +97,7 @@ class Prepared:
         table = value["distribution"]
         return cls(
             # A run from before the setting goes on as it began.
-            options=BatchSpec(**{"tags_in_values": "keep", **value["options"]}, data_dir=str(data_dir)),
+            options=BatchSpec.from_record({"tags_in_values": "keep", **value["options"]}, data_dir=str(data_dir)),
             distribution=Distribution(
                 table["name"], table["description"], tuple((name, percent) for name, percent in table["toolsets"])
             ),
@@ -152,8 +152,8 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made:
     scanned = scan(dataset, max_samples=options.max_samples, with_chat=prepared.with_chat)
     return replace(
         prepared,
-        source_fields=scanned.source_fields if prepared.layout == FIRST_LAYOUT else SourceFields(),
-        bad_rows=tuple((row.line, row.reason) for row in scanned.bad_rows[:BAD_ROWS_KEPT]),
+        source_fields=scanned.fields.build() if prepared.layout == FIRST_LAYOUT else SourceFields(),
+        bad_rows=tuple((row.line, row.reason) for row in scanned.bad_rows),
         bad_count=scanned.bad_count,
         images=scanned.images,
         own_systems=scanned.own_systems,

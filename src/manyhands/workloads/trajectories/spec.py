@@ -23,12 +23,24 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, check_run_name
-from manyhands.workloads.trajectories.grade_file import load_checks
-from manyhands.workloads.trajectories.lines.sharegpt import load_template
 
 REQUIRED = "Required"
 SAMPLES = "Samples"
 GRADING = "Grading"
+
+
+def _load_checks(path: str) -> dict[str, Any]:
+    """The file of graders, as it is recorded. Raises UserError."""
+    from manyhands.workloads.trajectories.grade_file import load_checks  # graders take long to import
+
+    return load_checks(path)
+
+
+def _load_template(name: str) -> str:
+    """A wording of the saved system turn: of a file, or one that is built in. Raises UserError."""
+    from manyhands.workloads.trajectories.lines.sharegpt import load_template  # it knows of tools
+
+    return load_template(name)
 
 
 class BatchSpec(AgentOptions):
@@ -37,12 +49,11 @@ class BatchSpec(AgentOptions):
 
     headings = (REQUIRED, TOOLS, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
     contents: ClassVar = {
-        **AgentOptions.contents,
-        "system_template": ("system_template_text", load_template),
-        "grade": ("grade_checks", load_checks),
+        "system_template": ("system_template_text", _load_template),
+        "grade": ("grade_checks", _load_checks),
     }
-    files = (*AgentOptions.files, "distributions_file")
-    paths = (*AgentOptions.paths, "dataset_file")
+    files = ("distributions_file",)
+    paths = ("dataset_file",)
 
     dataset_file: Path = setting(
         ...,

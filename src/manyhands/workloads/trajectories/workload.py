@@ -1,4 +1,4 @@
-"""Workload 1: each prompt is given to an agent, whose conversation becomes a training trajectory."""
+"""The workload of trajectories: each prompt is given to an agent, whose conversation becomes a line of training data."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from manyhands.agents.descriptions import describe_step
 from manyhands.agents.loop import run_agent
+from manyhands.agents.registry import Agent, load_agent
 from manyhands.agents.run_settings import (
     API_KEY,
     NeverCalled,
     chat_settings,
-    execution_of,
     model_of,
+    parent_run,
     sandbox_limits,
     seeded,
+    standard_toolsets,
 )
-from manyhands.agents.started_runs import parent_run, standard_toolsets
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
-from manyhands.agents.toolbox import Toolbox
-from manyhands.agents.toolset_tools import ToolOffer
-from manyhands.agents.trajectory import fold
+from manyhands.agents.toolbox import RunTools, Toolbox
+from manyhands.agents.trajectory import describe_step, fold
 from manyhands.agents.world import World
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import ItemState, Outcome, StopReason
@@ -39,15 +38,13 @@ from manyhands.engine.contract import (
     Workload,
 )
 from manyhands.engine.journal.reader import run_id_of
+from manyhands.models.factory import late_imports
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import PacedBackend, choose_backend
 from manyhands.tools.distributions import draw
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
-from manyhands.workloads.trajectories.exports import write_exports
-from manyhands.workloads.trajectories.grade_file import GradeFile
-from manyhands.workloads.trajectories.grading import GRADE, JUDGE_KEY, TrajectoryGrader, score_of
 from manyhands.workloads.trajectories.items import Adoption, PromptItem, adopted_line, batch_file, plan_items
 from manyhands.workloads.trajectories.lines.entry import Entry
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT
@@ -60,27 +57,40 @@ from manyhands.workloads.trajectories.lines.sharegpt import (
     to_sharegpt,
 )
 from manyhands.workloads.trajectories.prepared import Prepared, dataset_identity
-from manyhands.workloads.trajectories.quality import (
+from manyhands.workloads.trajectories.records import (
+    ADOPTED,
+    GRADE,
+    JUDGE_KEY,
     LOW_SCORE,
     REMEDIES,
     TAGS_IN_VALUES,
+    ToolColumns,
+    ToolStats,
     count_reasoning,
     discard_reason,
     nowhere_known,
+    result_record,
+    score_of,
 )
+from manyhands.workloads.trajectories.results.exports import write_exports
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.statistics import ADOPTED, ToolColumns, ToolStats, result_record
+
+if TYPE_CHECKING:
+    from manyhands.workloads.trajectories.grading import TrajectoryGrader
 
 MAX_TOOL_OUTPUT = 50_000
+"""Maximum characters of a tool's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """A conversation as it is saved. ``tags``: how many tags stood in its texts; ``all_tags``: and in those of the tools on offer."""
+    """A conversation as it is saved."""
 
     turns: list[Turn]
     tags: int
+    """How many tags stood in its texts."""
     all_tags: int
+    """How many in those and in the descriptions of the tools on offer."""
 
 
 class TrajectoryWorkload(Workload):
@@ -95,7 +105,6 @@ class TrajectoryWorkload(Workload):
         self._folder = run_folder
         self._prepared = Prepared.from_json(spec, run_folder.parent)
         self._options = self._prepared.options
-        self._secrets: dict[str, str] = {}
         self._columns = ToolColumns(self._prepared.columns)
         self._others = frozenset(self._prepared.tools).difference(self._prepared.columns)
         self._escapes_tags = self._options.tags_in_values != "keep"
@@ -109,8 +118,9 @@ class TrajectoryWorkload(Workload):
         )
         self._model: ChatModel | None = None
         self._backend: SandboxBackend | None = None
-        self._offer: ToolOffer | None = None
+        self._offer: RunTools | None = None
         self._grader: TrajectoryGrader | None = None
+        self._agent: Agent = run_agent
         self._run_id = ""
         self.adoption = Adoption()
 
@@ -121,8 +131,14 @@ class TrajectoryWorkload(Workload):
     @property
     def execution(self) -> Execution:
         options = self._options
-        return execution_of(
-            options, workers=options.num_workers, concurrency=options.concurrency, item_timeout=options.item_timeout
+        return options.execution(
+            executor=options.executor,
+            workers=options.num_workers,
+            concurrency=options.concurrency,
+            calls_asked=options.num_workers * options.concurrency,
+            item_timeout=options.item_timeout,
+            keep_workspaces=options.keep_workspaces,
+            seed=options.seed or 0,
         )
 
     def input_identity(self) -> str | None:
@@ -133,24 +149,27 @@ class TrajectoryWorkload(Workload):
         prepared = self._prepared
         return plan_items(self._options, self._folder, prepared.tools, self.adoption, with_chat=prepared.with_chat)
 
-    def secrets(self) -> dict[str, str]:
-        return dict(self._secrets)
-
-    def set_secrets(self, secrets: Mapping[str, str]) -> None:
-        self._secrets = dict(secrets)
+    @property
+    def late_imports(self) -> Sequence[str]:
+        return late_imports(self._options.model, self._options.base_url)
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             self._offer = await stack.enter_async_context(
-                ToolOffer.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
+                RunTools.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
             )
             self._run_id = run_id_of(self._folder)
+            self._agent = load_agent(self._options.agent)
             if not replay:
                 self._backend = PacedBackend(choose_backend(self._options.sandbox, asks_for_image=False))
-                self._model = model_of(self._options, self._secrets.get(API_KEY), self._folder)
+                self._model = model_of(self._options, self._secrets.get(API_KEY), self._folder, self._options)
                 stack.push_async_callback(self._model.close)
             if self._options.grade_checks is not None:
+                # Graders take long to import.
+                from manyhands.workloads.trajectories.grade_file import GradeFile
+                from manyhands.workloads.trajectories.grading import TrajectoryGrader
+
                 self._grader = await stack.enter_async_context(
                     TrajectoryGrader.opened(
                         GradeFile.from_json(self._options.grade_checks),
@@ -171,8 +190,8 @@ class TrajectoryWorkload(Workload):
         task = self._task(payload)
         result = await self._converse(context, payload, task, toolsets, toolbox)
         times = {"began": began, "finished": await self._moment(context, "finished")}
-        asked = self._asked(payload, task, toolsets, toolbox)
-        return await self._outcome(context, payload, asked, toolbox, result, times)
+        setup = self._setup(payload, task, toolsets, toolbox)
+        return await self._outcome(context, payload, setup, toolbox, result, times)
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
@@ -191,13 +210,13 @@ class TrajectoryWorkload(Workload):
         write_exports(reader, self._prepared, self._folder.name)
 
     @property
-    def _tool_offer(self) -> ToolOffer:
+    def _tool_offer(self) -> RunTools:
         if self._offer is None:
-            self._offer = ToolOffer.recorded(self._prepared.mcp, self._prepared.toolsets)
+            self._offer = RunTools.recorded(self._prepared.mcp, self._prepared.toolsets)
         return self._offer
 
-    def _asked(self, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox) -> dict[str, Any]:
-        """What is recorded of how the model was asked. In runs of earlier versions only what those recorded, so that a check of all
+    def _setup(self, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox) -> dict[str, Any]:
+        """What is recorded of what the model was given. In runs of earlier versions only what those recorded, so that a check of all
         of their items agrees."""
         if self._prepared.layout == FIRST_LAYOUT:
             return {"toolsets": list(toolsets)}
@@ -233,7 +252,7 @@ class TrajectoryWorkload(Workload):
             environment = ToolEnvironment(
                 world.sandbox, context.clock, options.tool_timeout, MAX_TOOL_OUTPUT, parent=parent
             )
-            return await run_agent(
+            return await self._agent(
                 context,
                 task,
                 model=self._model or NeverCalled(),
@@ -248,14 +267,14 @@ class TrajectoryWorkload(Workload):
         return parent_run(context, self._folder, self._run_id, inherited, self._secrets)
 
     async def _moment(self, context: Context, name: str) -> float:
-        """Now. Graders are told how long it took, so for them it is recorded, and the same on a replay."""
+        """Now. Graders get how long it took, so for them it is recorded, and the same on a replay."""
         return context.clock.now() if self._grader is None else await moment(context.scope(name))
 
     async def _outcome(
         self,
         context: Context,
         payload: PromptItem,
-        asked: Mapping[str, Any],
+        setup: Mapping[str, Any],
         toolbox: Toolbox,
         result: AgentResult,
         times: Mapping[str, float],
@@ -268,7 +287,7 @@ class TrajectoryWorkload(Workload):
             **result_record(result, reasoning),
             "completed": result.completed,
             "partial": result.partial,
-            **asked,
+            **setup,
             "model": options.model,
             "unknown_tools": list(result.unknown_tools),
             "seed": seeded(self._settings, options, context).chat.seed,
@@ -281,8 +300,8 @@ class TrajectoryWorkload(Workload):
             return Outcome(ItemState.DISCARDED, record, reason=reason)
         saved = self._saved(result.messages, payload, toolbox)
         if saved.tags and options.tags_in_values == "discard":
-            told = f"tags in its texts: {saved.tags}"
-            return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=told)
+            message = f"tags in its texts: {saved.tags}"
+            return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=message)
         if self._grader is not None:
             record = await self._grader.graded(context, payload, kept, result, record)
             if (low := self._too_low(record)) is not None:
@@ -291,8 +310,10 @@ class TrajectoryWorkload(Workload):
         return Outcome(ItemState.COMPLETED, record, line)
 
     def _too_low(self, record: Mapping[str, Any]) -> str | None:
-        score, least = score_of(record), self._options.min_score
-        return None if score is None or least is None or score >= least else f"scored {score:g}, less than {least:g}"
+        score, minimum = score_of(record), self._options.min_score
+        return (
+            None if score is None or minimum is None or score >= minimum else f"scored {score:g}, less than {minimum:g}"
+        )
 
     def _saved(self, messages: Sequence[Message], payload: PromptItem, toolbox: Toolbox) -> _Saved:
         escaping = Escaping(active=self._escapes_tags)

@@ -28,10 +28,12 @@ class BadChat(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """``system``: the row's system prompt, also if it is the first of its messages. ``messages``: all others in order."""
+    """What a row brings besides its prompt."""
 
     system: str | None = None
+    """The row's system prompt, also if it is the first of its messages."""
     messages: tuple[Message, ...] = ()
+    """All others in order."""
 
     def opening(self, prompt: Json) -> tuple[Message, ...]:
         """The messages, of which there must be any, up to where the model goes on, with ``prompt`` (None if the row has none) as the
@@ -66,8 +68,8 @@ def read_chat(row: Mapping[str, Json]) -> Chat:
     found = list(_given_list(row.get(MESSAGES)))
     leading: list[str] = []
     while found and _role(found[0], len(leading) + 1) == "system":
-        place = _MessageField(len(leading) + 1)
-        leading.append(text_of(place.parts(found.pop(0).get("content"), "content", empty=False)))
+        at = _MessageField(len(leading) + 1)
+        leading.append(text_of(at.parts(found.pop(0).get("content"), "content", empty=False)))
     first = "\n\n".join(leading)
     if system and first and system.strip() != first.strip():
         raise BadChat('"system" and the system message of "messages" differ')
@@ -117,19 +119,19 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
     checked: list[Message] = []
     waiting: dict[str, str] = {}
     for number, message in enumerate(messages, start):
-        place, role = _MessageField(number), _role(message, number)
+        at, role = _MessageField(number), _role(message, number)
         if role == "system":
-            raise place.error('is a system message behind others; "system" messages come first')
+            raise at.error('is a system message behind others; "system" messages come first')
         if waiting and role != "tool":
-            raise place.error(f"comes before the result of the tool call {next(iter(waiting))!r:.80}")
+            raise at.error(f"comes before the result of the tool call {next(iter(waiting))!r:.80}")
         if role == "tool":
-            checked.append(_tool_message(message, waiting, place))
+            checked.append(_tool_message(message, waiting, at))
             if not waiting:
                 _order_results(checked)
         elif role == "user":
-            checked.append({"role": "user", "content": place.parts(message.get("content"), "content", empty=False)})
+            checked.append({"role": "user", "content": at.parts(message.get("content"), "content", empty=False)})
         else:
-            checked.append(_assistant_message(message, place))
+            checked.append(_assistant_message(message, at))
             waiting = {call["id"]: call["function"]["name"] for call in checked[-1].get("tool_calls", ())}
     if waiting:
         raise BadChat(f'"messages" ends before the result of the tool call {next(iter(waiting))!r:.80}')
@@ -137,65 +139,65 @@ def _checked(messages: Sequence[dict[str, Any]], start: int) -> list[Message]:
 
 
 def _order_results(messages: list[Message]) -> None:
-    """Put the results at the end of messages in the order of their calls: readers of trajectories pair them by their places."""
+    """Put the results at the end of messages in the order of their calls: readers of trajectories pair them by their positions."""
     results = len(list(takewhile(lambda message: message["role"] == "tool", reversed(messages))))
-    places = {call["id"]: place for place, call in enumerate(messages[-results - 1]["tool_calls"])}
-    messages[-results:] = sorted(messages[-results:], key=lambda message: places[message["tool_call_id"]])
+    positions = {call["id"]: position for position, call in enumerate(messages[-results - 1]["tool_calls"])}
+    messages[-results:] = sorted(messages[-results:], key=lambda message: positions[message["tool_call_id"]])
 
 
-def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], place: _MessageField) -> Message:
+def _tool_message(message: Mapping[str, Any], waiting: dict[str, str], at: _MessageField) -> Message:
     call_id = message.get("tool_call_id")
     if not isinstance(call_id, str) or call_id not in waiting:
-        raise place.error('has no "tool_call_id" of a call that waits for its result')
-    content = place.parts(message.get("content", ""), "content", empty=True)
+        raise at.error('has no "tool_call_id" of a call that waits for its result')
+    content = at.parts(message.get("content", ""), "content", empty=True)
     return {"role": "tool", "tool_call_id": call_id, "name": waiting.pop(call_id), "content": content}
 
 
-def _assistant_message(message: Mapping[str, Any], place: _MessageField) -> Message:
-    calls = _calls(message.get("tool_calls"), place)
-    content = place.parts(message.get("content", ""), "content", empty=bool(calls))
+def _assistant_message(message: Mapping[str, Any], at: _MessageField) -> Message:
+    calls = _calls(message.get("tool_calls"), at)
+    content = at.parts(message.get("content", ""), "content", empty=bool(calls))
     made: Message = {"role": "assistant", "content": content or None}
     for name in ("reasoning", "reasoning_content"):
         if name in message and "reasoning" not in made:
-            made["reasoning"] = place.text(message[name], name, empty=True)
+            made["reasoning"] = at.text(message[name], name, empty=True)
     if calls:
         made["tool_calls"] = calls
     return made
 
 
-def _calls(value: Json, place: _MessageField) -> list[ToolCall]:
+def _calls(value: Json, at: _MessageField) -> list[ToolCall]:
     if not value:
         return []
     if not isinstance(value, list):
-        raise place.error(f'has "tool_calls" that are {kind_of(value)}, expected a list')
-    calls = [_call(each, place, number) for number, each in enumerate(value, 1)]
+        raise at.error(f'has "tool_calls" that are {kind_of(value)}, expected a list')
+    calls = [_call(each, at, number) for number, each in enumerate(value, 1)]
     if len({call["id"] for call in calls}) < len(calls):
-        raise place.error('has two "tool_calls" with the same "id"')
+        raise at.error('has two "tool_calls" with the same "id"')
     return calls
 
 
-def _call(value: Json, place: _MessageField, number: int) -> ToolCall:
+def _call(value: Json, at: _MessageField, number: int) -> ToolCall:
     call = value if isinstance(value, dict) else {}
     function = call.get("function")
-    told: Mapping[str, Any] = function if isinstance(function, dict) else {}
-    for name, text in (("id", call.get("id")), ("function.name", told.get("name"))):
+    named: Mapping[str, Any] = function if isinstance(function, dict) else {}
+    for name, text in (("id", call.get("id")), ("function.name", named.get("name"))):
         if not isinstance(text, str) or not text:
-            raise place.error(f'has no "{name}" in tool call {number}')
+            raise at.error(f'has no "{name}" in tool call {number}')
     return {
         "id": call["id"],
         "type": "function",
-        "function": {"name": told["name"], "arguments": _arguments(told.get("arguments"), place, number)},
+        "function": {"name": named["name"], "arguments": _arguments(named.get("arguments"), at, number)},
     }
 
 
-def _arguments(value: Json, place: _MessageField, number: int) -> str:
+def _arguments(value: Json, at: _MessageField, number: int) -> str:
     try:
         text = line(value) if isinstance(value, dict) else value or "{}"
         if isinstance(text, str) and isinstance(loads_outside(text), dict):
             return text
     except (ValueError, RecursionError):
         pass
-    raise place.error(f'has "function.arguments" in tool call {number} that are no JSON object')
+    raise at.error(f'has "function.arguments" in tool call {number} that are no JSON object')
 
 
 @dataclass(frozen=True, slots=True)

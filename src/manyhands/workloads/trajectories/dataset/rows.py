@@ -6,9 +6,8 @@ them (how often a prompt was seen, which ids are taken) lives in a private tempo
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import Record, Unit
 from manyhands.io.tables.formats import open_records
 from manyhands.workloads.trajectories.dataset.chat_rows import CHAT_FIELDS, BadChat, Chat, kind_of, read_chat
-from manyhands.workloads.trajectories.dataset.source_fields import SourceFields, SourceFieldsBuilder
+from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 
 PLAIN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))
 """Fields with a meaning in runs of earlier versions."""
@@ -31,24 +30,27 @@ KNOWN_FIELDS = PLAIN_FIELDS | frozenset(CHAT_FIELDS)
 Prompt = str | list[dict[str, Any]]
 """Text, or chat-completions content parts (objects with a "type")."""
 
-CountOccurrence = Callable[[bytes], int]
-"""Given the 16-byte digest of a row, says how often it was given that digest before."""
+BAD_ROWS_KEPT = 1000
+"""Maximum bad rows that a scan keeps, and ``failures.jsonl`` lists."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Row:
-    """One usable row. ``line`` counts from 1 (lines or rows, see ``DatasetScan.unit``); ``prompt`` is as written, or what the last
-    user message says; ``source`` holds the fields that this program does not know. ``system``: the row's own system prompt;
-    ``messages``: the conversation up to where the model goes on, the prompt included, where there is more than that."""
+    """One usable row."""
 
     line: int
+    """Counts from 1 (lines, or rows of a table)."""
     prompt: Prompt
+    """As written, or what the last user message says."""
     image: str | None = None
     cwd: str | None = None
     id: str | None = None
     source: dict[str, Any] = field(default_factory=dict)
+    """The fields that this program does not know."""
     system: str | None = None
+    """The row's own system prompt."""
     messages: tuple[Message, ...] = ()
+    """The conversation up to where the model goes on, the prompt included, where there is more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +66,48 @@ class BadRow:
 
 
 class DatasetItem(NamedTuple):
-    """One item to be: ``prompt_index`` counts usable rows from 0, ``sample`` the repeats of a row from 0; ``key`` is
-    its identity."""
+    """One item to be."""
 
     prompt_index: int
+    """Counts usable rows from 0."""
     row: Row
     sample: int
+    """Counts the repeats of a row from 0."""
     key: str
+    """The item's identity."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DatasetScan:
-    """What one pass over a dataset found.
+    """What one pass over a dataset found."""
 
-    ``bad_rows`` holds the first bad rows, ``bad_count`` is the number of all; ``images`` counts rows that ask for a
-    container image, ``first_image_line`` is where the first is; ``own_systems`` and ``own_messages`` count rows that
-    bring a system prompt, or messages; ``fingerprint`` (32 hexadecimal digits) is the same
-    for the same usable rows in the same order, however the file is written.
-    """
-
-    rows: int
-    bad_rows: tuple[BadRow, ...]
-    bad_count: int
-    images: int
-    first_image_line: int | None
-    source_fields: SourceFields
-    fingerprint: str
-    unit: Unit
+    rows: int = 0
+    """Usable ones."""
+    bad_rows: list[BadRow] = field(default_factory=list)
+    """The first bad rows, at most ``BAD_ROWS_KEPT``."""
+    bad_count: int = 0
+    """The number of all."""
+    images: int = 0
+    """Rows that ask for a container image."""
     own_systems: int = 0
+    """Rows that bring a system prompt."""
     own_messages: int = 0
+    """Rows that bring messages."""
+    fields: SourceFieldsBuilder = field(default_factory=SourceFieldsBuilder)
+    """The fields that this program does not know."""
+
+    def add(self, row: Row | BadRow) -> None:
+        """Take a row into account."""
+        if isinstance(row, BadRow):
+            self.bad_count += 1
+            if len(self.bad_rows) < BAD_ROWS_KEPT:
+                self.bad_rows.append(row)
+            return
+        self.rows += 1
+        self.images += row.image is not None
+        self.own_systems += row.system is not None
+        self.own_messages += bool(row.messages)
+        self.fields.add(row.source)
 
 
 def read_rows(path: Path | str, max_samples: int | None = None, *, with_chat: bool = True) -> Iterator[Row | BadRow]:
@@ -109,44 +124,29 @@ def read_rows(path: Path | str, max_samples: int | None = None, *, with_chat: bo
     return _rows(records.read(), records.unit, max_samples, with_chat=with_chat)
 
 
-def scan(
-    path: Path | str,
-    *,
-    max_samples: int | None = None,
-    bad_limit: int = 100,
-    on_bad: Callable[[BadRow], None] | None = None,
-    with_chat: bool = True,
-) -> DatasetScan:
-    """Read a dataset once through. ``on_bad`` is called for every bad row, also for those beyond ``bad_limit``; ``with_chat`` as in
-    ``read_rows``.
+def scan(path: Path | str, *, max_samples: int | None = None, with_chat: bool = True) -> DatasetScan:
+    """Read a dataset once through; the arguments are those of ``read_rows``.
 
     Raises UserError, naming the path, if the dataset can't be read or has no usable row.
     """
-    tally = _Tally(bad_limit)
-    unit = open_records(Path(path), "prompt").unit
+    found = DatasetScan()
     for row in read_rows(path, max_samples, with_chat=with_chat):
-        tally.add(row)
-        if on_bad is not None and isinstance(row, BadRow):
-            on_bad(row)
-    if not tally.rows:
-        raise UserError(f"the dataset has no usable row: {path}{tally.first_problem()}")
-    return tally.result(unit)
+        found.add(row)
+    if not found.rows:
+        first = f" ({found.bad_rows[0]})" if found.bad_rows else ""
+        raise UserError(f"the dataset has no usable row: {path}{first}")
+    return found
 
 
 def iterate_items(
-    path: Path | str,
-    samples: int = 1,
-    max_samples: int | None = None,
-    count_occurrence: CountOccurrence | None = None,
-    *,
-    with_chat: bool = True,
+    path: Path | str, samples: int = 1, max_samples: int | None = None, *, with_chat: bool = True
 ) -> Iterator[DatasetItem]:
-    """The items of a dataset in order: each usable row ``samples`` times. Bad rows are left out (``scan`` reports
-    them).
+    """The items of a dataset in order: each usable row ``samples`` times. Bad rows are left out (``scan`` reports them).
 
-    ``count_occurrence`` counts equal rows; without one a private table on disk does. Raises as ``read_rows`` does.
+    An item's key is ``id:<id>`` or the hash of the row's content, then ``#k``, so that the k-th copy of a row is sample k. Equal rows are
+    counted in a private table on disk. Raises as ``read_rows`` does.
     """
-    return _items(read_rows(path, max_samples, with_chat=with_chat), samples, count_occurrence)
+    return _items(read_rows(path, max_samples, with_chat=with_chat), samples)
 
 
 def row_digest(row: Row) -> bytes:
@@ -161,40 +161,24 @@ def row_digest(row: Row) -> bytes:
     return bytes.fromhex(content_key(content))
 
 
-def item_key(row: Row, occurrence: int, sample: int = 0, samples: int = 1) -> str:
-    """The identity of an item: ``id:<id>`` or the hash of the row's content, then ``#k``.
-
-    ``occurrence`` is the number of equal rows before this one (0 for rows with an id), so that the k-th copy of a row
-    is sample k: ``k = occurrence * samples + sample``.
-    """
-    base = f"id:{row.id}" if row.id is not None else row_digest(row).hex()
-    return f"{base}#{occurrence * samples + sample}"
-
-
 def prompt_digest(prompt: Json) -> bytes:
     """16 bytes that identify a prompt alone, without surrounding white space."""
     return digest("prompt", prompt.strip() if isinstance(prompt, str) else prompt)
 
 
-def _items(rows: Iterable[Row | BadRow], samples: int, count: CountOccurrence | None) -> Iterator[DatasetItem]:
-    with ExitStack() as stack:
-        if count is None:
-            count = stack.enter_context(DigestTable()).count
+def _items(rows: Iterable[Row | BadRow], samples: int) -> Iterator[DatasetItem]:
+    with closing(DigestTable()) as seen:
         prompt_index = 0
         for row in rows:
             if isinstance(row, BadRow):
                 continue
-            base, occurrence = _base_and_occurrence(row, count)
+            base, copy = f"id:{row.id}", 0
+            if row.id is None:
+                identity = row_digest(row)
+                base, copy = identity.hex(), seen.count(identity)
             for sample in range(samples):
-                yield DatasetItem(prompt_index, row, sample, f"{base}#{occurrence * samples + sample}")
+                yield DatasetItem(prompt_index, row, sample, f"{base}#{copy * samples + sample}")
             prompt_index += 1
-
-
-def _base_and_occurrence(row: Row, count: CountOccurrence) -> tuple[str, int]:
-    if row.id is not None:
-        return f"id:{row.id}", 0
-    identity = row_digest(row)
-    return identity.hex(), count(identity)
 
 
 def _rows(records: Iterator[Record], unit: Unit, max_samples: int | None, *, with_chat: bool) -> Iterator[Row | BadRow]:
@@ -207,7 +191,7 @@ def _rows(records: Iterator[Record], unit: Unit, max_samples: int | None, *, wit
                 return
             row = _row(record, unit, with_chat)
             if isinstance(row, Row) and row.id is not None:
-                ids = ids or stack.enter_context(DigestTable())
+                ids = ids or stack.enter_context(closing(DigestTable()))
                 row = _unique(row, ids, unit)
             good += isinstance(row, Row)
             yield row
@@ -276,9 +260,9 @@ def _prompt(value: Json) -> Prompt:
 def _parts(value: list[Json]) -> list[dict[str, Any]]:
     if not value:
         raise _Invalid('"prompt" is an empty list')
-    for place, part in enumerate(value, 1):
+    for number, part in enumerate(value, 1):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str) or not part["type"]:
-            raise _Invalid(f'part {place} of "prompt" is not an object with a "type"')
+            raise _Invalid(f'part {number} of "prompt" is not an object with a "type"')
     # Tables fill the fields of other kinds of parts with nulls, which servers refuse.
     return [{name: content for name, content in part.items() if content is not None} for part in value]
 
@@ -308,52 +292,3 @@ def _usable(name: str, text: str) -> str:
     if "\0" in text or (not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)):
         raise _Invalid(f'"{name}" holds characters that are not text')
     return text
-
-
-class _Tally:
-    """Gathers a DatasetScan."""
-
-    def __init__(self, bad_limit: int) -> None:
-        self.rows = 0
-        self._bad_limit = bad_limit
-        self._bad: list[BadRow] = []
-        self._bad_count = 0
-        self._images = 0
-        self._first_image: int | None = None
-        self._own_systems = 0
-        self._own_messages = 0
-        self._fields = SourceFieldsBuilder()
-        self._hash = hashlib.blake2b(digest_size=16, person=b"dataset")
-
-    def add(self, row: Row | BadRow) -> None:
-        if isinstance(row, BadRow):
-            self._bad_count += 1
-            if len(self._bad) < self._bad_limit:
-                self._bad.append(row)
-            return
-        self.rows += 1
-        if row.image is not None:
-            self._images += 1
-            self._first_image = self._first_image or row.line
-        self._own_systems += row.system is not None
-        self._own_messages += bool(row.messages)
-        self._fields.add(row.source)
-        self._hash.update(row_digest(row))
-        self._hash.update(digest("row", [row.id, row.source]))
-
-    def first_problem(self) -> str:
-        return f" ({self._bad[0]})" if self._bad else ""
-
-    def result(self, unit: Unit) -> DatasetScan:
-        return DatasetScan(
-            rows=self.rows,
-            bad_rows=tuple(self._bad),
-            bad_count=self._bad_count,
-            images=self._images,
-            first_image_line=self._first_image,
-            source_fields=self._fields.build(),
-            fingerprint=self._hash.hexdigest(),
-            unit=unit,
-            own_systems=self._own_systems,
-            own_messages=self._own_messages,
-        )

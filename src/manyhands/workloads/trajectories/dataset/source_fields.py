@@ -35,16 +35,14 @@ _INT64 = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class SourceFields:
-    """The fields of ``metadata.source``: pairs of name and whether the field has one JSON type throughout.
-
-    ``decimals`` names fields that hold whole numbers in some rows and decimals in others: they are written as
-    decimals. ``others``: the dataset has more fields than are given a place of their own; the rest is gathered in
-    ``other_fields``.
-    """
+    """The fields of ``metadata.source``."""
 
     fields: tuple[tuple[str, bool], ...] = ()
+    """Pairs of name and whether the field has one JSON type throughout."""
     decimals: tuple[str, ...] = ()
+    """Fields that hold whole numbers in some rows and decimals in others: they are written as decimals."""
     others: bool = False
+    """The dataset has more fields than are given a column of their own; the rest is gathered in ``other_fields``."""
 
     def to_json(self) -> dict[str, Any]:
         """``{"fields": [[name, consistent], …], "decimals": [name, …], "others": bool}``."""
@@ -81,7 +79,7 @@ class SourceFields:
 
 
 class SourceFieldsBuilder:
-    """Gathers a plan from rows, in one pass. ``limit``: how many fields get a place of their own."""
+    """Gathers a plan from rows, in one pass. ``limit``: how many fields get a column of their own."""
 
     def __init__(self, limit: int = 200) -> None:
         self._limit = limit

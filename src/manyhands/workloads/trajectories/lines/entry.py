@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from manyhands.core.digests import digest
@@ -19,11 +20,11 @@ from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
 from manyhands.workloads.trajectories.lines.sharegpt import Turn
-from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
+from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS, UNUSED
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
+_counts_of = attrgetter(*_COUNTS)
 _OPENING = '{"conversations": ['
-_UNUSED = {"count": 0, "success": 0, "failure": 0}
 CACHED = 256
 """How many system turns, and how many tool statistics, are kept as text."""
 NO_SEED = -1
@@ -42,46 +43,49 @@ def system_digest(system: str | None) -> str:
     return digest("system_prompt", system).hex()[:16] if system else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: see Outcome
 class Entry:
-    """One trajectory, ready to be written.
-
-    ``timestamp`` and ``duration`` are in seconds; ``source``: the row's other fields (in the first layout, what ``SourceFields.arrange``
-    made of them); ``seed`` is the one sent to the endpoint; ``grade``: what its graders found, None in a run without
-    them. ``tool_stats`` has ``{"count", "success", "failure"}`` for every
-    tool that the layout has a column for, ``other_tool_stats`` for others that were called. ``escaped_tags``: how many tags were escaped
-    in the turns; None in a run whose lines do not say it. ``system_prompt``: the system message
-    that was sent; ``system_template``: the wording of the saved one; ``given``: what the row gave besides its prompt.
-    """
+    """One trajectory, ready to be written."""
 
     prompt_index: int
     conversations: Sequence[Turn]
     batch_num: int
     timestamp: float
+    """Seconds since 1970 UTC."""
     model: str
     completed: bool
     partial: bool
     api_calls: int
     toolsets_used: Sequence[str]
     tool_stats: Mapping[str, Mapping[str, int]]
+    """``{"count", "success", "failure"}`` for every tool that the layout has a column for."""
     stop_reason: StopReason
     item_key: str
     sample: int = 0
     attempt: int = 1
     seed: int | None = None
+    """The one that was sent to the endpoint."""
     duration: float = 0.0
+    """Seconds."""
     simulated: bool = False
     usage: Usage = field(default_factory=Usage)
     unknown_tools: Sequence[str] = ()
     escaped_tags: int | None = None
+    """How many tags were escaped in the turns; None in a run whose lines do not say it."""
     source: Mapping[str, Any] | None = None
+    """The row's other fields; in the first layout, what ``SourceFields.arrange`` made of them."""
     grade: Mapping[str, Any] | None = None
+    """What its graders found; None in a run without them."""
     layout: int = LAYOUT
     other_tool_stats: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The same of other tools that were called."""
     toolsets_offered: Sequence[str] = ()
     system_prompt: str | None = None
+    """The system message that was sent."""
     system_template: str = "own"
+    """The wording of the saved one."""
     given: Mapping[str, Any] = field(default_factory=dict)
+    """What the row gave besides its prompt."""
 
     def to_json(self) -> dict[str, Any]:
         """The entry with the original's keys in its order; what is added is inside ``metadata``, after the original's three."""
@@ -99,7 +103,7 @@ class Entry:
         first = _system_text(turns.pop(0)["value"]) if turns and turns[0]["from"] == "system" else ""
         own = line({"conversations": turns, **self._plain_members()}).removeprefix(_OPENING)[:-1]
         comma = ", " if first and turns else ""
-        used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != _UNUSED]
+        used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != UNUSED]
         stats = _stats_text(tuple(self.tool_stats), tuple(used))
         return f'{{"prompt_index": {self.prompt_index}, "conversations": [{first}{comma}{own}, {stats}}}'
 
@@ -113,7 +117,7 @@ class Entry:
         }
 
     def _metadata(self) -> dict[str, Any]:
-        usage = {name: getattr(self.usage, name) for name in _COUNTS}
+        usage = dict(zip(_COUNTS, _counts_of(self.usage), strict=True))
         return {
             "batch_num": self.batch_num,
             "timestamp": local_time(self.timestamp),
@@ -135,17 +139,17 @@ class Entry:
     def _open_members(self) -> dict[str, Any]:
         grade = NOT_GRADED if self.grade is None else _grade_members(self.grade)
         return {
-            "other_tool_stats": line(dict(self.other_tool_stats)),
+            "other_tool_stats": _text(self.other_tool_stats),
             "toolsets_offered": ", ".join(self.toolsets_offered),
             ESCAPED_TAGS: self.escaped_tags or 0,
             **grade,
-            "scores": line(grade["scores"]),
+            "scores": _text(grade["scores"]),
             "system_prompt": system_digest(self.system_prompt),
             "system_template": self.system_template,
-            "given": line(dict(self.given)),
+            "given": _text(self.given),
             "adopted": False,
             "other_fields": "{}",
-            "source": line(dict(self.source or {})),
+            "source": _text(self.source),
         }
 
     def _first_members(self) -> dict[str, Any]:
@@ -157,6 +161,10 @@ class Entry:
             **(_grade_members(self.grade) if self.grade is not None else {}),
             "source": source,
         }
+
+
+def _text(value: Mapping[str, Any] | None) -> str:
+    return line(dict(value)) if value else "{}"
 
 
 NOT_GRADED: Mapping[str, Any] = {"score": NO_SCORE, "verdict": "", "scores": {}}
@@ -191,4 +199,4 @@ def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
 def _stats_text(names: tuple[str, ...], used: tuple[tuple[Any, ...], ...]) -> str:
     """The members of tool statistics: all tools by name, and those in use with their counts as (name, (count's name, count), …)."""
     counts = {name: dict(items) for name, *items in used}
-    return line(_stats_members({name: counts.get(name, _UNUSED) for name in names}))[1:-1]
+    return line(_stats_members({name: counts.get(name, UNUSED) for name in names}))[1:-1]

@@ -51,11 +51,12 @@ Form = Kind | List | Object
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an object. ``about``: what it says, for the documentation."""
+    """A field of an object."""
 
     name: str
     form: Form
     about: str = ""
+    """What it says, for the documentation."""
 
 
 TURNS = List(Object((Field("from", "text"), Field("value", "text"))))
@@ -124,7 +125,7 @@ METADATA = Object(
             "what the row gave besides its prompt: `system`, and `turns`, how many turns behind the system turn are the row's",
         ),
         Field("adopted", "true or false", "whether the original program made it"),
-        Field("other_fields", "JSON text", "what an adopted line had that has no place here, `metadata` among it"),
+        Field("other_fields", "JSON text", "what an adopted line had that has no field here, `metadata` among it"),
         Field("source", "JSON text", "the row's other fields, as they are in the dataset"),
     )
 )
@@ -136,7 +137,7 @@ def schema_of(tools: Iterable[str]) -> Object:
     names = tuple(tools)
     return Object(
         (
-            Field("prompt_index", "whole number", "the row's place among the usable rows, from 0"),
+            Field("prompt_index", "whole number", "the row's position among the usable rows, from 0"),
             Field("conversations", TURNS, "the turns, see below"),
             Field("metadata", METADATA, "see below"),
             Field("completed", "true or false", "whether the agent gave its answer"),

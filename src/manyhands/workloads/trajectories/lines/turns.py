@@ -15,6 +15,8 @@ from manyhands.workloads.trajectories.lines.sharegpt import escape, unescape
 
 ESCAPED_TAGS = "escaped_tags"
 """In a line's metadata: how many tags were escaped in its values."""
+UNUSED = {"count": 0, "success": 0, "failure": 0}
+"""The statistics of a tool that was not called. Not to be changed."""
 _THINK = re.compile("<(think)>")
 _CALLS = re.compile("<(tool_call)>")
 _RESPONSES = re.compile("<(tool_response)>")
@@ -37,7 +39,7 @@ def _messages(entry: Mapping[str, Any]) -> list[Message]:
     undo = unescape if _is_escaped(entry) else str
     messages: list[Message] = []
     turns = entry["conversations"]
-    for place, turn in enumerate(turns):
+    for index, turn in enumerate(turns):
         value = turn["value"]
         match turn["from"]:
             case "system":
@@ -45,7 +47,7 @@ def _messages(entry: Mapping[str, Any]) -> list[Message]:
             case "human":
                 messages.append({"role": "user", "content": undo(value)})
             case "gpt":
-                following = turns[place + 1] if place + 1 < len(turns) else {}
+                following = turns[index + 1] if index + 1 < len(turns) else {}
                 answers = _objects(following["value"], _RESPONSES) if following.get("from") == "tool" else []
                 messages.append(_answer(value, [answer["tool_call_id"] for answer in answers], undo))
             case "tool":
@@ -92,8 +94,8 @@ def _answer(value: str, ids: Sequence[str], undo: Callable[[str], str]) -> Messa
     if mark:
         calls = _objects(mark + written, _CALLS)
         message["tool_calls"] = [
-            _call(call, call_id or f"call_{place}")
-            for place, (call, call_id) in enumerate(zip_longest(calls, ids[: len(calls)]))
+            _call(call, call_id or f"call_{index}")
+            for index, (call, call_id) in enumerate(zip_longest(calls, ids[: len(calls)]))
         ]
     return message
 

@@ -1,28 +1,26 @@
-"""Counting: tools per trajectory, and everything over a whole run."""
+"""``statistics.json``: the items of a run, added up."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
-from manyhands.agents.reading import brief_usage
-from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.messages import text_of
 from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import TokenFigures, Usage
 from manyhands.workloads.trajectories.lines.entry import local_time, system_digest
-from manyhands.workloads.trajectories.original import counts_of, object_of, whole_of
-from manyhands.workloads.trajectories.quality import NO_REASONING, ReasoningCounts, ReasoningFigures
+from manyhands.workloads.trajectories.records import (
+    ADOPTED,
+    NO_REASONING,
+    ReasoningCounts,
+    ReasoningFigures,
+)
 
 Program = Literal["manyhands", "original"]
 PromptOwner = Literal["run", "rows", "not recorded", "not listed"]
 _Maker = tuple[Program, str, PromptOwner, str | None]
 """Program, model, whose the system prompt was, and that of the run. A row's own is not kept: there may be a million."""
-
-ToolStats = dict[str, dict[str, int]]
-ADOPTED = "adopted"
-"""In an item's record: the line that the original program had written for it."""
 
 
 class ToolFigures(TypedDict):
@@ -118,60 +116,6 @@ class Statistics(TypedDict):
     """Of a run with graders."""
     not_best: NotRequired[int]
     """Of a run with ``--best_of``: trajectories that are not the best of their row."""
-
-
-class ToolColumns:
-    """The tools that every entry has statistics for, in a stable order."""
-
-    __slots__ = ("_known", "names")
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(sorted(set(names)))
-        self._known = frozenset(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._known
-
-    def stats(self, uses: Iterable[ToolUse | tuple[str, bool]]) -> ToolStats:
-        """``{tool: {"count", "success", "failure"}}`` for all known tools, zeros included. Calls of tools that do not
-        exist are not in it: every line must have the same fields."""
-        stats = {name: {"count": 0, "success": 0, "failure": 0} for name in self.names}
-        for name, failed in uses:
-            counts = stats.get(name)
-            if counts is not None:
-                counts["count"] += 1
-                counts["failure" if failed else "success"] += 1
-        return stats
-
-
-def result_record(result: AgentResult, reasoning: ReasoningCounts) -> dict[str, Any]:
-    """What is kept with an item for ``RunStatistics``: small JSON. ``tools`` gives calls and failures by name, tools
-    that do not exist included."""
-    tools: dict[str, list[int]] = {}
-    for name, failed in result.tool_uses:
-        counts = tools.setdefault(name, [0, 0])
-        counts[0] += 1
-        counts[1] += failed
-    return {
-        "stop_reason": result.stop_reason.value,
-        "api_calls": result.api_calls,
-        "tools": tools,
-        "reasoning": list(reasoning),
-        "usage": brief_usage(result.usage),
-    }
-
-
-def record_of_entry(entry: Mapping[str, Any], messages_reasoned: ReasoningCounts | None = None) -> dict[str, Any]:
-    """The like for an adopted line of the original's. Without ``messages_reasoned`` a turn counts as reasoned if its
-    think block is not empty."""
-    stats = {name: counts_of(counts) for name, counts in object_of(entry.get("tool_stats")).items()}
-    turns = entry.get("conversations")
-    reasoning = messages_reasoned or _reasoning_of_turns(turns if isinstance(turns, list) else [])
-    return {
-        "api_calls": whole_of(entry.get("api_calls")),
-        "tools": {name: [counts["count"], counts["failure"]] for name, counts in stats.items() if counts["count"]},
-        "reasoning": list(reasoning),
-    }
 
 
 class RunStatistics:
@@ -297,7 +241,7 @@ class ModelCounts:
             self._counts[(maker[0], "", NOT_LISTED, None)] += 1
 
     def to_json(self) -> list[MakerFigures]:
-        """The most first."""
+        """The largest count first."""
         return [
             {
                 "program": program,
@@ -373,13 +317,3 @@ _STATES = tuple(state.value for state in ItemState if state.final or state is It
 
 def _sorted(counter: Counter[str]) -> dict[str, int]:
     return {name: counter[name] for name in sorted(counter) if counter[name]}
-
-
-def _reasoning_of_turns(turns: Sequence[Mapping[str, Any]]) -> ReasoningCounts:
-    values = [turn.get("value") for turn in turns if turn.get("from") == "gpt"]
-    return ReasoningCounts(len(values), sum(_is_reasoned(value) for value in values))
-
-
-def _is_reasoned(value: Any) -> bool:
-    _, opened, rest = value.partition("<think>") if isinstance(value, str) else ("", "", "")
-    return bool(opened) and bool(rest.partition("</think>")[0].strip())

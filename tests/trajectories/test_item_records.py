@@ -6,7 +6,7 @@ import pytest
 
 from manyhands.core.messages import Message
 from manyhands.testing.scripted_model import assistant
-from manyhands.workloads.trajectories.quality import ReasoningCounts, count_reasoning, discard_reason, nowhere_known
+from manyhands.workloads.trajectories.records import ReasoningCounts, count_reasoning, discard_reason, nowhere_known
 
 SOME = ReasoningCounts(3, 1)
 NONE = ReasoningCounts(3, 0)

@@ -1,0 +1,1 @@
+"""What a batch of trajectories writes beside its lines: lists, figures, summaries."""
