@@ -161,7 +161,7 @@ def test_a_dead_endpoint_stops_the_run_and_is_said_in_one_line(folder: BatchFold
         assert (ran.code, len(server.requests)) == (1, 1)
     assert ran.err.count("wrong key") == 1
     assert ran.err.count("\n") == 1
-    assert re.search(r"3 items are left. To go on:  \S*manyhands resume data/r$", ran.out, re.MULTILINE)
+    assert re.search(r"3 items are left. To continue:  \S*manyhands resume data/r$", ran.out, re.MULTILINE)
 
 
 def test_ctrl_c_finishes_what_is_in_flight_and_prints_the_way_on(folder: BatchFolder) -> None:
@@ -185,7 +185,7 @@ def test_ctrl_c_finishes_what_is_in_flight_and_prints_the_way_on(folder: BatchFo
         assert "Traceback" not in out + err
         done = len(folder.lines())
         assert 0 < done == len(server.requests) < 10
-        command = re.search(r"To go on: +\S*manyhands (resume .*)$", out, re.MULTILINE)
+        command = re.search(r"To continue: +\S*manyhands (resume .*)$", out, re.MULTILINE)
         assert command is not None
         ran = manyhands(folder.path, *command[1].split(), "--quiet")
         assert ran.code == 0, ran
@@ -217,7 +217,7 @@ def test_help_of_the_batch_names_every_option_with_its_default(tmp_path: Path) -
         "--run_name NAME",
         "(default: anthropic/claude-sonnet-4.6)",
         "(default: https://openrouter.ai/api/v1)",
-        "--max_turns N Model calls per conversation at most. (default: 10)",
+        "--max_turns N Maximum model calls per conversation. (default: 10)",
         "--num_workers N Number of worker processes. (default: 4)",
         "(default: default)",
         "--log_prefix_chars N",

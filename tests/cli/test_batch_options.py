@@ -24,6 +24,7 @@ from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, S
 from manyhands.workloads.trajectories.spec import BatchSpec
 from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of
 from tests.support.commands import PROGRAM, environment
+from tests.support.own_agent import installed
 
 Check = Callable[[BatchFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -316,6 +317,16 @@ def _simulated_latency(folder: BatchFolder) -> None:
 
 
 # --- Conversation
+
+
+@option("agent")
+def _agent(folder: BatchFolder) -> None:
+    with installed(folder.path):
+        bodies = asked(folder, "--agent=careful", "--max_samples=1", "--keep_synthetic")
+    assert len(bodies) == 2
+    (line,) = folder.lines()
+    assert [turn["from"] for turn in line["conversations"]] == ["system", "human", "gpt", "human", "gpt"]
+    assert "no agent is called 'careful'" in refused(folder, "--agent=careful")
 
 
 @option("max_turns")
@@ -785,6 +796,7 @@ def _verbose(folder: BatchFolder) -> None:
     with ServerThread(first_then(shell("echo hello"))) as server:
         quiet = folder.batch(f"--base_url={server.base_url}")
         verbose = folder.batch(f"--base_url={server.base_url}", "--verbose", "--run_name=v")
+        assert not list(folder.run("v").glob("run.db-*"))
     assert "toolsets" not in quiet.err
     for number in range(3):
         assert f"[P{number}] completed (answered), toolsets terminal, file" in verbose.err

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from manyhands.cli.execution import details
 from manyhands.cli.main import main
-from manyhands.cli.progress import details
 from manyhands.core.usage import ZERO
 from manyhands.runs.progress import Progress
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BAR = """
 from manyhands.cli.console import notice
-from manyhands.cli.progress import ProgressView
+from manyhands.cli.execution import ProgressView
 
 with ProgressView("run"):
     notice("something happened")

@@ -103,11 +103,11 @@ def test_the_tables(folder: Path) -> None:
     assert "Scores, with intervals of 95 % target tests scored passed pass rate mean score echo" in out
     assert "echo 2 2 1 50.0 % [9.5 … 90.5] 0.500 [0.000 … 1.000]" in out
     assert "broken 2 0 0 - -" in out
-    assert "passed 1 at or above the limit of 0.8" in out
-    assert "failed 1 below the limit of 0.8" in out
+    assert "passed 1 at or above the threshold of 0.8" in out
+    assert "failed 1 below the threshold of 0.8" in out
     assert "errors 2 the target gave no answer" in out
     assert "in all 4 = the sum of these" in out
-    assert "2 tests ended in errors. To try them again:" in out
+    assert "2 tests ended in errors. To retry them:" in out
 
 
 def test_made_up_answers_are_said_to_be(folder: Path) -> None:
@@ -233,7 +233,7 @@ def test_results_that_can_not_be_written_are_said_to_be_and_no_older_ones_shown(
     assert (first.code, first.out) == (1, "")
     said, *further = first.err.splitlines()
     assert said == f"manyhands: error: {folder}/data/r/results.jsonl: can't be written (Is a directory)"
-    assert [line.split(":  ")[0] for line in further] == ["To write the results, and to go on"]
+    assert [line.split(":  ")[0] for line in further] == ["To write the results, and to continue"]
     (folder / "data" / "r" / "results.jsonl").rmdir()
     (folder / "free").touch()
     assert run_command(folder, "resume", "data/r").code == 1
@@ -350,7 +350,7 @@ def test_ctrl_c_and_going_on(folder: Path) -> None:
         ended = command.wait()
     assert ended.code == 130, ended.err
     assert [each["test_id"] for each in results(folder)] == ["good"]
-    assert "1 test is left. To go on:" in ended.out
+    assert "1 test is left. To continue:" in ended.out
     (folder / "fast").touch()
     assert run_command(folder, "resume", "r").code == 0
     assert (folder / "asked.txt").read_text().split() == ["good", "bad/1"]

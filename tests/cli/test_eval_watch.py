@@ -52,4 +52,4 @@ def test_watching_goes_with_no_run_that_is_there(tmp_path: Path) -> None:
     for words in (["--run_name=r"], ["--run_name=r", "--resume"]):
         refused = run_command(tmp_path, "eval", "suite.yaml", "--watch", *words)
         assert refused.code == 2
-        assert "it goes neither with --run_name nor with --resume" in refused.err
+        assert "it can't be combined with --run_name or --resume" in refused.err

@@ -71,7 +71,7 @@ def test_every_subcommand_explains_itself(name: str, capsys: pytest.CaptureFixtu
         (["spawn", "rows.csv", "--instruction=x", "--dry_run=x"], "--dry_run must be a whole number"),
         (["run"], "--job is required (see manyhands jobs run --help)"),
         (["run", "nobody"], "agent job nobody not found"),
-        (["run", "nobody", "--csv_path=x"], "--csv_path can't be changed after a job was made"),
+        (["run", "nobody", "--csv_path=x"], "--csv_path: it can't be changed after a job was created"),
         (["status"], "the following arguments are required: JOB"),
         (["status", "nobody"], "agent job nobody not found"),
         (["status", MISSING], f"agent job {MISSING} not found"),
@@ -81,8 +81,8 @@ def test_every_subcommand_explains_itself(name: str, capsys: pytest.CaptureFixtu
         (["export", "nobody"], "agent job nobody not found"),
         (["export", "nobody", "--format=xls"], "--format"),
         (["cancel", "nobody"], "agent job nobody not found"),
-        (["retry", "nobody"], "say which rows"),
-        (["retry", "nobody", "row-1", "--failed"], "say which rows"),
+        (["retry", "nobody"], "name the rows to retry"),
+        (["retry", "nobody", "row-1", "--failed"], "name the rows to retry"),
         (["retry", "nobody", "--failed"], "agent job nobody not found"),
         (["show", "nobody"], "the following arguments are required: ITEM"),
         (["show", "nobody", "1"], "agent job nobody not found"),
@@ -108,13 +108,13 @@ def test_a_job_from_its_making_to_its_export(folder: JobFolder) -> None:
         f"Job {status['job_id']}: 3 rows of rows.csv\n",
         "folder data/j\n",
         "output out.csv\n",
-        "goes on if this terminal goes away",
+        "continues if this terminal is closed",
         "jobs run data/j",
     ):
         assert text in ended.out
     assert re.search(r"completed +3 +reported a result\n", ended.out)
     assert re.search(r"in all +3 +=", ended.out)
-    assert "To go on" not in ended.out
+    assert "To continue" not in ended.out
     assert ended.err.splitlines()[-1] == "j: 3 of 3 ended, 0 running"
     assert (status["status"], status["state"], status["original_status"]) == ("completed",) * 3
     assert (status["total_items"], status["completed_items"], status["runner_active"]) == (3, 3, False)
@@ -169,7 +169,7 @@ def test_failed_rows_and_their_retry(folder: JobFolder) -> None:
     assert ended.code == 1
     assert re.search(r"failed +2 +worker_error 2\n", ended.out)
     assert re.search(r"^  row-2: .*can't do 'fail 1'", ended.out, re.MULTILINE)
-    assert "2 rows failed. To try them again:" in ended.out
+    assert "2 rows failed. To retry them:" in ended.out
     status = folder.status()
     assert (status["status"], status["original_status"]) == ("completed_with_failures", "failed")
     assert "2 failed" in status["last_error"]
@@ -180,12 +180,12 @@ def test_failed_rows_and_their_retry(folder: JobFolder) -> None:
     assert folder.jobs("retry", "j", "row-9").code == 2
     (folder.path / "mended").touch()
     one = folder.jobs("retry", "j", "row-3")
-    assert "1 row put back; a runner was started" in one.out
+    assert "1 row reset; a runner was started" in one.out
     assert [row["status"] for row in folder.rows()] == ["completed", "failed", "completed"]
     again = folder.jobs("retry", "j", "--failed", "--quiet")
     assert (again.code, folder.status()["status"]) == (0, "completed"), again
     assert [row["attempt_count"] for row in folder.rows()] == ["1", "2", "2"]
-    assert "0 rows put back; there is nothing to try again" in folder.jobs("retry", "j", "--failed").out
+    assert "0 rows reset; there is nothing to retry" in folder.jobs("retry", "j", "--failed").out
 
 
 def test_retry_of_a_row_by_its_number_while_the_job_goes_on(folder: JobFolder) -> None:
@@ -194,7 +194,7 @@ def test_retry_of_a_row_by_its_number_while_the_job_goes_on(folder: JobFolder) -
     wait_for(lambda: folder.status()["failed_items"] == 1)
     (folder.path / "mended").touch()
     ended = folder.jobs("retry", "j", "2", "--detach")
-    assert (ended.code, ended.out) == (0, "1 row put back; the job's runner has them\n")
+    assert (ended.code, ended.out) == (0, "1 row reset; the job's runner has them\n")
     (folder.path / "go").touch()
     assert folder.jobs("wait", "j").code == 0
 
@@ -206,15 +206,15 @@ def test_run_after_the_runner_was_killed(folder: JobFolder) -> None:
         os.kill(folder.runner(), signal.SIGKILL)
         ended = following.wait()
     assert ended.code == 1
-    assert "1 row is left. To go on:" in ended.out
+    assert "1 row is left. To continue:" in ended.out
     status = folder.status()
     assert (status["status"], status["original_status"], status["pending_items"]) == ("interrupted", "pending", 1)
     waited = folder.jobs("wait", "j")
-    assert (waited.code, one_line(waited)) == (1, "manyhands: interrupted: nobody performs the job")
+    assert (waited.code, one_line(waited)) == (1, "manyhands: interrupted: no process executes the job")
     (folder.path / "go").touch()
     ended = folder.jobs("run", "j", "--max_concurrency=7", "--no-auto_export")
     assert (ended.code, folder.status()["completed_items"]) == (0, 3), ended
-    assert "goes on with it" in ended.out
+    assert "continues in a background process" in ended.out
     assert not (folder.path / "out.csv").exists()
     assert [row["performances"] for row in shown(folder, "row-1", "row-2")] == [1, 2]
 
@@ -225,7 +225,7 @@ def test_run_refuses_what_would_make_it_another_job(folder: JobFolder) -> None:
         assert following.wait_until(folder.begun), following.said
         running = folder.jobs("run", "j", "--detach", "--max_concurrency=2")
         assert running.code == 0
-        assert one_line_of_notes(running.err) == "note: the job is being performed already, with the settings it has"
+        assert one_line_of_notes(running.err) == "note: the job is already running, with its present settings"
         os.kill(folder.runner(), signal.SIGKILL)
         following.wait()
     refused = folder.jobs("run", "j", "--instruction=Do something else.")
@@ -245,11 +245,11 @@ def test_ctrl_c_lets_rows_in_work_end_and_the_job_can_go_on(
     with folder.begin(*words) as following:
         assert following.wait_until(lambda: folder.begun() and followed(following)), following.said
         following.interrupt(number)
-        following.wait_until(lambda: "stopping: the rows in work are finished first" in following.said)
+        following.wait_until(lambda: "stopping: the rows in progress are finished first" in following.said)
         (folder.path / "go").touch()
         ended = following.wait()
     assert ended.code == 130
-    assert "2 rows are left. To go on:" in ended.out
+    assert "2 rows are left. To continue:" in ended.out
     status = folder.status()
     assert (status["status"], status["completed_items"], status["runner_active"]) == ("interrupted", 1, False)
     assert folder.jobs("run", "j").code == 0

@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.jobs.spawn import SpawnOptions
+from manyhands.cli.jobs.starting import SpawnOptions
 from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.support.batches import Ran, ServerThread, run_command
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
+from tests.support.own_agent import installed
 
 Check = Callable[[JobFolder], None]
 CHECKS: dict[str, Check] = {}
@@ -509,6 +510,20 @@ def _simulated_latency(folder: JobFolder) -> None:
 # --- Conversation
 
 
+@option("agent")
+def _agent(folder: JobFolder) -> None:
+    folder.write_rows(["one"])
+
+    def reply(request: RecordedRequest) -> Reply:
+        turns = sum(message["role"] == "assistant" for message in request.body["messages"])
+        return chat_response("Nothing to report.") if turns == 0 else report(request, {"ok": True})
+
+    with installed(folder.path):
+        bodies = asked(folder, "--agent=careful", responses=reply)
+    assert "Check your answer" in prompts(bodies)[-1]
+    assert "no agent is called 'careful'" in refused(folder, "--agent=careful")
+
+
 @option("max_turns")
 def _max_turns(folder: JobFolder) -> None:
     folder.write_rows(["one"])
@@ -753,7 +768,7 @@ def _stopped(folder: JobFolder, usage: dict[str, Any], *words: str) -> None:
         status = folder.status()
         assert (ran.code, status["failed_items"]) == (1, 0), ran
         assert 0 < status["completed_items"] < 5
-        assert "left. To go on:" in ran.out
+        assert "left. To continue:" in ran.out
         name = words[0].partition("=")[0]
         assert folder.jobs("run", "j", f"{name}=1000000").code == 0
         assert folder.status()["completed_items"] == 5

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from manyhands.io.tables.writers import write_jsonl
-from manyhands.workloads.evals.batch.output_lines import unwind
+from manyhands.workloads.evals.batch.output import convert
 from manyhands.workloads.memory.conversation.events import Event, EventType, format_event, parse_event
-from manyhands.workloads.trajectories.exports import combine
+from manyhands.workloads.trajectories.results.kept_samples import kept_lines
 from tests.support.batches import BatchFolder, run_command
 from tests.support.job_folders import FUNCTION, JobFolder
 
@@ -57,8 +57,7 @@ def test_all_files_of_a_batch(tmp_path: Path) -> None:
 def test_lines_of_an_older_version_are_mended_where_they_are_combined(tmp_path: Path) -> None:
     entry = {"prompt_index": 0, "conversations": [{"from": "human", "value": BREAKS}], "metadata": {"item": "k"}}
     (tmp_path / "batch_0.jsonl").write_text(held(entry) + "\n", encoding="utf-8")
-    with (tmp_path / "t.jsonl").open("w", encoding="utf-8") as handle:
-        combine(tmp_path, 1, handle)
+    (tmp_path / "t.jsonl").write_bytes(b"".join(kept_lines(tmp_path, 1)))
     assert_lines([tmp_path / "t.jsonl"], 1)
     assert json.loads((tmp_path / "t.jsonl").read_text(encoding="utf-8")) == entry
 
@@ -94,7 +93,8 @@ def test_all_files_of_an_evaluation(tmp_path: Path) -> None:
 
 def test_records_of_an_array(tmp_path: Path) -> None:
     (tmp_path / "output.json").write_text(held([{"id": "a", "text": BREAKS}, {"id": "b"}]), encoding="utf-8")
-    assert not unwind(tmp_path / "output.json", tmp_path / "records.jsonl").as_it_is
+    with (tmp_path / "output.json").open("rb") as output:
+        assert convert(output, tmp_path / "records.jsonl").written
     assert_lines([tmp_path / "records.jsonl"], 1)
     assert json.loads((tmp_path / "records.jsonl").read_text().splitlines()[0]) == {"id": "a", "text": BREAKS}
 

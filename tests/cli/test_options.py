@@ -230,7 +230,7 @@ def test_help_explains_every_option_under_its_heading_with_its_default() -> None
     assert text.index("Needed:") < text.index("--run_name NAME\n      A name. (required)") < text.index("Counts:")
     assert "--max_turns N\n      A count. (default: 10)" in text
     assert "--temperature X\n      A number. (default: 0.5)" in text
-    assert "--max_tokens N\n      Perhaps a count. (default: none)" in text
+    assert "--max_tokens N\n      Perhaps a count.\n" in text
     assert "--resume\n      A switch. (default: false)" in text
     assert "--kind one|two\n" in text
     assert "hidden" not in text

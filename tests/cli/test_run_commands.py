@@ -205,6 +205,6 @@ def test_status_of_a_run_while_it_goes_on(tmp_path: Path) -> None:
     status, second = seen
     assert (status["state"], status["running"], status["ledger"]["completed"]) == ("running", 1, 3)
     assert second["code"] == 2
-    assert "this run is being performed by process" in second["err"]
+    assert "this run is being executed by process" in second["err"]
     assert second["err"].count("\n") == 1
     assert len(folder.lines()) == 6

@@ -1,55 +1,97 @@
-"""Talking to the person: results on standard output, everything else on standard error, no control codes into files."""
+"""Output for people: results on standard output, everything else on standard error, no control codes into files."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, TextIO
 
 from manyhands.cli.plain import shown_path, usage_text
+from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
 from manyhands.core.text import printable
 from manyhands.processes.output import raw_stream
 from manyhands.runs.ledger import ORDER
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from manyhands.cli.styled import SafeConsole
+
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
+_RICH_DECIDES = frozenset(("FORCE_COLOR", "TTY_COMPATIBLE"))
+"""Environment variables from which rich takes whether something is a terminal."""
 _errors: Console | None = None
 
 
-class SafeConsole(Console):
-    """A console that takes texts, also those in tables, for what they are: no markup in them is obeyed, and nothing that a terminal
-    would obey."""
+class Console:
+    """Prints texts as they are: markup and terminal control sequences in them have no effect.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+    Into files and pipes it writes them itself. For everything else it needs rich, which is imported when that is printed.
+    """
 
-    def render_str(self, text: str, **settings: Any) -> Text:
-        return super().render_str(printable(KNOWN.text(text)), **settings)
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+        self._plain = not (file.isatty() or _RICH_DECIDES & os.environ.keys())
+
+    @cached_property
+    def rich(self) -> SafeConsole:
+        """What prints everything but texts."""
+        from manyhands.cli.styled import SafeConsole
+
+        file = self.file
+        return SafeConsole(file=file) if file.isatty() else SafeConsole(file=file, soft_wrap=True, width=FILE_WIDTH)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether control sequences have an effect there."""
+        return not self._plain and self.rich.is_terminal
+
+    def print(self, what: RenderableType = "", *, end: str = "\n", **settings: Any) -> None:
+        """Print a text, or what rich can show. ``settings``: of rich's ``print``, for terminals."""
+        if self._plain and isinstance(what, str):
+            self.file.write(printable(KNOWN.text(what)).expandtabs() + end)
+            self.file.flush()
+        else:
+            self.rich.print(what, end=end, **settings)
+
+    def print_line(self, text: str) -> None:
+        """Print a text that only the terminal itself wraps, so that what is copied from there has no line breaks."""
+        self.print(text, soft_wrap=True)
+
+    def print_table(
+        self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
+    ) -> None:
+        """Print columns under their headings. ``right``: the headings of those that are aligned to the right."""
+        if self._plain:
+            self.print_line(f"{title}\n{plain_table(headings, rows, right=right)}")
+            return
+        from manyhands.cli.styled import table
+
+        self.print(table(title, headings, rows, right))
 
 
 def out() -> Console:
     """Standard output. Lines are wrapped only for a terminal."""
-    return _console(sys.stdout)
+    return Console(raw_stream(sys.stdout))
 
 
 def err() -> Console:
     """Standard error. The same console each time, so that lines are put above a bar that is live on it."""
     global _errors
     if _errors is None or _errors.file is not raw_stream(sys.stderr):
-        _errors = _console(sys.stderr)
+        _errors = Console(raw_stream(sys.stderr))
     return _errors
 
 
 def program() -> str:
-    """What to type for this program at this terminal: its name alone only where the shell would find it."""
+    """This program as it is typed at this terminal: its name alone only if the shell would find it."""
     if shutil.which("manyhands"):
         return "manyhands"
     script = Path(sys.executable).parent / "manyhands"
@@ -59,45 +101,37 @@ def program() -> str:
 
 
 def resume_command(folder: Path) -> str:
-    """What to type to continue a run."""
+    """The command line that continues a run."""
     return f"{program()} resume {shlex.quote(shown_path(folder))}"
 
 
-def _console(stream: TextIO) -> Console:
-    raw = raw_stream(stream)
-    return SafeConsole(file=raw) if raw.isatty() else SafeConsole(file=raw, soft_wrap=True, width=FILE_WIDTH)
-
-
 def notice(text: str) -> None:
-    """One line that the person should see, though nothing is wrong."""
-    err().print(f"note: {without_user_info(text)}", markup=False)
+    """One line of information, though nothing is wrong."""
+    err().print(f"note: {without_user_info(text)}")
 
 
 _MEANING = {
     "completed": "ended with a result",
     "discarded": "ended, and left out of the results",
     "failed": "ended without a result",
-    "cancelled": "not to be performed any more",
-    "pending": "not ended: resume to go on",
+    "cancelled": "will not be executed",
+    "pending": "not ended: resume to continue",
 }
 
 
 def print_ledger(console: Console, summary: Mapping[str, Any]) -> None:
     """The ledger as a table: N in = the sum of the states."""
     ledger = summary["ledger"]
-    table = Table(title="Ledger", title_justify="left", box=None, pad_edge=False)
-    table.add_column("state")
-    table.add_column("items", justify="right")
-    table.add_column("")
+    rows = []
     for state in ORDER:
         causes = ledger["by_cause"].get(state, {})
         why = ", ".join(f"{name} {count}" for name, count in causes.items()) or _MEANING[state]
-        table.add_row(str(state), str(ledger[state]), why)
-    table.add_row("in all", str(ledger["items"]), "= the sum of the states")
-    console.print(table)
+        rows.append((str(state), str(ledger[state]), why))
+    rows.append(("in all", str(ledger["items"]), "= the sum of the states"))
+    console.print_table("Ledger", ("state", "items", ""), rows, right=("items",))
 
 
 def print_usage(console: Console, summary: Mapping[str, Any]) -> None:
     """What the whole run has used, all sessions together."""
     text = usage_text(summary["usage"], summary["working_seconds"])
-    console.print(text, markup=False, soft_wrap=True)
+    console.print_line(text)

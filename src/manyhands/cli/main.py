@@ -1,15 +1,15 @@
 """The entry point: ``manyhands COMMAND …``.
 
 Only what every command needs is imported here, so that ``manyhands --help`` answers at once; a command's own module is
-imported when it is called. Here is also the one place where exceptions become a line for the person and an exit code:
+imported when it is called. Here is also the one place where exceptions become a line for the person and an exit code (``ExitCode``):
 
 ====  ==========================================================================================================
-0     everything that was asked for was done
+0     everything that was requested was done
 1     items failed, or storage or the program itself failed
 2     bad usage or input
 3     ``eval``: tests ended in errors, so that they have no score
 130   interrupted; the run can be resumed
-141   whoever read the output went away
+141   the reader of the output went away
 ====  ==========================================================================================================
 """
 
@@ -18,26 +18,32 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
-from manyhands.processes.interpreters import leave_current_folder
+from manyhands.processes.interpreters import end_process, leave_current_folder
+from manyhands.runs.exit_codes import ExitCode
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "batch": ("manyhands.cli.batch", "turn a dataset of prompts into agent trajectories"),
-    "eval": ("manyhands.cli.evals.run", "put tests to targets and score the answers; compare runs; check eval files"),
-    "resume": ("manyhands.cli.resume", "continue a run, from its folder alone"),
-    "runs": ("manyhands.cli.runs", "list runs"),
-    "show": ("manyhands.cli.show", "look at a run, or at one item's steps"),
-    "status": ("manyhands.cli.status", "how far a run is, also while it is going on"),
-    "check": ("manyhands.cli.check", "perform recorded items again from the journal, and name what differs"),
-    "jobs": ("manyhands.cli.jobs", "an agent for each row of a table: make jobs, follow and steer them"),
-    "memory": ("manyhands.cli.memory", "test what agents remember, in one long conversation"),
-    "mcp": ("manyhands.cli.mcp", "offer the tools for jobs to agents, over MCP"),
-    "simulate": ("manyhands.cli.simulate", "serve the simulated model over HTTP"),
+    "batch": ("manyhands.cli.batch:run", "turn a dataset of prompts into agent trajectories"),
+    "eval": (
+        "manyhands.cli.evals.run:run",
+        "evaluate targets with tests and graders; compare runs; validate eval files",
+    ),
+    "resume": ("manyhands.cli.resume:run", "continue a run, from its folder alone"),
+    "runs": ("manyhands.cli.runs:run", "list runs"),
+    "show": ("manyhands.cli.show:run", "show a run, or the steps of one item"),
+    "status": ("manyhands.cli.status:run", "show the progress of a run, also while it executes"),
+    "check": ("manyhands.cli.check:run", "replay recorded items from the journal, and report what differs"),
+    "jobs": ("manyhands.cli.jobs:run", "run an agent on each row of a table: create, monitor and control jobs"),
+    "memory": ("manyhands.cli.memory:run", "benchmark the long-term memory of agents in one long conversation"),
+    "mcp": ("manyhands.cli.jobs.mcp:run", "serve the tools for jobs over MCP"),
+    "simulate": ("manyhands.cli.simulate:run", "serve the simulated model over HTTP"),
 }
-"""Commands by name: the module whose ``run(argv) -> int`` performs it, and what it does."""
+"""Commands by name: the function that runs it, given the words behind its name, as ``module:function``; and what it does."""
 
 PROGRAM = "manyhands"
 _LONGEST_MESSAGE = 1000
@@ -45,30 +51,35 @@ _KEY_OPTIONS = ("__api_key", "__token")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Perform one command line; the exit code."""
+    """Run one command line; the exit code."""
     if argv is None:
         leave_current_folder()
     words = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _dispatch(words), words)
 
 
-def batch_runner() -> int:
-    """The console script of the original's name: ``manyhands batch``."""
-    return main(["batch", *sys.argv[1:]])
+def manyhands() -> NoReturn:
+    """The console script ``manyhands``."""
+    end_process(main())
 
 
-def run_benchmark() -> int:
-    """The console script of the original's name: ``manyhands memory run``."""
-    return main(["memory", "run", *sys.argv[1:]])
+def batch_runner() -> NoReturn:
+    """The console script ``batch_runner``: ``manyhands batch``."""
+    end_process(main(["batch", *sys.argv[1:]]))
 
 
-def guarded(perform: Callable[[], int], argv: Sequence[str]) -> int:
-    """Call ``perform`` and turn whatever it raises into a line on standard error and an exit code.
+def run_benchmark() -> NoReturn:
+    """The console script ``run_benchmark``: ``manyhands memory run``."""
+    end_process(main(["memory", "run", *sys.argv[1:]]))
+
+
+def guarded(command: Callable[[], int], argv: Sequence[str]) -> int:
+    """Call ``command`` and turn whatever it raises into a line on standard error and an exit code.
 
     Tracebacks are shown only with ``--verbose`` among the words of ``argv``, or with MANYHANDS_DEBUG=1.
     """
     try:
-        code = perform()
+        code = command()
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the boundary of the program: everything must end in an exit code
         return _exit_code(error, argv)
@@ -76,50 +87,85 @@ def guarded(perform: Callable[[], int], argv: Sequence[str]) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    command, *rest = words or [""]
-    if command in ("-h", "--help", "help"):
-        return _dispatch([rest[0], "--help"]) if rest and rest[0] in COMMANDS else _print(help_text())
-    if command == "--version":
+    if words[:1] == ["--version"]:
         return _print(f"{PROGRAM} {_version()}")
-    if command not in COMMANDS:
-        raise unknown_command(command, COMMANDS, PROGRAM)
-    run: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
+    name, rest = _GROUP.find(words)
+    if name is None:
+        return _print(_GROUP.help_text())
+    command = load_command(COMMANDS[name][0])
     from manyhands.core.redaction import protect, protect_environment
     from manyhands.processes.output import safe_streams
 
     protect_environment(os.environ)
     protect(_typed_keys(rest))
     with safe_streams():
-        return run(rest)
+        return command(rest)
+
+
+# --- Finding commands
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGroup:
+    """The commands behind one or several words; runs the one that is typed, and explains them all."""
+
+    program: str
+    """The words before a command, as ``manyhands jobs``."""
+    about: tuple[str, ...]
+    """Lines of the help before the commands."""
+    commands: Mapping[str, tuple[str, str]]
+    """As ``COMMANDS``."""
+    notes: tuple[str, ...]
+    """Lines of the help after the commands."""
+
+    def find(self, words: Sequence[str]) -> tuple[str | None, list[str]]:
+        """The command that is typed and the words behind it; None for the help of all. Raises UserError if there is no such command."""
+        command, *rest = words or [""]
+        if command in ("-h", "--help", "help"):
+            return (rest[0], ["--help"]) if rest and rest[0] in self.commands else (None, [])
+        if command not in self.commands:
+            raise _unknown_command(command, self.commands, self.program)
+        return command, rest
+
+    def run(self, words: Sequence[str]) -> int:
+        """Run the command that is typed; the exit code."""
+        command, rest = self.find(words)
+        return _print(self.help_text()) if command is None else load_command(self.commands[command][0])(rest)
+
+    def help_text(self) -> str:
+        """What ``--help`` prints."""
+        width = max(map(len, self.commands)) + 2
+        lines = [f"  {name:<{width}}{description}" for name, (_, description) in self.commands.items()]
+        return "\n".join(
+            [f"{self.program} COMMAND [OPTIONS]", "", *self.about, "", "Commands:", *lines, "", *self.notes]
+        )
+
+
+_GROUP = CommandGroup(
+    PROGRAM,
+    ("Runs thousands of LLM-agent tasks; after a crash, at most the calls in flight are made again.",),
+    COMMANDS,
+    (f"{PROGRAM} COMMAND --help explains a command; {PROGRAM} --version prints the version.",),
+)
+
+
+def load_command(target: str) -> Callable[[list[str]], int]:
+    """A command's function by ``module:function``."""
+    module, _, function = target.partition(":")
+    command: Callable[[list[str]], int] = getattr(imported(module), function)
+    return command
 
 
 def imported(name: str) -> ModuleType:
-    """A command's module. What is imported is no garbage, and to look for some meanwhile takes a fifth of the time."""
+    """A module. What is imported is no garbage, and searching for some, meanwhile or later, takes a fifth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
         if collects:
+            gc.freeze()
             gc.enable()
-
-
-def help_text() -> str:
-    """What ``manyhands --help`` prints."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  {name:<{width}}{description}" for name, (_, description) in COMMANDS.items()]
-    return "\n".join(
-        [
-            f"{PROGRAM} COMMAND [OPTIONS]",
-            "",
-            "Runs thousands of LLM-agent tasks; after a crash, at most the calls in flight are made again.",
-            "",
-            "Commands:",
-            *lines,
-            "",
-            f"{PROGRAM} COMMAND --help explains a command; {PROGRAM} --version prints the version.",
-        ]
-    )
 
 
 def _print(text: str) -> int:
@@ -136,18 +182,15 @@ def _version() -> str:
         return "(not installed)"
 
 
-def unknown_command(command: str, known: Iterable[str], program: str) -> Exception:
-    """What to raise for a word that is no command of ``program``."""
+def _unknown_command(command: str, known: Iterable[str], program: str) -> Exception:
     from manyhands.core.errors import UserError
-    from manyhands.core.text import closest
+    from manyhands.core.text import suggestion
 
     if not command:
         return UserError(f"no command given; choose from {', '.join(known)} (see {program} --help)")
     if command.startswith("-"):
         return UserError(f"unknown option {command} before a command (see {program} --help)")
-    near = closest(command, known)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return UserError(f"unknown command {command!r}{hint} (see {program} --help)")
+    return UserError(f"unknown command {command!r}{suggestion(command, known)} (see {program} --help)")
 
 
 # --- Exceptions
@@ -159,28 +202,28 @@ def _exit_code(error: BaseException, argv: Sequence[str]) -> int:
     if isinstance(error, SystemExit):
         return _system_exit(error)
     if isinstance(error, BrokenPipeError) and _output_is_closed():
-        return 141
+        return ExitCode.OUTPUT_CLOSED
     if isinstance(error, KeyboardInterrupt):
         _say("interrupted")
-        return 130
+        return ExitCode.INTERRUPTED
     if isinstance(error, UserError):
         _say(*(f"error: {line}" for line in str(error).splitlines()))
-        return 2
+        return ExitCode.USAGE
     if _wants_traceback(argv):
         _print_traceback(error, argv)
     if isinstance(error, StorageError):
         _say(f"error: {_one_line(str(error))}")
-        return 1
+        return ExitCode.FAILED
     hint = "" if _wants_traceback(argv) else " (set MANYHANDS_DEBUG=1 to see where)"
     _say(f"internal error: {type(error).__name__}: {_without_keys(_one_line(str(error)), argv)}{hint}")
-    return 1
+    return ExitCode.FAILED
 
 
 def _system_exit(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
-        return error.code or 0
+        return error.code or ExitCode.DONE
     _say(f"error: {error.code}")
-    return 2
+    return ExitCode.USAGE
 
 
 def _say(*lines: str) -> None:
@@ -188,11 +231,11 @@ def _say(*lines: str) -> None:
         sys.stderr.write("".join(f"{PROGRAM}: {_shown(line)}\n" for line in lines))
         sys.stderr.flush()
     except (OSError, ValueError):
-        pass  # Nobody listens any more; the exit code still says it.
+        pass  # the reader is gone; the exit code still reports it
 
 
 def _shown(text: str) -> str:
-    """What is said of an error, without secrets, passwords in addresses, and what a terminal would obey."""
+    """The message of an error without secrets, passwords in addresses, and control characters."""
     from manyhands.core.redaction import KNOWN, without_user_info
     from manyhands.core.text import printable
 
@@ -241,10 +284,10 @@ def _without_keys(text: str, argv: Sequence[str]) -> str:
 
 def _typed_keys(argv: Sequence[str]) -> list[str]:
     found = []
-    for place, word in enumerate(argv):
+    for index, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name.replace("-", "_").lower() in _KEY_OPTIONS:
-            found.append(value if equals else "".join(argv[place + 1 : place + 2]))
+            found.append(value if equals else "".join(argv[index + 1 : index + 2]))
     return [key for key in found if key]
 
 

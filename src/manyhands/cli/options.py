@@ -2,8 +2,8 @@
 
 Every field is an option, written ``--max_turns 5``, ``--max-turns=5`` and so on; a switch (a yes-or-no field) is written
 ``--resume``, ``--resume=true``, ``--resume false``, ``--no-resume``. If an option is given twice the last one counts, unless the
-command lets it be repeated. Nothing is abbreviated, no value is taken for anything but what its field says, and an unknown option is
-refused before anything is done. A command may take words without a name (files, a job), which stand for the field that the command says.
+command lets it be repeated. Nothing is abbreviated, every value is checked by its field, and an unknown option is
+rejected before anything is done. A command may take words without a name (files, a job), which stand for the field that the command says.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS, About, Settings, suggestion
+from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS, About, Settings, bare_type
+from manyhands.core.text import suggestion
 
 SettingsType = TypeVar("SettingsType", bound=Settings)
 
@@ -35,16 +35,18 @@ class UsageError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. ``value`` is what the help calls its value, or None for a switch; ``bare``: the value it has when its name stands
-    alone, if it may."""
+    """One option."""
 
     name: str
     group: str
+    """Its heading in the help."""
     help: str
     value: str | None
+    """The name of its value in the help; None for a switch."""
     default: Any
     required: bool
     bare: str | None = None
+    """The value if its name stands alone; None if it must not."""
 
     @property
     def is_switch(self) -> bool:
@@ -53,12 +55,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What was typed: the values by the names of their fields (text, or a bool for a switch), and whether help was asked for.
-    ``lists``: all values of what may be repeated."""
+    """What was typed."""
 
     values: dict[str, str | bool]
+    """By the names of their fields: text, or a bool for a switch."""
     help: bool = False
+    """Help was requested."""
     lists: dict[str, list[str]] = dataclass_field(default_factory=dict)
+    """All values of options that may be repeated."""
 
 
 def spell(name: str) -> str:
@@ -85,9 +89,9 @@ def parse(
     them).
 
     Raises UsageError for unknown options, missing values and stray words (not for values out of range: see ``make``). If
-    help is asked for, nothing else matters.
+    help is requested, nothing else matters.
     """
-    parser = _Parser(options_of(settings), argv, positional, repeated)
+    parser = _Parser(options_of(settings), argv, positional, repeated, settings.instead)
     parser.run()
     if parser.problems and not parser.help:
         raise _usage_error(parser.problems, program)
@@ -119,21 +123,27 @@ class _Parser:
     """Goes through the words of a command line once."""
 
     def __init__(
-        self, options: Mapping[str, Option], argv: Sequence[str], positional: str | None, repeated: Collection[str]
+        self,
+        options: Mapping[str, Option],
+        argv: Sequence[str],
+        positional: str | None,
+        repeated: Collection[str],
+        instead: Mapping[str, str],
     ) -> None:
         self._options = options
+        self._instead = instead
         self._words = list(argv)
         self._positional = positional
-        self._place = 0
+        self._position = 0
         self.values: dict[str, str | bool] = {}
         self.lists: dict[str, list[str]] = {name: [] for name in repeated}
         self.problems: list[str] = []
         self.help = False
 
     def run(self) -> None:
-        while self._place < len(self._words):
-            word = self._words[self._place]
-            self._place += 1
+        while self._position < len(self._words):
+            word = self._words[self._position]
+            self._position += 1
             if word in ("-h", "--help"):
                 self.help = True
             elif word.startswith("--") and len(word) > 2:
@@ -172,14 +182,14 @@ class _Parser:
             self._take_next(option)
 
     def _take_next(self, option: Option) -> None:
-        if self._place < len(self._words) and not _is_option(self._words[self._place]):
-            self._set(option.name, self._words[self._place])
-            self._place += 1
+        if self._position < len(self._words) and not _is_option(self._words[self._position]):
+            self._set(option.name, self._words[self._position])
+            self._position += 1
             return
         hint = ""
-        if self._place < len(self._words) and not self._is_known(self._words[self._place]):
-            word = self._words[self._place]
-            self._place += 1
+        if self._position < len(self._words) and not self._is_known(self._words[self._position]):
+            word = self._words[self._position]
+            self._position += 1
             hint = f" (one that begins with a dash is written {spell(option.name)}={word})"
         self.problems.append(f"{spell(option.name)} needs a value{hint}")
 
@@ -193,8 +203,9 @@ class _Parser:
     def _take_negation_or_complain(self, word: str, typed: str, name: str) -> None:
         negated = _negated(self._options, name)
         if negated is None:
+            instead = self._instead.get(name, self._instead.get(name.removeprefix("no_")))
             near = suggestion(name, self._options, spell)
-            self.problems.append(f"unknown option {typed}{near}")
+            self.problems.append(f"unknown option {typed}{near}" if instead is None else f"{typed}: {instead}")
             self._skip_value(word)
         elif "=" in word:
             self.problems.append(
@@ -204,21 +215,21 @@ class _Parser:
             self.values[negated.name] = False
 
     def _next_number(self) -> str | None:
-        if self._place < len(self._words) and self._words[self._place].isdecimal():
-            self._place += 1
-            return self._words[self._place - 1]
+        if self._position < len(self._words) and self._words[self._position].isdecimal():
+            self._position += 1
+            return self._words[self._position - 1]
         return None
 
     def _next_switch_word(self) -> str | None:
-        if self._place < len(self._words) and self._words[self._place].lower() in _SWITCH_WORDS:
-            self._place += 1
-            return self._words[self._place - 1]
+        if self._position < len(self._words) and self._words[self._position].lower() in _SWITCH_WORDS:
+            self._position += 1
+            return self._words[self._position - 1]
         return None
 
     def _skip_value(self, word: str) -> None:
         """Leave out the value of an unknown option, so that one mistake is reported once."""
-        if "=" not in word and self._place < len(self._words) and not _is_option(self._words[self._place]):
-            self._place += 1
+        if "=" not in word and self._position < len(self._words) and not _is_option(self._words[self._position]):
+            self._position += 1
 
     def _is_known(self, word: str) -> bool:
         name = word.partition("=")[0].removeprefix("--").replace("-", "_")
@@ -227,7 +238,7 @@ class _Parser:
 
 
 def _negated(options: Mapping[str, Option], name: str) -> Option | None:
-    """The switch that ``no_name`` (or ``noname``, as the original wrote it) turns off."""
+    """The switch that ``no_name`` (or ``noname``) turns off."""
     for prefix in ("no_", "no"):
         option = options.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
         if option is not None and option.is_switch:
@@ -243,16 +254,9 @@ def _is_option(word: str) -> bool:
 
 
 def _option(name: str, field: FieldInfo, about: About) -> Option:
-    kind = _bare(field.annotation)
+    kind = bare_type(field.annotation)
     value = None if kind is bool else about.value or _value_name(kind)
     return Option(name, about.group, field.description or "", value, field.default, field.is_required(), about.bare)
-
-
-def _bare(annotation: Any) -> Any:
-    """The type without "or None"."""
-    if get_origin(annotation) in (Union, UnionType):
-        return next((part for part in get_args(annotation) if part is not NoneType), str)
-    return annotation
 
 
 def _value_name(kind: Any) -> str:
@@ -321,13 +325,13 @@ def _default(option: Option) -> str:
         return "(required)"
     if option.is_switch:
         return f"(default: {str(bool(option.default)).lower()})"
+    if option.default is None:
+        return ""  # the help says what happens without the option
     return f"(default: {default_text(option)})"
 
 
 def default_text(option: Option) -> str:
-    """An option's default as it would be typed; "none" if it has none."""
+    """An option's default, which is not None, as it would be typed."""
     if isinstance(option.default, tuple):
         return ",".join(option.default)
-    if option.default is None:
-        return "none"
-    return f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
+    return f"{option.default:.15g}" if isinstance(option.default, float) else str(option.default)

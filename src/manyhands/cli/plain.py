@@ -1,20 +1,19 @@
-"""Text for people without a library behind it, for commands that must answer at once."""
+"""Argument parsers and plain text for commands that must answer at once: nothing here needs a large library."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from manyhands.core.text import json_text as json_text
-from manyhands.core.text import one_line as one_line
-from manyhands.core.text import printable as printable
+from manyhands.core.errors import UserError
 
 GAP = "  "
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
-    """Columns side by side, under their headings; those named in ``right`` have their ends in line."""
+    """Columns side by side, under their headings; those named in ``right`` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     ends = [heading in right for heading in headings]
     return "\n".join(_line(cells, widths, ends) for cells in (headings, *rows))
@@ -28,14 +27,9 @@ def _line(cells: Sequence[str], widths: Sequence[int], ends: Sequence[bool]) -> 
 
 
 def shown_path(path: Path) -> str:
-    """A path as a person at this terminal would type it."""
+    """A path as it would be typed at this terminal: relative if it is below the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def counted_rows(count: int) -> str:
-    """How many rows."""
-    return "1 row" if count == 1 else f"{count:,} rows"
 
 
 def duration(seconds: float) -> str:
@@ -59,3 +53,43 @@ def usage_text(usage: dict[str, Any], working_seconds: float) -> str:
     if usage["unpriced_calls"]:
         text += f" (the price of {usage['unpriced_calls']:,} calls is unknown, so the true cost is higher)"
     return f"{text}; {working_seconds:.1f} s of work"
+
+
+MAX_WHOLE = 1_000_000_000
+"""The largest number that an argument may be."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser for ``manyhands COMMAND`` that takes no abbreviations and reports errors as UserError."""
+    return _Parser(prog=f"manyhands {command}", description=description, allow_abbrev=False)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 up, for ``add_argument(type=…)``."""
+    if not text.isdecimal() or len(text) > len(str(MAX_WHOLE)) or not 1 <= int(text) <= MAX_WHOLE:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_WHOLE:,}, not {text!r}")
+    return int(text)
+
+
+def add_run(result: argparse.ArgumentParser) -> None:
+    """The arguments that name a run."""
+    result.add_argument("run", metavar="RUN", help="the run's folder, or its name in the data folder")
+    add_data_dir(result)
+
+
+def add_job(result: argparse.ArgumentParser) -> None:
+    """The arguments that name a job."""
+    result.add_argument("job", metavar="JOB", help="the job's id (or its first 8 or more characters), name or folder")
+    add_data_dir(result)
+
+
+def add_data_dir(result: argparse.ArgumentParser) -> None:
+    """The data folder."""
+    result.add_argument(
+        "--data_dir", "--data-dir", default="data", help="folder that holds the run folders (default: data)"
+    )

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from manyhands.cli.console import err, out, print_ledger, print_usage
+from manyhands.cli.console import out, print_ledger, print_usage
 from manyhands.cli.execution import execute, print_ending
 from manyhands.cli.options import UsageError, help_text, make
 from manyhands.core.errors import RunError
@@ -18,13 +18,15 @@ from manyhands.core.settings import Settings
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.runs.folders import find_run, load_recorded, open_reader
 from manyhands.runs.making import Opened
+from manyhands.runs.options import RunOptions
 from manyhands.runs.registry import resume_command
 
 PROGRAM = "manyhands resume RUN"
 DESCRIPTION = (
     "Continues a run from its folder: what is recorded is not done again, failed items are tried again (tests of an evaluation "
     "with --retry_errors). RUN is the folder, or the run's name under --data_dir. Options may be given to change settings; what is "
-    "not given is as it was. A change that would make it another run is refused unless --override names it."
+    "not given is as it was. A change that would make it another run is refused unless --override names it. "
+    "manyhands resume RUN --help lists all options that the run takes."
 )
 NOT_FOR_RESUME = ("run_name", "resume", "list_distributions")
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -33,9 +35,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 def run(argv: list[str]) -> int:
     """Continue the run that the command line names; the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
-        from manyhands.workloads.trajectories.spec import BatchSpec
-
-        print_help(BatchSpec)
+        print_help(RunOptions)
         return 0 if argv else _usage("name the run to resume")
     name, rest = argv[0], argv[1:]
     if name.startswith("-"):
@@ -60,8 +60,8 @@ def resumed_settings(
     recorded = spec.get("options") if isinstance(spec, dict) else None
     if not isinstance(recorded, dict):
         raise RunError(f"{folder / JOURNAL}: the settings recorded there can't be used")
-    place = {"run_name": folder.resolve().name, "data_dir": str(folder.resolve().parent)}
-    return make(settings, {**{name: recorded[name] for name in required}, **given, **place}, PROGRAM)
+    folder_settings = {"run_name": folder.resolve().name, "data_dir": str(folder.resolve().parent)}
+    return make(settings, {**{name: recorded[name] for name in required}, **given, **folder_settings}, PROGRAM)
 
 
 def refuse_options(words: Sequence[str], problem: str) -> None:
@@ -73,10 +73,10 @@ def refuse_options(words: Sequence[str], problem: str) -> None:
 
 def data_dir_of(words: Sequence[str]) -> str:
     """The data folder that a command line names."""
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name.replace("-", "_") == "__data_dir":
-            return value if equals else "".join(words[place + 1 : place + 2])
+            return value if equals else "".join(words[index + 1 : index + 2])
     return "data"
 
 
@@ -88,7 +88,7 @@ def _resume_any(folder: Path, rest: list[str]) -> int:
     result = execute(Opened(folder, workload))
     print_ledger(out(), result.summary)
     print_usage(out(), result.summary)
-    print_ending(out(), err(), result)
+    print_ending(result)
     return result.exit_code
 
 

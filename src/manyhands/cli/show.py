@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 
-from rich.console import Console
 from rich.table import Table
 
-from manyhands.cli.arguments import add_run, parser, positive
-from manyhands.cli.console import out, print_ledger, print_usage
-from manyhands.cli.plain import printable
-from manyhands.core.errors import UserError
+from manyhands.cli.console import Console, out, print_ledger, print_usage
+from manyhands.cli.plain import add_run, parser, positive
 from manyhands.core.outcomes import ItemState
-from manyhands.core.text import json_text
+from manyhands.core.text import json_text, printable
 from manyhands.engine.contract import ItemRow, RecordedStep, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import load_recorded, open_run
-from manyhands.runs.ledger import summarise, timestamp
+from manyhands.runs.items import ItemDetails, find_item, item_contents, item_details, step_contents
+from manyhands.runs.ledger import timestamp
+from manyhands.runs.summaries import ItemSummary, item_summaries, run_status
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000
@@ -28,14 +26,11 @@ TEXT_LIMIT = 2000
 def run(argv: list[str]) -> int:
     """Show a run, or one of its items."""
     options = _parser().parse_args(argv)
-    reader = open_run(options.run, options.data_dir)
-    try:
+    with closing(open_run(options.run, options.data_dir)) as reader:
         if options.item is None:
             _show_run(reader, options)
         else:
             _show_item(reader, options)
-    finally:
-        reader.close()
     return 0
 
 
@@ -54,82 +49,65 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
-    rows = (row for row in reader.items() if options.state is None or row.state == options.state)
-    listed = list(islice(rows, options.limit + 1))
     if options.json:
-        for row in listed[: options.limit]:
-            print(json_text(item_json(row)))
+        for row, item in item_summaries(reader, options.state, limit=options.limit):
+            print(json_text(item_contents(row, item)))
         return
-    console, summary = out(), summarise(reader)
-    console.print(f"{reader.folder.name}: {summary['workload']}, created {summary['created_at']}", markup=False)
+    listed = [item for _, item in item_summaries(reader, options.state, limit=options.limit + 1)]
+    console, summary = out(), run_status(reader)
+    console.print(f"{reader.folder.name}: {summary['workload']}, created {summary['created_at']}")
     table = Table(box=None, pad_edge=False)
-    for column in ("item", "state", "attempt", "performed", "why", "key"):
+    scored = any(item["score"] is not None for item in listed)
+    for column in ("item", "state", "attempt", "executed", "why", *["score"] * scored, "key"):
         table.add_column(column)
-    for row in listed[: options.limit]:
-        why = row.reason or row.cause or ""
-        table.add_row(str(row.number), row.state, str(row.attempt), str(row.performances), why, row.key)
+    for item in listed[: options.limit]:
+        table.add_row(*_cells(item, scored=scored))
     console.print(table)
     if len(listed) > options.limit:
-        console.print(f"… more items; --limit {options.limit * 10} shows more, --state narrows the list", markup=False)
+        console.print(f"… more items; --limit {options.limit * 10} shows more, --state narrows the list")
     print_ledger(console, summary)
     print_usage(console, summary)
 
 
-def item_json(row: ItemRow) -> dict[str, Any]:
-    """An item for programs."""
-    return {
-        "item": row.number,
-        "key": row.key,
-        "state": row.state,
-        "attempt": row.attempt,
-        "performances": row.performances,
-        "reason": row.reason,
-        "cause": row.cause,
-        "message": row.message,
-        "payload": row.payload,
-        "record": row.record,
-    }
+def _cells(item: ItemSummary, *, scored: bool) -> Iterator[str]:
+    yield from (str(item["item"]), item["state"], str(item["attempt"]), str(item["performances"]))
+    yield item["reason"] or item["cause"] or ""
+    if scored:
+        yield "" if item["score"] is None else f"{item['score']:.3f}"
+    yield item["key"]
 
 
 def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
-    row = reader.item(options.item) or reader.item(f"id:{options.item}#0")  # a person's own id, of the first sample
-    if row is None:
-        raise UserError(f"{reader.folder}: no item {options.item!r} (manyhands show {reader.folder} lists them)")
+    row = find_item(reader, options.item)
     attempt = options.attempt or row.attempt
     steps = reader.steps(row.number, attempt)
     if options.json:
         for step in steps:
-            print(json_text(step_json(step)))
+            print(json_text(step_contents(step)))
         return
-    console = out()
-    _print_head(console, reader, row)
-    _print_system(console, row.record or {}, None if options.full else TEXT_LIMIT)
-    workload = load_recorded(reader)
-    print_steps(console, workload, steps, None if options.full else TEXT_LIMIT)
+    console, limit = out(), None if options.full else TEXT_LIMIT
+    _print_head(console, row, item_details(reader, row), limit)
+    print_steps(console, load_recorded(reader), steps, limit)
     if not steps:
-        console.print(f"attempt {attempt} has no recorded steps", markup=False)
+        console.print(f"attempt {attempt} has no recorded steps")
 
 
-def _print_head(console: Console, reader: JournalReader, row: ItemRow) -> None:
-    console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}", markup=False)
-    for line in failure_lines(reader, row):
-        console.print(line, markup=False)
+def _print_head(console: Console, row: ItemRow, details: ItemDetails, limit: int | None) -> None:
+    console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}")
+    for line in failure_lines(details):
+        console.print(line)
+    if details.system_prompt:
+        console.print("\nsystem, as it was sent:", style="bold")
+        console.print("  " + cut(details.system_prompt, limit).replace("\n", "\n  "))
 
 
-def _print_system(console: Console, record: Mapping[str, Any], limit: int | None) -> None:
-    """The system message of the item's agent, which is no part of its conversation."""
-    if text := record.get("system_prompt"):
-        console.print("\nsystem, as it was sent:", style="bold", markup=False)
-        console.print("  " + cut(text, limit).replace("\n", "\n  "), markup=False)
-
-
-def failure_lines(reader: JournalReader, row: ItemRow) -> Iterator[str]:
+def failure_lines(details: ItemDetails) -> Iterator[str]:
     """What went wrong with an item, now and before."""
-    if row.message:
-        yield f"  {row.reason or row.cause}: {printable(row.message)}"
-    for given_up in reader.attempts(row.number):
+    if details.message:
+        yield f"  {details.cause}: {printable(details.message)}"
+    for given_up in details.given_up:
         yield f"  attempt {given_up.attempt} given up {timestamp(given_up.ended_at)}: {printable(given_up.reason)}"
-    for failure in reader.failures(row.number):
+    for failure in details.failures:
         when = f"attempt {failure.attempt}, {timestamp(failure.at)}"
         yield f"  failure in {when}: {failure.cause}: {printable(failure.message)}"
 
@@ -145,11 +123,11 @@ def _print_step(console: Console, workload: Workload, step: RecordedStep, limit:
     bill = ""
     if step.usage.get("calls"):
         bill = f", {step.usage['input_tokens']} tokens in, {step.usage['output_tokens']} out, ${step.usage['cost']:.4f}"
-    place = f"{step.scope}/{step.seq}"
-    console.print(f"\n── {place} {step.kind} · {timestamp(step.started_at)} · {seconds:.2f} s{bill}", markup=False)
+    address = f"{step.scope}/{step.seq}"
+    console.print(f"\n── {address} {step.kind} · {timestamp(step.started_at)} · {seconds:.2f} s{bill}")
     for label, text in workload.describe_step(step):
-        console.print(f"{label}:", style="bold", markup=False)
-        console.print("  " + cut(text, limit).replace("\n", "\n  "), markup=False)
+        console.print(f"{label}:", style="bold")
+        console.print("  " + cut(text, limit).replace("\n", "\n  "))
 
 
 def cut(text: str, limit: int | None) -> str:
@@ -157,18 +135,3 @@ def cut(text: str, limit: int | None) -> str:
     if limit is None or len(text) <= limit:
         return printable(text)
     return f"{printable(text[:limit])} … ({len(text) - limit} more characters)"
-
-
-def step_json(step: RecordedStep) -> dict[str, Any]:
-    """A step for programs."""
-    return {
-        "attempt": step.attempt,
-        "scope": step.scope,
-        "seq": step.seq,
-        "kind": step.kind,
-        "request": step.request,
-        "output": step.output,
-        "usage": dict(step.usage),
-        "started_at": step.started_at,
-        "finished_at": step.finished_at,
-    }

@@ -1,9 +1,8 @@
-"""``manyhands simulate``: the simulated model over HTTP, with latency and faults to order."""
+"""``manyhands simulate``: the simulated model over HTTP, with configurable latency and faults."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -21,56 +20,60 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.models.simulated.server import ServerOptions, SimulatedServer, serve
-from manyhands.processes.event_loop import run_on_loop
+from manyhands.processes.event_loop import on_stop_signals, run_on_loop
 
 PROGRAM = "manyhands simulate"
 DESCRIPTION = (
-    "Serves a simulated model that speaks OpenAI chat completions, streaming and not, until it is interrupted. "
-    "GET /stats says what was asked and answered."
+    "Serves a simulated model with the API of OpenAI chat completions, streaming and not, until it is interrupted. "
+    "GET /stats returns counts of requests and answers."
 )
-_WHERE = "Where"
-_FAULTS = "Faults (shares of requests, 0 to 1)"
-_TIMES = "Times"
-_USED = "What answers count as having used"
+_SERVER = "Server"
+_FAULTS = "Faults (fractions of requests, 0 to 1)"
+_TIMES = "Timing"
+_USED = "Reported usage"
 
 
 class SimulateSettings(Settings):
     """The options of ``manyhands simulate``."""
 
-    host: Text = setting("127.0.0.1", "Address to listen on.", group=_WHERE)
-    port: Annotated[int, whole(0, 65535)] = setting(8000, "Port to listen on; 0 takes a free one.", group=_WHERE)
-    seed: Annotated[int, whole(0)] = setting(0, "Makes answers and faults repeatable.", group=_WHERE)
-    log_file: OptionalPath = setting(None, "One JSON line for each request.", group=_WHERE, value="FILE")
+    host: Text = setting("127.0.0.1", "Address to listen on.", group=_SERVER)
+    port: Annotated[int, whole(0, 65535)] = setting(8000, "Port to listen on; 0 selects a free port.", group=_SERVER)
+    seed: Annotated[int, whole(0)] = setting(0, "Seed of answers and faults.", group=_SERVER)
+    log_file: OptionalPath = setting(None, "Log file, with one JSON line per request.", group=_SERVER, value="FILE")
     latency: Annotated[float, number(0)] = setting(0.0, "Seconds before each answer.", group=_TIMES)
-    latency_jitter: Annotated[float, number(0)] = setting(0.0, "Seconds by which the latency varies.", group=_TIMES)
-    retry_after: Annotated[float, number(0)] = setting(0.2, "Seconds that a 429 asks to wait.", group=_TIMES)
-    hang_seconds: Annotated[float, number(0)] = setting(60.0, "Seconds that a hanging request is held.", group=_TIMES)
+    latency_jitter: Annotated[float, number(0)] = setting(
+        0.0, "Maximum deviation of the latency in seconds.", group=_TIMES
+    )
+    retry_after: Annotated[float, number(0)] = setting(0.2, "Retry-After of a 429 in seconds.", group=_TIMES)
+    hang_seconds: Annotated[float, number(0)] = setting(
+        60.0, "Seconds for which a hanging request is kept open.", group=_TIMES
+    )
     requests_per_second: Annotated[float | None, optional_number(above=0)] = setting(
-        None, "More requests than this get a 429.", group=_TIMES
+        None, "Rate limit: further requests get a 429.", group=_TIMES
     )
     rate_429: Annotated[float, number(0, 1)] = setting(0.0, "Answered with 429.", group=_FAULTS)
     rate_500: Annotated[float, number(0, 1)] = setting(0.0, "Answered with 500.", group=_FAULTS)
-    rate_truncated: Annotated[float, number(0, 1)] = setting(0.0, "Cut off in mid-body.", group=_FAULTS)
-    rate_hang: Annotated[float, number(0, 1)] = setting(0.0, "Held without an answer.", group=_FAULTS)
+    rate_truncated: Annotated[float, number(0, 1)] = setting(0.0, "Answered with a truncated body.", group=_FAULTS)
+    rate_hang: Annotated[float, number(0, 1)] = setting(0.0, "Kept open without an answer.", group=_FAULTS)
     rate_malformed: Annotated[float, number(0, 1)] = setting(
-        0.0, "Answered with a tool call that is no JSON or names no known tool.", group=_FAULTS
+        0.0, "Answered with a tool call that is invalid JSON or names an unknown tool.", group=_FAULTS
     )
     rate_unreadable: Annotated[float, number(0, 1)] = setting(
-        0.0, "Answered with what was used, but without an answer.", group=_FAULTS
+        0.0, "Answered with the usage, but without an answer.", group=_FAULTS
     )
     rate_paid_500: Annotated[float, number(0, 1)] = setting(
-        0.0, "Answered with 500 after the answer was made.", group=_FAULTS
+        0.0, "Answered with 500 after generating the answer.", group=_FAULTS
     )
     fill: Flag = setting(
-        False, "Count as many output tokens as an answer may have: max_tokens, or 100,000 without.", group=_USED
+        False, "Report as many output tokens as an answer may have: max_tokens, or 100,000 without.", group=_USED
     )
     answer_tokens: Annotated[int | None, optional_whole(0)] = setting(
-        None, "Count so many output tokens, whatever max_tokens says.", group=_USED
+        None, "Report this number of output tokens, regardless of max_tokens.", group=_USED
     )
-    dense: Flag = setting(False, "Count an input token for each byte.", group=_USED)
+    dense: Flag = setting(False, "Report one input token per byte.", group=_USED)
     input_price: Annotated[float, number(0)] = setting(0.0, "US dollars per million input tokens.", group=_USED)
     output_price: Annotated[float, number(0)] = setting(0.0, "US dollars per million output tokens.", group=_USED)
-    no_usage: Flag = setting(False, "Don't say what an answer used.", group=_USED)
+    no_usage: Flag = setting(False, "Omit the usage from answers.", group=_USED)
 
 
 def run(argv: list[str]) -> int:
@@ -86,10 +89,7 @@ def run(argv: list[str]) -> int:
 
 async def _serve(options: ServerOptions) -> None:
     serving = asyncio.ensure_future(serve(options, _say))
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, serving.cancel)
-    with suppress(asyncio.CancelledError):
+    with on_stop_signals(serving.cancel), suppress(asyncio.CancelledError):
         await serving
 
 

@@ -1,19 +1,17 @@
-"""``manyhands status``: where a run stands, also while another process performs it."""
+"""``manyhands status``: where a run stands, also while another process executes it."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from contextlib import closing
 
-from manyhands.cli.arguments import add_run, parser
 from manyhands.cli.console import out, print_ledger, print_usage
-from manyhands.cli.runs import run_state
-from manyhands.core.outcomes import ItemState
+from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import open_run
-from manyhands.runs.ledger import summarise
+from manyhands.runs.summaries import RunStatus, run_status
 
 WATCH_SECONDS = 1.0
 
@@ -21,53 +19,47 @@ WATCH_SECONDS = 1.0
 def run(argv: list[str]) -> int:
     """Print a run's status once, or until it ends."""
     options = _parser().parse_args(argv)
-    reader = open_run(options.run, options.data_dir)
-    try:
+    with closing(open_run(options.run, options.data_dir)) as reader:
         if options.watch:
             return _watch(reader, options.json)
         _show(reader, options.json)
-    finally:
-        reader.close()
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    result = parser("status", "Say where a run stands. Only reads, so it works while another process performs the run.")
+    result = parser(
+        "status", "Show the progress of a run. Only reads, so it works while another process executes the run."
+    )
     add_run(result)
-    result.add_argument("--watch", action="store_true", help="go on until the run is no longer being performed")
+    result.add_argument("--watch", action="store_true", help="repeat until no process executes the run any more")
     result.add_argument("--json", action="store_true", help="print JSON (with --watch: one line each time)")
     return result
 
 
-def status_of(reader: JournalReader) -> dict[str, Any]:
-    """The summary, with the present state and the number of items that run now."""
-    summary = summarise(reader)
-    running = sum(count for (state, _), count in reader.counts().items() if state == ItemState.RUNNING)
-    return {"run": reader.folder.name, "state": run_state(reader.folder, summary), "running": running, **summary}
-
-
 def _show(reader: JournalReader, as_json: bool) -> None:
-    status = status_of(reader)
+    status = run_status(reader)
     if as_json:
         print(json_text(status, indent=2))
         return
     console = out()
-    console.print(f"{status['run']}: {status['state']} ({status['workload']})", markup=False)
+    console.print(f"{status['run']}: {status['state']} ({status['workload']})")
     print_ledger(console, status)
+    if status["figures"]:
+        console.print(", ".join(f"{each['label']} {each['text']}" for each in status["figures"]))
     print_usage(console, status)
 
 
 def _watch(reader: JournalReader, as_json: bool) -> int:
     console = out()
     while True:
-        status = status_of(reader)
+        status = run_status(reader, with_figures=False)
         if as_json:
             print(json_text(status), flush=True)
         elif console.is_terminal:
             console.file.write("\r")
-            console.print(_one_line(status), end="", markup=False, soft_wrap=True)
+            console.print(_one_line(status), end="", soft_wrap=True)
         else:
-            console.print(_one_line(status), markup=False)
+            console.print(_one_line(status))
         if status["state"] != "running":
             if console.is_terminal and not as_json:
                 console.print()
@@ -75,7 +67,7 @@ def _watch(reader: JournalReader, as_json: bool) -> int:
         time.sleep(WATCH_SECONDS)
 
 
-def _one_line(status: dict[str, Any]) -> str:
+def _one_line(status: RunStatus) -> str:
     ledger = status["ledger"]
     ended = ledger["items"] - ledger["pending"]
     return (

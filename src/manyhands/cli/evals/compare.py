@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
-from manyhands.cli.arguments import parser
-from manyhands.cli.console import out
-from manyhands.cli.plain import one_line
+from manyhands.cli.console import Console, out
+from manyhands.cli.plain import parser
 from manyhands.core.statistics import LEVEL, POWER
-from manyhands.core.text import json_text
+from manyhands.core.text import json_text, one_line
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.workloads.evals.results.compare import LOSS, TIE, WIN, Comparison, compare, load_side
 
 _LISTED = 10
 _DESCRIPTION = (
-    "Compare two runs test by test: run folders or files of results (.jsonl, .json), also of the harness that eval files come from. "
-    "Exit code: 1 if the candidate is worse in the mean (--fail_on chooses), 2 if a file is wrong, 3 if no test has a score in both, "
+    "Compare two runs test by test: run folders or files of results (.jsonl, .json), also of AgentV. "
+    "Exit code: 1 if the candidate's mean score is lower (see --fail_on), 2 if a file is invalid, 3 if no test has a score in both, "
     "0 otherwise."
 )
 
@@ -35,15 +33,15 @@ def run(argv: list[str]) -> int:
     return _exit_code(comparison, options.fail_on)
 
 
-def _exit_code(comparison: Comparison, fail_on: str) -> int:
+def _exit_code(comparison: Comparison, fail_on: str) -> ExitCode:
     delta = comparison.mean_delta
     if delta is None:
-        return 0 if fail_on == "never" else 3
+        return ExitCode.DONE if fail_on == "never" else ExitCode.NO_SCORE
     worse = round(delta, 3) < 0
     if fail_on == "significant":
         p_value = comparison.statistics.p_value
-        return int(worse and p_value is not None and p_value < 1 - comparison.level)
-    return int(worse and fail_on == "worse")
+        return ExitCode(worse and p_value is not None and p_value < 1 - comparison.level)
+    return ExitCode(worse and fail_on == "worse")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,16 +49,26 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("base", metavar="BASE", help="a run's folder or name, or a file of results")
     result.add_argument("candidate", metavar="CANDIDATE", help="the same")
     result.add_argument(
-        "-t", "--threshold", type=_share, default=TIE, help=f"least difference of a win (default: {TIE})"
+        "-t", "--threshold", type=_share, default=TIE, help=f"minimum difference of a win (default: {TIE})"
     )
-    result.add_argument("--confidence", type=_level, default=LEVEL, help=f"of the interval (default: {LEVEL})")
+    result.add_argument(
+        "--confidence", type=_level, default=LEVEL, help=f"confidence level of the interval (default: {LEVEL})"
+    )
     result.add_argument("--target", help="only results of this target, on both sides")
     result.add_argument("--base_target", "--base-target", help="only results of this target in BASE")
     result.add_argument("--candidate_target", "--candidate-target", help="only results of this target in CANDIDATE")
     result.add_argument("--json", action="store_true", help="print JSON")
     choices = ("worse", "significant", "never")
-    result.add_argument("--fail_on", "--fail-on", choices=choices, default="worse", help="what makes the exit code 1")
-    result.add_argument("--data_dir", "--data-dir", default="data", help="where run folders are (default: data)")
+    result.add_argument(
+        "--fail_on",
+        "--fail-on",
+        choices=choices,
+        default="worse",
+        help="exit with 1 if the candidate is worse, if it is significantly worse, or never (default: worse)",
+    )
+    result.add_argument(
+        "--data_dir", "--data-dir", default="data", help="folder that holds the run folders (default: data)"
+    )
     return result
 
 
@@ -92,7 +100,7 @@ def _found(name: str, data_dir: str) -> Path:
 
 def _print(console: Console, comparison: Comparison) -> None:
     for text in _lines(comparison):
-        console.print(text, markup=False, soft_wrap=True)
+        console.print_line(text)
 
 
 def _lines(comparison: Comparison) -> list[str]:

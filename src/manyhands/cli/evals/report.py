@@ -1,74 +1,64 @@
-"""The end of a run of evaluations in words and tables, and its exit code."""
+"""The results of a run of evaluations on the terminal, and ``manyhands eval report``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from manyhands.cli.console import err, out, print_usage, resume_command
-from manyhands.cli.plain import one_line, printable, shown_path
+from manyhands.cli.console import Console, err, out, print_usage, resume_command
+from manyhands.cli.execution import print_reason
+from manyhands.cli.plain import add_run, parser, shown_path
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
-from manyhands.core.text import are, counted, have
+from manyhands.core.text import are, counted, have, one_line, printable
 from manyhands.runs.execution import RunResult
-from manyhands.workloads.evals.batch.reports import said
+from manyhands.runs.folders import find_run
 from manyhands.workloads.evals.items import FAILED, GRADER_ERROR, INVALID, PASSED, SKIPPED, UNGRADED
-from manyhands.workloads.evals.results.records import NO_ID, WITHOUT_SCORE, TestResult
-from manyhands.workloads.evals.results.summary import statuses
-from manyhands.workloads.evals.results.workspaces import hook_problems
-from manyhands.workloads.evals.results.writing import RESULTS, SUMMARY, named_outputs, results_in
-from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.results.figures import MeanFigure, ResultFigures
+from manyhands.workloads.evals.results.result_lines import NO_ID, WITHOUT_SCORE, TestResult
+from manyhands.workloads.evals.results.summary import (
+    MAX_LISTED,
+    SUMMARY,
+    EvalSummary,
+    notes,
+    records_are_missing,
+    statuses,
+)
+from manyhands.workloads.evals.results.writing import (
+    RESULTS,
+    check_output,
+    hook_problems,
+    named_outputs,
+    results_in,
+    write_output,
+)
+from manyhands.workloads.evals.settings import ENDINGS, EvalSpec
 
-LISTED = 20
-"""Tests that are named, of each kind; with no more in all, every test is."""
-LONGEST_ID = 120
-"""Characters of a test's id that lines for a person show."""
+MAX_ID = 120
+"""Characters of a test's id that are shown."""
 _MEANING = {
-    "passed": "at or above the limit of {limit:g}",
-    "failed": "below the limit of {limit:g}",
+    "passed": "at or above the threshold of {threshold:g}",
+    "failed": "below the threshold of {threshold:g}",
     "errors": "the target gave no answer that could be graded: no score",
     "grader_errors": "a grader broke: no score",
     "skipped": "a test that it depends on is an error: no score",
     "ungraded": "no graders, or none that had anything to compare: no score",
     "invalid": "left out, as it can't be run",
-    "pending": "not ended: resume to go on",
+    "pending": "not ended: resume to continue",
 }
-_WIDEST = 1000
-_SEVERE = ("errors", "grader_errors", "skipped", "pending")
-Figures = Mapping[str, Any]
+_MAX_WIDTH = 1000
+"""Characters up to which a table may be wider than the terminal."""
 
 
-def exit_code(result: RunResult, figures: Figures, fail_on: str, *, ungraded: bool = False) -> int:
-    """0: all that was wanted; 1: tests below the limit, all tests left out, or the results could not be written; 2: something can't be used
-    as it is; 3: tests without a score because of errors, or not run, or with nothing to grade them by, or a command for all tests that
-    failed; 130: interrupted. ``fail_on``: see the setting; ``ungraded``: tests that nothing graded are fine."""
-    if result.interrupted and not result.done:
-        return 130
-    if isinstance(result.error, UserError):
-        return 2
-    if result.error is not None:
-        return 1
-    tests = figures["tests"]
-    failed = any(command["failure"] is not None for command in figures["commands"])
-    severe = _SEVERE if ungraded else (*_SEVERE, "ungraded")
-    if fail_on in ("any", "error") and (failed or any(tests[name] for name in severe)):
-        return 3
-    if result.nothing_kept is not None and fail_on != "never":
-        return 1
-    return 1 if fail_on in ("any", "failed") and tests["failed"] else 0
-
-
-def print_report(result: RunResult, options: EvalSpec) -> Figures:
+def print_report(result: RunResult, options: EvalSpec) -> EvalSummary:
     """Print how a run ended; its figures."""
     console, errors = out(), err()
-    figures: Figures = loads((result.folder / SUMMARY).read_bytes())
+    figures: EvalSummary = loads((result.folder / SUMMARY).read_bytes())
     _print_tests(console, errors, result.folder, figures)
     _print_targets(console, figures)
     _print_counts(console, figures)
@@ -83,28 +73,28 @@ def print_report(result: RunResult, options: EvalSpec) -> Figures:
 def print_unwritten(result: RunResult) -> None:
     """Print how a run ended whose results could not be written."""
     errors = err()
-    errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
-    errors.print(f"To write the results, and to go on:  {resume_command(result.folder)}", markup=False, soft_wrap=True)
+    print_reason(result)
+    errors.print_line(f"To write the results, and to continue:  {resume_command(result.folder)}")
 
 
 # --- Tests
 
 
-def _print_tests(console: Console, errors: Console, folder: Path, figures: Figures) -> None:
+def _print_tests(console: Console, errors: Console, folder: Path, figures: EvalSummary) -> None:
     tests, naming = figures["tests"], _Naming(len(figures["eval_files"]) > 1, len(figures["targets"]) > 1)
-    if tests["in"] - tests["pending"] <= LISTED:
+    if tests["in"] - tests["pending"] <= MAX_LISTED:
         for result in results_in(folder / RESULTS):
-            console.print(_test_line(result, naming), markup=False, soft_wrap=True)
+            console.print_line(_test_line(result, naming))
             for notice in result.notices or ():
-                errors.print(one_line(f"  {result.test_id}: {notice}"), markup=False, soft_wrap=True)
+                errors.print_line(one_line(f"  {result.test_id}: {notice}"))
         return
     for statuses_, name in (((FAILED,), "failed"), (WITHOUT_SCORE, "errors"), ((SKIPPED,), "skipped")):
         count = tests["errors"] + tests["grader_errors"] if name == "errors" else tests[name]
         wanted = (result for result in results_in(folder / RESULTS) if result.status in statuses_)
-        for result in islice(wanted, LISTED if count else 0):
-            errors.print(_test_line(result, naming), markup=False, soft_wrap=True)
-        if count > LISTED:
-            errors.print(f"… and {count - LISTED:,} more ({name}), all of them in {RESULTS}", markup=False)
+        for result in islice(wanted, MAX_LISTED if count else 0):
+            errors.print_line(_test_line(result, naming))
+        if count > MAX_LISTED:
+            errors.print(f"… and {count - MAX_LISTED:,} more ({name}), all of them in {RESULTS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +105,7 @@ class _Naming:
     targets: bool
 
     def name(self, result: TestResult) -> str:
-        test_id = one_line(result.test_id or NO_ID, LONGEST_ID)
+        test_id = one_line(result.test_id or NO_ID, MAX_ID)
         name = f"{result.dataset}/{test_id}" if self.datasets else test_id
         return f"{name} @ {result.target}" if self.targets and result.target else name
 
@@ -123,7 +113,7 @@ class _Naming:
 def _test_line(result: TestResult, naming: _Naming) -> str:
     status, score = result.status, result.score
     mark = {PASSED: "✓", FAILED: "✗", SKIPPED: "-", UNGRADED: "-", INVALID: "-"}.get(status, "!")
-    label = " (simulated)" if result.simulated else " (simulated judge)" if result.simulated_scores else ""
+    label = "" if result.simulated_label is None else f" ({result.simulated_label})"
     if score is not None:
         said = [f"{score:.3f}", *(result.misses[:1] if status == FAILED else [])]
     elif status == GRADER_ERROR:
@@ -136,7 +126,7 @@ def _test_line(result: TestResult, naming: _Naming) -> str:
 # --- Tables
 
 
-def _print_targets(console: Console, figures: Figures) -> None:
+def _print_targets(console: Console, figures: EvalSummary) -> None:
     level = figures["confidence"]
     intervals = "" if level is None else f", with intervals of {100 * level:g} %"
     table = Table(title=f"Scores{intervals}", title_justify="left", box=None, pad_edge=False)
@@ -148,17 +138,17 @@ def _print_targets(console: Console, figures: Figures) -> None:
         table.add_column(column)
     if priced:
         table.add_column("cost", justify="right")
-    rows = [(each["target"], each) for each in figures["targets"]]
+    rows: list[tuple[str, ResultFigures]] = [(each["target"], each) for each in figures["targets"]]
     if len(rows) != 1:
         rows.append(("all", figures))
     for name, each in rows:
         table.add_row(*_target_row(name, each, priced=priced))
     # On a terminal that is too narrow, long lines are easier to read than columns of letters.
-    wanted = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
-    console.print(table, width=max(wanted, console.width), crop=False, soft_wrap=True)
+    wanted = Measurement.get(console.rich, console.rich.options.update(max_width=_MAX_WIDTH), table).maximum
+    console.print(table, width=max(wanted, console.rich.width), crop=False, soft_wrap=True)
 
 
-def _target_row(name: str, figures: Figures, *, priced: bool) -> list[str]:
+def _target_row(name: str, figures: ResultFigures, *, priced: bool) -> list[str]:
     tests, cost, simulated = figures["tests"], figures["cost_usd"], figures["simulated"]
     label = "" if not simulated else " (simulated)" if simulated == tests["in"] else " (partly simulated)"
     known = f"${cost['sum']:.4f}" if cost["tests_with_cost"] else "-"
@@ -173,7 +163,7 @@ def _target_row(name: str, figures: Figures, *, priced: bool) -> list[str]:
     ]
 
 
-def _estimate(found: Figures, shape: str, scale: int, unit: str) -> str:
+def _estimate(found: MeanFigure, shape: str, scale: int, unit: str) -> str:
     """A figure with its interval."""
     if found["value"] is None:
         return "-"
@@ -183,7 +173,7 @@ def _estimate(found: Figures, shape: str, scale: int, unit: str) -> str:
     return f"{value} [{shape.format(scale * interval['low'])} … {shape.format(scale * interval['high'])}]"
 
 
-def _print_counts(console: Console, figures: Figures) -> None:
+def _print_counts(console: Console, figures: EvalSummary) -> None:
     table = Table(title="Ledger", title_justify="left", box=None, pad_edge=False)
     table.add_column("tests")
     table.add_column("", justify="right")
@@ -195,15 +185,17 @@ def _print_counts(console: Console, figures: Figures) -> None:
     console.print(table)
 
 
-def _meaning(name: str, figures: Figures) -> str:
+def _meaning(name: str, figures: EvalSummary) -> str:
     own = sum(figures["tests_with_other_limits"].values())
-    text = _MEANING[name].format(limit=figures["pass_limit"])
+    text = _MEANING[name].format(threshold=figures["pass_limit"])
     return (
-        f"{text} ({counted(own, 'test')} {have(own)} another limit)" if own and name in ("passed", "failed") else text
+        f"{text} ({counted(own, 'test')} {have(own)} another threshold)"
+        if own and name in ("passed", "failed")
+        else text
     )
 
 
-def _print_trials(console: Console, figures: Figures) -> None:
+def _print_trials(console: Console, figures: EvalSummary) -> None:
     for target in figures["targets"]:
         trials = target.get("trials")
         if trials is None:
@@ -213,7 +205,7 @@ def _print_trials(console: Console, figures: Figures) -> None:
             for k, count in trials["tests"].items()
         ]
         text = f"pass@k / pass^k, {target['target']}: {', '.join(parts)}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print_line(text)
 
 
 def _share(value: float | None) -> str:
@@ -225,52 +217,49 @@ def _share(value: float | None) -> str:
 
 def _print_files(console: Console, folder: Path, options: EvalSpec) -> None:
     for path in (folder / RESULTS, *named_outputs(options)):
-        console.print(f"Results:  {shown_path(path)}", markup=False, soft_wrap=True)
-    console.print(f"Summary:  {shown_path(folder / SUMMARY)}", markup=False, soft_wrap=True)
+        console.print_line(f"Results:  {shown_path(path)}")
+    console.print_line(f"Summary:  {shown_path(folder / SUMMARY)}")
 
 
-def _print_ending(console: Console, errors: Console, result: RunResult, figures: Figures) -> None:
-    commands = (line for command in figures["commands"] for line in said(command))
-    for note in (*_edited(figures), *_left_out(figures), *commands, *hook_problems(result.folder)):
-        errors.print(f"note: {note}", markup=False, soft_wrap=True)
-    if result.error is not None:
-        errors.print(f"manyhands: error: {result.error}", markup=False, soft_wrap=True)
-    elif result.stopped is not None and not result.done:
-        errors.print(f"manyhands: stopped: {result.stopped}", markup=False, soft_wrap=True)
-    elif result.nothing_kept is not None:
-        errors.print(f"manyhands: error: {result.nothing_kept}", markup=False, soft_wrap=True)
+def _print_ending(console: Console, errors: Console, result: RunResult, figures: EvalSummary) -> None:
+    for note in (*notes(figures), *hook_problems(result.folder)):
+        errors.print_line(f"note: {note}")
+    print_reason(result)
     for text in _next_steps(result, figures):
-        console.print(text, markup=False, soft_wrap=True)
+        console.print_line(text)
 
 
-def _edited(figures: Figures) -> Iterator[str]:
-    for each in figures.get("edited", ()):
-        if each["problem"] is not None:
-            yield (
-                f"{each['path']} could not be compared with the run's tests ({each['problem']}); "
-                "these are results of the tests as they were"
-            )
-            continue
-        counts = ", ".join(f"{count:,} {what}" for what, count in each["tests"].items() if count)
-        about = f"tests: {counts}" if counts else "what holds for all its tests"
-        yield f"{each['path']} has been edited since the run was made ({about}); these are results of the tests as they were"
-
-
-def _left_out(figures: Figures) -> Iterator[str]:
-    found = figures.get("graders_left_out", {})
-    for name, tests in islice(found.items(), LISTED):
-        of = "its score" if tests == 1 else "their scores"
-        yield f"grader {one_line(name, LONGEST_ID)} had nothing to compare in {counted(tests, 'test')}, and was left out of {of}"
-    if len(found) > LISTED:
-        yield f"… and {len(found) - LISTED:,} more graders that had nothing to compare, all of them in {SUMMARY}"
-
-
-def _next_steps(result: RunResult, figures: Figures) -> Iterator[str]:
+def _next_steps(result: RunResult, figures: EvalSummary) -> Iterator[str]:
     tests, command = figures["tests"], resume_command(result.folder)
     if tests["pending"]:
-        yield f"{counted(tests['pending'], 'test')} {are(tests['pending'])} left. To go on:  {command}"
+        yield f"{counted(tests['pending'], 'test')} {are(tests['pending'])} left. To continue:  {command}"
     if broken := tests["errors"] + tests["grader_errors"]:
-        kinds = figures["target_kinds"]
-        missing = any(report["missing"] and kinds.get(report["target"]) == "cli" for report in figures["commands"])
-        command += " --retry_errors" + (" --rerun=missing" if missing else "")
-        yield f"{counted(broken, 'test')} ended in errors. To try {'it' if broken == 1 else 'them'} again:  {command}"
+        command += " --retry_errors" + (" --rerun=missing" if records_are_missing(figures) else "")
+        yield f"{counted(broken, 'test')} ended in errors. To retry {'it' if broken == 1 else 'them'}:  {command}"
+
+
+def write_report(argv: list[str]) -> int:
+    """Write the files and name them."""
+    result = parser("eval report", "Write the results of a run to files, each in the format of its suffix.")
+    add_run(result)
+    result.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        metavar="FILE",
+        help=f"output file: {', '.join(ENDINGS)} (repeatable; default: report.html in the run's folder)",
+    )
+    options = result.parse_args(argv)
+    folder = find_run(options.run, options.data_dir)
+    if not (folder / RESULTS).is_file() or not (folder / SUMMARY).is_file():
+        raise UserError(f"{folder}: no run of evaluations with results; manyhands resume writes them")
+    summary = loads((folder / SUMMARY).read_bytes())
+    named = [Path(each) for each in options.output or [str(folder / "report.html")]]
+    for path in named:
+        if path.suffix.lower() not in ENDINGS:
+            raise UserError(f"--output {path}: must end in one of {', '.join(ENDINGS)}")
+        check_output(path, folder)
+    for path in named:
+        write_output(folder, summary, path)
+        out().print_line(shown_path(path))
+    return 0

@@ -1,71 +1,70 @@
-"""``manyhands eval``: tests are put to targets, and graders score the answers.
+"""``manyhands eval``: evaluates targets with tests and graders.
 
-Options of ``manyhands eval`` by other names, and such that an evaluation has not, each with what to do instead.
-
-Noticing that files changed, for runs that are repeated while somebody works on them.
+Also: options by AgentV's names, and options of other commands that an evaluation doesn't have, each with what to do instead; and
+watching files, for runs that are repeated at every change.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.options import AgentOptions
 from manyhands.cli.console import err, notice, out, resume_command
-from manyhands.cli.evals.report import exit_code, print_report, print_unwritten
+from manyhands.cli.evals.report import print_report, print_unwritten
 from manyhands.cli.execution import execute
-from manyhands.cli.main import imported
+from manyhands.cli.main import load_command
 from manyhands.cli.options import CommandLine, UsageError, help_text, make, parse
-from manyhands.cli.plain import one_line, shown_path
+from manyhands.cli.plain import parser, shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
 from manyhands.cli.resume import print_help, resumed_settings
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.text import counted, json_text
+from manyhands.core.text import counted, json_text, one_line, printable
 from manyhands.engine.contract import Item
-from manyhands.io.search_paths import Surroundings
+from manyhands.io.search_paths import SearchPath
 from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.making import Opened
-from manyhands.workloads.evals.evalfile.finding import find_evals
+from manyhands.workloads.evals.evalfile.files import find_evals
 from manyhands.workloads.evals.making import open_eval
-from manyhands.workloads.evals.results.writing import SUMMARY
+from manyhands.workloads.evals.results.summary import SUMMARY, exit_code
 from manyhands.workloads.evals.settings import EvalSpec
+from manyhands.workloads.evals.validation import Report as Validity
+from manyhands.workloads.evals.validation import validate
 from manyhands.workloads.evals.workload import EvalsWorkload
 
 PROGRAM = "manyhands eval"
 USAGE = f"{PROGRAM} FILE…"
 DESCRIPTION = (
-    "Puts the tests of eval files to targets and scores the answers. Exit code: 0 all passed, 1 some below the threshold, 2 usage or "
-    "files are wrong, 3 some tests ended in errors (--fail_on chooses), 130 interrupted. Also: manyhands eval validate PATH…, "
+    "Runs the tests of eval files on targets and grades the answers. Exit code: 0 all tests passed, 1 some are below the threshold, "
+    "2 invalid usage or files, 3 some tests ended in errors (see --fail_on), 130 interrupted. Also: manyhands eval validate PATH…, "
     "manyhands eval compare BASE CANDIDATE, manyhands eval report RUN, manyhands eval --schema [eval|targets]."
 )
 COMMANDS = {
-    "validate": "manyhands.cli.evals.validate",
-    "compare": "manyhands.cli.evals.compare",
-    "report": "manyhands.cli.evals.output",
+    "validate": "manyhands.cli.evals.run:validate_files",
+    "compare": "manyhands.cli.evals.compare:run",
+    "report": "manyhands.cli.evals.report:write_report",
 }
-"""Subcommands: a file of such a name is given as ``./validate``."""
-INTERRUPTED = 130
+"""The functions of subcommands, as ``module:function``. A file of such a name is given as ``./validate``."""
 REPEATED = ("eval_files", "test_id", "tag", "exclude_tag", "target", "output")
 """Options that may be given several times."""
 _WORDS = ("tag", "exclude_tag", "target")
 
 
 def run(argv: list[str]) -> int:
-    """Perform the command line; the exit code."""
+    """Run the command line; the exit code."""
     if argv and argv[0] in COMMANDS:
-        command: Callable[[list[str]], int] = imported(COMMANDS[argv[0]]).run
-        return command(argv[1:])
+        return load_command(COMMANDS[argv[0]])(argv[1:])
     if argv and argv[0].partition("=")[0] == "--schema":
         return _print_schema(argv)
-    line = parse(EvalSpec, present_names(argv, PROGRAM), PROGRAM, positional="eval_files", repeated=REPEATED)
+    line = parse(EvalSpec, present_names(argv), PROGRAM, positional="eval_files", repeated=REPEATED)
     if line.help:
         print(help_text(EvalSpec, USAGE, DESCRIPTION, positional="eval_files"))
         return 0
-    return perform_eval(make(EvalSpec, given_values(line), PROGRAM))
+    return execute_eval(make(EvalSpec, given_values(line), PROGRAM))
 
 
 def given_values(line: CommandLine) -> dict[str, Any]:
@@ -74,32 +73,32 @@ def given_values(line: CommandLine) -> dict[str, Any]:
     return {**line.values, **lists}
 
 
-def perform_eval(options: EvalSpec) -> int:
-    """Open the run that the settings name, perform it, and say how it ended."""
+def execute_eval(options: EvalSpec) -> int:
+    """Open the run that the settings name, execute it, and report how it ended."""
     if options.watch:
         return _watch(options)
-    return perform_session(_opened(options))
+    return execute_session(_opened(options))
 
 
 def resume(folder: Path, words: list[str]) -> int:
     """Continue a run; the exit code."""
-    line = parse(EvalSpec, present_names(words, RESUME), RESUME, repeated=REPEATED)
+    line = parse(EvalSpec, present_names(words), RESUME, repeated=REPEATED)
     if line.help:
         print_help(EvalSpec)
         return 0
     options = resumed_settings(EvalSpec, folder, given_values(line), ("eval_files",))
-    return perform_session(run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ)))
+    return execute_session(run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ, tell=_tell)))
 
 
 def _opened(options: EvalSpec) -> Opened[EvalsWorkload]:
-    return run_on_loop(open_eval(options, resume=options.resume, notice=notice, environ=os.environ))
+    return run_on_loop(open_eval(options, resume=options.resume, notice=notice, environ=os.environ, tell=_tell))
 
 
 def _watch(options: EvalSpec) -> int:
-    """Perform a new run at every change of a file, until Ctrl-C; the exit code of the last one."""
+    """Execute a new run at every change of a file, until Ctrl-C; the exit code of the last one."""
     if options.run_name is not None or options.resume:
-        raise UserError("--watch makes a new run at every change: it goes neither with --run_name nor with --resume")
-    code, files = 0, set(find_evals(options.eval_files, Surroundings.of(Path.cwd())))
+        raise UserError("--watch makes a new run at every change: it can't be combined with --run_name or --resume")
+    code, files = int(ExitCode.DONE), set(find_evals(options.eval_files, SearchPath.of(Path.cwd())))
     try:
         while True:
             before = stamps(files)
@@ -107,36 +106,35 @@ def _watch(options: EvalSpec) -> int:
                 session = _opened(options)
                 files |= session.workload.files_read()
                 before = {**stamps(files), **before}
-                code = perform_session(session)
-            except UserError as error:  # whoever is at work on a file will mend it
-                err().print(f"manyhands: error: {error}", markup=False, soft_wrap=True)
-                code = 2
-            if code == INTERRUPTED:
+                code = execute_session(session)
+            except UserError as error:  # the file that is being edited will be corrected
+                err().print_line(f"manyhands: error: {error}")
+                code = ExitCode.USAGE
+            if code == ExitCode.INTERRUPTED:
                 return code
-            err().print(f"watching {counted(len(files), 'file')}; Ctrl-C ends it", markup=False)
+            err().print(f"watching {counted(len(files), 'file')}; Ctrl-C ends it")
             for path in wait_for_change(before):
-                err().print(f"{shown_path(path)} has changed", markup=False, soft_wrap=True)
+                err().print_line(f"{shown_path(path)} has changed")
     except KeyboardInterrupt:
         return code
 
 
-def perform_session(session: Opened[EvalsWorkload]) -> int:
-    """Perform an opened run in the foreground; the exit code."""
+def execute_session(session: Opened[EvalsWorkload]) -> int:
+    """Execute an opened run in the foreground; the exit code."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
-    session.workload.tell = _tell
     before = stamps([session.folder / SUMMARY])
     result = execute(
         session,
         quiet=options.quiet,
         on_outcome=_print_outcome if options.verbose else None,
         failed="errors",
-        graded=lambda: session.workload.settling,
+        graded=lambda: session.workload.graded,
     )
     if result.error is not None and stamps(before) == before:
-        print_unwritten(result)  # what earlier sessions have written is not told as this one's
-        return exit_code(result, {}, options.fail_on)
+        print_unwritten(result)  # what earlier sessions have written is not printed as this one's
+        return exit_code(result, None, options.fail_on)
     figures = print_report(result, options)
     return exit_code(result, figures, options.fail_on, ungraded=options.allow_ungraded)
 
@@ -157,19 +155,17 @@ def _print_head(session: Opened[EvalsWorkload]) -> None:
     prepared = session.workload.prepared
     for file in prepared.files:
         targets = ", ".join(f"{target.name} ({target.kind})" for target in file.targets)
-        simulated = " — answers are made up" if all(target.kind == "mock" for target in file.targets) else ""
-        out().print(
+        simulated = " — answers are made up" if all(target.facts.simulated for target in file.targets) else ""
+        out().print_line(
             f"{shown_path(Path(file.path))}: {counted(file.tests, 'test')} for {targets}{simulated}",
-            markup=False,
-            soft_wrap=True,
         )
-    out().print(
-        f"Run {session.folder.name}; if it stops:  {resume_command(session.folder)}", markup=False, soft_wrap=True
+    out().print_line(
+        f"Run {session.folder.name}; to continue it if it stops:  {resume_command(session.folder)}",
     )
 
 
 def _tell(text: str) -> None:
-    err().print(one_line(text), markup=False, soft_wrap=True)
+    err().print_line(one_line(text))
 
 
 def _print_outcome(item: Item, outcome: Outcome) -> None:
@@ -180,41 +176,21 @@ def _print_outcome(item: Item, outcome: Outcome) -> None:
     else:
         mark = "-" if outcome.state is ItemState.DISCARDED else "!"
         text = f"{mark} {item.key}  {record.get('status', outcome.state)}: {outcome.message or ''}"
-    err().print(one_line(text), markup=False)
+    err().print(one_line(text))
 
 
 ALIASES = {"-o": "--output", "--eval-id": "--test_id", "--eval_id": "--test_id"}
 """Names of options in AgentV."""
-_OTEL = ("otel_file", "export_otel", "otel_backend", "otel_capture_content", "otel_group_turns")
-_OF_NOBODY = ("executor", "log_prefix_chars", "reasoning_config", "prefill_messages")
 
 
-def present_names(argv: Sequence[str], program: str) -> list[str]:
-    """The words of a command line with today's names. Raises UsageError for options of agents, which are keys of targets here."""
-    asks_for_help = any(word in ("-h", "--help") for word in argv)
-    problems = [] if asks_for_help else [problem for word in argv if (problem := _problem(word)) is not None]
-    if problems:
-        raise UsageError("\n".join([*problems[:-1], f"{problems[-1]} (see {program} --help)"]))
+def present_names(argv: Sequence[str]) -> list[str]:
+    """The words of a command line with today's names of options."""
     return [_present(word) for word in argv]
 
 
 def _present(word: str) -> str:
     name, equals, value = word.partition("=")
     return f"{ALIASES.get(name, name)}{equals}{value}"
-
-
-def _problem(word: str) -> str | None:
-    typed = word.partition("=")[0]
-    if not typed.startswith("--"):
-        return None
-    name = typed[2:].replace("-", "_").removeprefix("no_")
-    if name in _OTEL:
-        return f"{typed}: nothing is written for OpenTelemetry; --trace_file writes a line of JSON for each test, with its tool calls"
-    if name in EvalSpec.model_fields or name not in AgentOptions.model_fields:
-        return None
-    if name in _OF_NOBODY:
-        return f"{typed} has no meaning for evaluations"
-    return f"{typed}: the targets of an evaluation say this themselves; write {name} below the target"
 
 
 LOOK_SECONDS = 1.0
@@ -243,3 +219,39 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
+
+
+_VALIDATE = (
+    "Check files without running anything; a folder stands for the files below it. An eval file is valid if manyhands eval, with the same "
+    "options, would run it, but for healthchecks."
+)
+
+
+def validate_files(argv: list[str]) -> int:
+    """Name everything that is wrong; 2 if anything is."""
+    options = parser("eval validate", _VALIDATE)
+    options.add_argument("paths", nargs="+", metavar="PATH", help="eval files, targets files, config files, folders")
+    options.add_argument("--targets", metavar="FILE", help="as for manyhands eval")
+    options.add_argument("--judge_target", "--judge-target", metavar="NAME", help="as for manyhands eval")
+    options.add_argument("--target", metavar="NAME", action="append", help="as for manyhands eval")
+    for name in ("allow_ungraded", "skip_invalid"):
+        options.add_argument(
+            f"--{name}", f"--{name.replace('_', '-')}", action="store_true", help="as for manyhands eval"
+        )
+    given = vars(options.parse_args(argv))
+    paths = given.pop("paths")
+    reports = validate(paths, {name: value for name, value in given.items() if value}, environ=os.environ)
+    for report in reports:
+        _print_validity(report)
+    wrong = sum(not report.valid for report in reports)
+    out().print(f"{counted(len(reports), 'file')}: {len(reports) - wrong} valid, {wrong} not")
+    return ExitCode.USAGE if wrong or not reports else ExitCode.DONE
+
+
+def _print_validity(report: Validity) -> None:
+    for text in report.notices:
+        notice(text)
+    for problem in report.problems:
+        err().print_line(printable(problem))
+    mark = "✓" if report.valid else "✗"
+    out().print_line(f"{mark} {shown_path(report.path)} ({report.kind or 'unknown'})")

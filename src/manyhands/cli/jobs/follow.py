@@ -1,7 +1,4 @@
-"""Following a job that a runner of its own performs: the bar, Ctrl-C, the ending.
-
-``manyhands jobs wait``: until a job ends.
-"""
+"""Following a job that its runner executes: the progress bar, Ctrl-C, how it ended. ``manyhands jobs wait`` and ``cancel``."""
 
 from __future__ import annotations
 
@@ -9,54 +6,83 @@ import argparse
 import asyncio
 import os
 import shlex
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from manyhands.cli.arguments import add_job, parser, positive
 from manyhands.cli.console import err, notice, program
+from manyhands.cli.execution import LINE_SECONDS, ProgressView
 from manyhands.cli.jobs.status import details, exit_code, print_failed, print_ledger, print_status
-from manyhands.cli.plain import counted_rows, one_line, shown_path
-from manyhands.cli.progress import LINE_SECONDS, LogTail, ProgressView
+from manyhands.cli.plain import add_job, parser, positive, shown_path
 from manyhands.core.errors import ManyhandsError
-from manyhands.core.text import json_text
-from manyhands.processes.event_loop import run_on_loop
+from manyhands.core.text import are, counted, json_text, one_line
+from manyhands.processes.event_loop import on_stop_signals, run_on_loop
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.workloads.csv_jobs.service.jobs import JobService
+from manyhands.workloads.csv_jobs.service.runner import CANCEL_SECONDS
 from manyhands.workloads.csv_jobs.service.status import FAILED, JobStatus
 
-INTERRUPTED = 130
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+def job_service(data_dir: str) -> JobService:
+    """The jobs of a data folder, and those that are named by their folders."""
+    return JobService(Path(data_dir), environ=os.environ, folders=True)
 
 
-async def follow(desk: JobService, job: str, *, quiet: bool = False, log: LogTail | None = None) -> int:
-    """Show a job until it ends or nobody performs it any more, then how it ended; the exit code. ``log``: what the runner says is
+async def follow(service: JobService, job: str, *, quiet: bool = False, log: LogTail | None = None) -> int:
+    """Show a job until it ends or no process executes it any more, then how it ended; the exit code. ``log``: the runner's log, which is
     shown, too.
 
-    The first Ctrl-C (or SIGTERM) has the runner finish the rows in work, the second has it stop at once. If this process goes
-    away, the runner goes on.
+    The first Ctrl-C (or SIGTERM) has the runner finish the rows in progress, the second has it stop at once. If this process ends, the
+    runner continues.
     """
-    stopping = _Stopping(desk, job)
-    with ProgressView(desk.status(job).name, quiet=quiet) as view, stopping.on_signals():
-        told = Told(view.tell)
+    stopping = _Stopping(service, job)
+    with ProgressView(service.status(job).name, quiet=quiet) as view, on_stop_signals(stopping.request):
+        notes = RunnerNotes(view.tell)
 
         async def show(status: JobStatus) -> None:
             left = status.pending_items + status.running_items
             ended = status.total_items - left
             view.show_figures(status.total_items, ended, details(status), status.waiting or "")
-            told.show(status)
+            notes.show(status)
             if log is not None:
                 log.show()
 
-        status, _ = await desk.wait(job, None, show)
+        status, _ = await service.wait(job, None, show)
         await show(status)
     _print_end(status)
-    return INTERRUPTED if stopping.asked and not status.ended else exit_code(status)
+    return ExitCode.INTERRUPTED if stopping.requested and not status.ended else exit_code(status)
 
 
-class Told:
-    """Tells what a runner says besides figures: its notes, each once, and to ``tell`` what it waits for."""
+class LogTail:
+    """Shows what is appended to a log file, line by line, on standard error."""
+
+    def __init__(self, path: Path, start: int = 0) -> None:
+        """``start``: the byte to begin at."""
+        self._path = path
+        self._position = start
+        self._incomplete = b""
+
+    @classmethod
+    def from_now(cls, path: Path) -> Self:
+        """Only what comes from now on."""
+        return cls(path, path.stat().st_size if path.exists() else 0)
+
+    def show(self) -> None:
+        """Print the lines that have come since."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as log:
+            log.seek(self._position)
+            new = log.read()
+        self._position += len(new)
+        *lines, self._incomplete = (self._incomplete + new).split(b"\n")
+        for line in lines:
+            err().print_line(line.decode("utf-8", "replace"))
+
+
+class RunnerNotes:
+    """Prints what a runner reports besides figures: its notes, each once, and with ``tell`` what it waits for."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -65,7 +91,7 @@ class Told:
         self._at = float("-inf")
 
     def show(self, status: JobStatus) -> None:
-        """Tell what is new."""
+        """Print what is new."""
         for note in status.notes:
             if note not in self._notes:
                 self._notes.add(note)
@@ -78,43 +104,33 @@ class Told:
 
 
 class _Stopping:
-    """Passes on what a person at the terminal wants."""
+    """Passes on signals, such as Ctrl-C, to the job's runner."""
 
-    def __init__(self, desk: JobService, job: str) -> None:
-        self._desk = desk
+    def __init__(self, service: JobService, job: str) -> None:
+        self._service = service
         self._job = job
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return bool(self._tasks)
 
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for name in _STOPS:
-            loop.add_signal_handler(name, self._ask)
-        try:
-            yield
-        finally:
-            for name in _STOPS:
-                loop.remove_signal_handler(name)
-
-    def _ask(self) -> None:
-        firm = self.asked
+    def request(self) -> None:
+        """Stop the runner; a second time at once."""
+        firm = self.requested
         text = (
             "stopping at once"
             if firm
-            else "stopping: the rows in work are finished first (press Ctrl-C again to stop at once)"
+            else "stopping: the rows in progress are finished first (press Ctrl-C again to stop at once)"
         )
-        err().print(text, markup=False)
+        err().print(text)
         self._tasks.append(asyncio.create_task(self._stop(firm)))
 
     async def _stop(self, firm: bool) -> None:
         try:
-            await self._desk.stop(self._job, firm=firm)
-        except ManyhandsError as error:  # the runner may have ended by itself; whatever it is, the wait goes on
-            err().print(f"note: {error}", markup=False)
+            await self._service.stop(self._job, firm=firm)
+        except ManyhandsError as error:  # the runner may have ended by itself; the wait continues in any case
+            err().print(f"note: {error}")
 
 
 def _print_end(status: JobStatus) -> None:
@@ -123,55 +139,82 @@ def _print_end(status: JobStatus) -> None:
     if Path(status.output_csv_path).exists():
         print(f"Output: {shown_path(Path(status.output_csv_path))}")
     if status.last_error:
-        err().print(f"manyhands: {status.state}: {status.last_error}", markup=False, soft_wrap=True)
-    for line in _to_go_on(status):
+        err().print_line(f"manyhands: {status.state}: {status.last_error}")
+    for line in _next_steps(status):
         print(line)
 
 
-def _to_go_on(status: JobStatus) -> Iterator[str]:
+def _next_steps(status: JobStatus) -> Iterator[str]:
     left = status.pending_items + status.running_items
     if left:
-        yield f"{counted_rows(left)} {'is' if left == 1 else 'are'} left. To go on:  {job_command('run', status)}"
+        yield f"{counted(left, 'row')} {are(left)} left. To continue:  {job_command('run', status)}"
     elif not status.ended or status.state == FAILED:
-        yield f"The results are not written yet. To go on:  {job_command('run', status)}"
+        yield f"The results are not written yet. To continue:  {job_command('run', status)}"
     if failed := status.failed_items:
-        yield f"{counted_rows(failed)} failed. To try {'it' if failed == 1 else 'them'} again:  {job_command('retry', status)} --failed"
+        yield f"{counted(failed, 'row')} failed. To retry {'it' if failed == 1 else 'them'}:  {job_command('retry', status)} --failed"
 
 
 def job_command(command: str, status: JobStatus) -> str:
-    """What to type for something about a job."""
+    """The command line for something about a job, as it is typed at this terminal."""
     return f"{program()} jobs {command} {shlex.quote(shown_path(status.folder))}"
 
 
-def run(argv: list[str]) -> int:
-    """0 when every row was completed; 1 when not, or when the time was up before."""
-    options = _parser().parse_args(argv)
-    desk = JobService(Path(options.data_dir), environ=os.environ, folders=True)
+def wait(argv: list[str]) -> int:
+    """Wait; 0 if every row was completed, 1 if not or if the time was up."""
+    options = _wait_parser().parse_args(argv)
+    service = job_service(options.data_dir)
     seconds = None if options.timeout_ms is None else options.timeout_ms / 1000
-    told = Told(lambda line: err().print(line, markup=False, soft_wrap=True))
+    notes = RunnerNotes(lambda line: err().print_line(line))
 
     async def show(status: JobStatus) -> None:
-        told.show(status)
+        notes.show(status)
 
-    status, timed_out = run_on_loop(desk.wait(options.job, seconds, show))
+    status, timed_out = run_on_loop(service.wait(options.job, seconds, show))
     if options.json:
         print(json_text({**status.to_json(), "timed_out": timed_out}, indent=2))
     else:
         print_status(status)
     if timed_out:
-        err().print(f"manyhands: timed out: the job has not ended after {seconds:g} s, and goes on", markup=False)
+        err().print(f"manyhands: timed out: the job has not ended after {seconds:g} s, and continues")
     elif not status.ended:
-        err().print(f"manyhands: {status.state}: nobody performs the job", markup=False)
-    return 1 if timed_out else exit_code(status)
+        err().print(f"manyhands: {status.state}: no process executes the job")
+    return ExitCode.FAILED if timed_out else exit_code(status)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _wait_parser() -> argparse.ArgumentParser:
     result = parser(
         "jobs wait",
-        "Wait until a job ends, or until nobody performs it any more. Exit code 0: every row was completed; 1: it ended "
-        "otherwise, nobody performs it, or the time was up.",
+        "Wait until a job ends, or until no process executes it any more. Exit code: 0 if every row was completed; 1 if not, or "
+        "if the time was up.",
     )
     add_job(result)
-    result.add_argument("--timeout_ms", "--timeout-ms", type=positive, metavar="N", help="wait no longer than this")
+    result.add_argument("--timeout_ms", "--timeout-ms", type=positive, metavar="N", help="maximum wait in milliseconds")
     result.add_argument("--json", action="store_true", help="print the status as JSON, with timed_out")
+    return result
+
+
+def cancel(argv: list[str]) -> int:
+    """Cancel, and print the job's status."""
+    options = _cancel_parser().parse_args(argv)
+    service = job_service(options.data_dir)
+    status = run_on_loop(service.cancel(options.job, firm=options.firm))
+    if options.json:
+        print(json_text(status.to_json(), indent=2))
+    else:
+        print_status(status)
+    if status.runner_active and not options.firm:
+        text = f"note: no more rows are started; those in progress have {CANCEL_SECONDS:g} seconds to end"
+        err().print(text)
+    return 0
+
+
+def _cancel_parser() -> argparse.ArgumentParser:
+    result = parser(
+        "jobs cancel",
+        "End a job: no more rows are started, rows in progress are finished. Rows that have not started stay pending; "
+        "'manyhands jobs run' continues with them.",
+    )
+    add_job(result)
+    result.add_argument("--firm", action="store_true", help="also stop the rows in progress; they stay pending")
+    result.add_argument("--json", action="store_true", help="print the status as JSON")
     return result

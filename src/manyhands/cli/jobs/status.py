@@ -1,7 +1,4 @@
-"""Where a job stands, in words. Imports nothing heavy.
-
-``manyhands jobs status``: where a job stands. Answers at once, however large the job is.
-"""
+"""``manyhands jobs status`` and ``list``: the status of jobs, in words. Imports nothing heavy, so that both answer at once."""
 
 from __future__ import annotations
 
@@ -9,42 +6,37 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from manyhands.cli.arguments import add_job, parser
-from manyhands.cli.plain import duration, one_line, shown_path, table, usage_text
-from manyhands.core.text import json_text
+from manyhands.cli.plain import add_data_dir, add_job, duration, parser, shown_path, table, usage_text
+from manyhands.core.text import json_text, one_line
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.output import raw_stream
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.ledger import ledger
-from manyhands.workloads.csv_jobs.folders import find_job
-from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status
-
-if TYPE_CHECKING:
-    from manyhands.workloads.csv_jobs.service.status import JobStatus
-
+from manyhands.workloads.csv_jobs.folders import find_job, unreadable_runs
+from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status, job_statuses, rfc3339
 
 _MEANING = {
     "completed": "reported a result",
     "failed": "ended without a result",
-    "skipped": "can't be read, so left out",
-    "cancelled": "not to be performed any more",
-    "running": "in work now",
-    "pending": "not begun, or waiting for another try",
+    "skipped": "unreadable, so left out",
+    "cancelled": "will not be executed",
+    "running": "executing now",
+    "pending": "not started, or waiting for a retry",
 }
 LONGEST_WAIT = 120
-"""Characters beside the figures that say what is waited for."""
+"""Characters of the reason for a wait, beside the figures."""
 
 _SHOWN_FAILED = 5
 
 
-def exit_code(status: JobStatus) -> int:
-    """0 when every row was completed."""
-    return 0 if status.state == "completed" else 1
+def exit_code(status: JobStatus) -> ExitCode:
+    """Of a command that followed a job: done when every row was completed."""
+    return ExitCode.DONE if status.state == "completed" else ExitCode.FAILED
 
 
 def print_status(status: JobStatus) -> None:
-    """The whole of it: state, ledger, bill, output."""
+    """All of it: state, ledger, usage, output."""
     print(f"{status.name}: {status.state} (job {status.job_id})")
     print_ledger(status)
     print_failed(status)
@@ -97,7 +89,7 @@ def status_line(status: JobStatus) -> str:
 
 
 def details(status: JobStatus) -> str:
-    """The figures beside a bar: in work, what went wrong, time left."""
+    """The figures beside a bar: running, failed, time left."""
     parts = [f"{status.running_items:,} running"]
     others = {name: count for name, count in _counts(status).items() if name in ("failed", "skipped", "cancelled")}
     parts += [f"{count:,} {name}" for name, count in others.items() if count]
@@ -121,23 +113,23 @@ def _causes(causes: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in causes.items())
 
 
-def run(argv: list[str]) -> int:
-    """Print a job's status once, or until nobody performs it any more."""
-    options = _parser().parse_args(argv)
+def status(argv: list[str]) -> int:
+    """Print a job's status once, or until no process executes it any more."""
+    options = _status_parser().parse_args(argv)
     if options.watch:
         return _watch(options.data_dir, options.job, _Lines(options.json))
-    status = job_status(find_job(Path(options.data_dir), options.job, folders=True))
+    found = job_status(find_job(Path(options.data_dir), options.job, folders=True))
     if options.json:
-        print(json_text(status.to_json(), indent=2))
+        print(json_text(found.to_json(), indent=2))
     else:
-        print_status(status)
+        print_status(found)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    result = parser("jobs status", "Say where a job stands. Only reads, so it works while a runner performs the job.")
+def _status_parser() -> argparse.ArgumentParser:
+    result = parser("jobs status", "Show the status of a job. Only reads, so it works while the job is executed.")
     add_job(result)
-    result.add_argument("--watch", action="store_true", help="go on until nobody performs the job any more")
+    result.add_argument("--watch", action="store_true", help="repeat until no process executes the job any more")
     result.add_argument("--json", action="store_true", help="print JSON (with --watch: one line at each change)")
     return result
 
@@ -150,8 +142,8 @@ def _watch(data_dir: str, job: str, lines: _Lines) -> int:
     from manyhands.workloads.csv_jobs.service.jobs import JobService
 
     async def watch() -> None:
-        desk = JobService(Path(data_dir), environ=os.environ, folders=True)
-        status, _ = await desk.wait(job, None, lines.show)
+        service = JobService(Path(data_dir), environ=os.environ, folders=True)
+        status, _ = await service.wait(job, None, lines.show)
         await lines.show(status)
 
     try:
@@ -184,3 +176,38 @@ class _Lines:
     def close(self) -> None:
         if self._in_place and self._last:
             print()
+
+
+_COUNTS = ("rows", "completed", "failed", "skipped", "pending", "cost")
+
+
+def list_jobs(argv: list[str]) -> int:
+    """List jobs with their status, the newest first."""
+    options = _list_parser().parse_args(argv)
+    data_dir = Path(options.data_dir)
+    jobs = job_statuses(data_dir)
+    for folder, problem in unreadable_runs(data_dir):
+        print(f"manyhands: note: {folder}: left out, as it can't be read: {problem}", file=sys.stderr)
+    if options.json:
+        print(json_text([status.to_json() for status in jobs], indent=2))
+    elif jobs:
+        print(table(("job", "name", "state", *_COUNTS, "created"), [_row(status) for status in jobs], right=_COUNTS))
+    else:
+        print(f"there are no jobs in {options.data_dir}")
+    return 0
+
+
+def _list_parser() -> argparse.ArgumentParser:
+    result = parser("jobs list", "List the jobs of a data folder with their status, the newest first.")
+    add_data_dir(result)
+    result.add_argument("--json", action="store_true", help="print JSON")
+    return result
+
+
+def _row(status: JobStatus) -> list[str]:
+    pending = status.pending_items + status.running_items
+    counts = (status.total_items, status.completed_items, status.failed_items, status.skipped_items, pending)
+    usage = status.usage
+    cost = "simulated" if usage.simulated_calls and not usage.cost else f"${usage.cost:.4f}"
+    created = rfc3339(status.created_at) or ""
+    return [status.job_id, status.name, status.state, *(f"{count:,}" for count in counts), cost, created]

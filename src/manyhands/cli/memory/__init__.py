@@ -1,52 +1,31 @@
-"""``manyhands memory``: an agent's long-term memory is tested in one long conversation."""
+"""``manyhands memory``: benchmarks the long-term memory of agents in one long conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from manyhands.cli.main import imported
-from manyhands.cli.options import UsageError
-from manyhands.core.settings import suggestion
+from manyhands.cli.main import PROGRAM, CommandGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("manyhands.cli.memory.benchmark", "test agents by a configuration; continues what was begun"),
-    "generate": ("manyhands.cli.memory.generate", "make the tests of a configuration, and run nothing"),
-    "describe": (
-        "manyhands.cli.memory.describe",
-        "say what a configuration's tests are, and how they would be interleaved",
+    "run": ("manyhands.cli.memory.benchmark:run", "run the benchmark of a configuration; continues an earlier run"),
+    "generate": (
+        "manyhands.cli.memory.configuration:generate",
+        "generate the tests of a configuration, without running them",
     ),
-    "rescore": ("manyhands.cli.memory.rescore", "score a folder of results again"),
-    "report": ("manyhands.cli.memory.report", "write a page about one run or several"),
+    "describe": (
+        "manyhands.cli.memory.configuration:describe",
+        "describe a configuration's tests and how they are interleaved",
+    ),
+    "rescore": ("manyhands.cli.memory.rescore:run", "score a folder of results again"),
+    "report": ("manyhands.cli.memory.report:run", "write an HTML page about one or several runs"),
 }
-"""Subcommands by name: the module whose ``run(argv) -> int`` performs it, and what it does."""
+"""Subcommands, as ``manyhands.cli.main.COMMANDS``."""
+_GROUP = CommandGroup(
+    f"{PROGRAM} memory",
+    ("Tests what an agent remembers: many tests, interleaved in one long conversation under a virtual clock.",),
+    COMMANDS,
+    (f"{PROGRAM} memory COMMAND --help explains each.",),
+)
 
 
 def run(argv: list[str]) -> int:
-    """Perform the command line; the exit code."""
-    command, *rest = argv or ["--help"]
-    if command in ("-h", "--help", "help"):
-        print(help_text())
-        return 0
-    if command not in COMMANDS:
-        raise UsageError(
-            f"manyhands memory has no command {command!r}{suggestion(command, COMMANDS)} (see manyhands memory --help)"
-        )
-    perform: Callable[[list[str]], int] = imported(COMMANDS[command][0]).run
-    return perform(rest)
-
-
-def help_text() -> str:
-    """What ``manyhands memory --help`` prints."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  {name:<{width}}{description}" for name, (_, description) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "manyhands memory COMMAND [OPTIONS]",
-            "",
-            "Tests what an agent remembers: many tests, interleaved in one long conversation under a virtual clock.",
-            "",
-            *lines,
-            "",
-            "manyhands memory COMMAND --help explains each.",
-        ]
-    )
+    """Run a subcommand; the exit code."""
+    return _GROUP.run(argv or ["--help"])

@@ -1,6 +1,6 @@
-"""A live view of sessions: which test speaks, which wait for what, the virtual time, tokens, the score so far.
+"""``manyhands memory run``: conversations of agents, by one or several configurations. ``run_benchmark.py`` takes the same options.
 
-``manyhands memory run``: sessions of agents, by one or several configurations. ``run_benchmark.py`` takes the same options.
+The live view of the conversations shows which test speaks, which wait for what, the virtual time, tokens, and the score so far.
 """
 
 from __future__ import annotations
@@ -8,10 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -23,40 +20,38 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.cli.console import err, notice, out, print_usage
-from manyhands.cli.execution import print_ending
+from manyhands.cli.execution import LINE_SECONDS, print_ending, stopped_by_signals
 from manyhands.cli.options import UsageError, help_text, make, parse
-from manyhands.cli.plain import one_line, printable, shown_path
-from manyhands.cli.progress import LINE_SECONDS
+from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import refuse_options
 from manyhands.core.errors import UserError
-from manyhands.core.text import counted
-from manyhands.engine.contract import ItemRow
+from manyhands.core.text import counted, one_line, printable
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.processes.fork_server import ForkServer
+from manyhands.runs.execution import Controls, RunResult, execute_run, forks_for
+from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.folders import open_reader
 from manyhands.runs.making import Opened
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.conversation.driver import NO_JUDGE, ConversationStatus, WaitingTest, status_of
-from manyhands.workloads.memory.datasets.configuration import read_configuration
 from manyhands.workloads.memory.folders import ResultPaths
-from manyhands.workloads.memory.opening import open_memory, reopen_memory
-from manyhands.workloads.memory.results.records import true_record
+from manyhands.workloads.memory.opening import open_together, reopen_memory
+from manyhands.workloads.memory.results.records import current_record
 from manyhands.workloads.memory.settings import MemorySpec
 from manyhands.workloads.memory.workload import MemoryWorkload
 
 SECONDS = 0.5
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 _WAITING_SHOWN = 3
 
 
 class MemoryView:
-    """Looks at the sessions now and then. ``look``: where they stand."""
+    """Shows the conversations repeatedly. ``look``: their present status."""
 
     def __init__(self, look: Callable[[], Iterable[ConversationStatus]], *, quiet: bool) -> None:
         self._look = look
         self._quiet = quiet
         self._console = err()
-        self._printed_at = time.monotonic()
 
     async def show(self) -> None:
         """Show them until it is cancelled."""
@@ -65,31 +60,34 @@ class MemoryView:
         if not self._console.is_terminal:
             await self._lines()
             return
-        with Live(console=self._console, auto_refresh=False, transient=True) as live, suppress(asyncio.CancelledError):
+        with (
+            Live(console=self._console.rich, auto_refresh=False, transient=True) as live,
+            suppress(asyncio.CancelledError),
+        ):
             while True:
                 live.update(view_of(self._look()), refresh=True)
                 await asyncio.sleep(SECONDS)
 
     def tell(self, line: str) -> None:
-        """Say what a run waits for, above the table if there is one."""
+        """Print what a run waits for, above the table if there is one."""
         if not self._quiet:
-            self._console.print(line, markup=False, soft_wrap=True)
+            self._console.print_line(line)
 
     async def _lines(self) -> None:
-        """Where there is no terminal: a line for each session now and then."""
+        """Where there is no terminal: a line for each conversation now and then."""
         with suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(LINE_SECONDS)
                 for each in self._look():
-                    self._console.print(line_of(each), markup=False, soft_wrap=True)
+                    self._console.print_line(line_of(each))
 
 
-def view_of(standings: Iterable[ConversationStatus]) -> Table:
-    """The sessions as a table."""
+def view_of(conversations: Iterable[ConversationStatus]) -> Table:
+    """The conversations as a table."""
     table = Table(box=None, pad_edge=False)
     for name in ("agent", "tests", "score", "tokens", "virtual time", "speaking", "waiting"):
         table.add_column(name, justify="right" if name in ("tests", "score", "tokens") else "left", overflow="ellipsis")
-    for each in standings:
+    for each in conversations:
         cells = (
             each.agent,
             f"{each.ended}/{each.tests}",
@@ -104,7 +102,7 @@ def view_of(standings: Iterable[ConversationStatus]) -> Table:
 
 
 def line_of(each: ConversationStatus) -> str:
-    """A session as a line."""
+    """A conversation as a line."""
     parts = [
         f"{each.ended} of {each.tests} tests ended",
         f"score so far {_score(each)}",
@@ -118,7 +116,7 @@ def line_of(each: ConversationStatus) -> str:
 
 def _real_wait(each: ConversationStatus) -> str:
     """Until when real time has to pass, if it has."""
-    return "" if each.real_until is None else f"waiting until {_moment(each.real_until)}: time passes really"
+    return "" if each.real_until is None else f"waiting until {_moment(each.real_until)} (in real time)"
 
 
 def _score(each: ConversationStatus) -> str:
@@ -140,9 +138,8 @@ def _more(number: int) -> str:
 
 
 PROGRAM = "manyhands memory run"
-USAGE = PROGRAM
 DESCRIPTION = (
-    "Tests agents by a configuration: a session for each agent, several at once. What was begun goes on where it was. "
+    "Benchmarks agents with the tests of a configuration: one conversation per agent, several at once. Interrupted ones are continued. "
     "-c, -a (both repeatable), -m, -y, -l and -i are --configuration, --agent_name, --max_prompt_size, --yes, --local and --isolated."
 )
 REPEATED = ("configuration", "agent_name")
@@ -156,15 +153,14 @@ _SHORT = {
     "-i": "--isolated",
 }
 _FLAGS = ("-y", "-l", "-i")
-INTERRUPTED = 130
 HUMAN = "human"
 
 
 def run(argv: list[str]) -> int:
-    """Perform the command line; the exit code."""
+    """Run the command line; the exit code."""
     line = parse(MemorySpec, spelled(argv), PROGRAM, repeated=REPEATED)
     if line.help:
-        print(help_text(MemorySpec, USAGE, DESCRIPTION))
+        print(help_text(MemorySpec, PROGRAM, DESCRIPTION))
         return 0
     values: dict[str, Any] = dict(line.values)
     for name, option in (("configuration", "-c"), ("agent_name", "-a")):
@@ -173,87 +169,63 @@ def run(argv: list[str]) -> int:
     values["agent_name"] = line.lists["agent_name"]
     configurations = list(dict.fromkeys(line.lists["configuration"]))
     specs = [make(MemorySpec, {**values, "configuration": each}, PROGRAM) for each in configurations]
-    if len(specs) > 1:
-        _refuse_same_names(configurations)
-        share = max(1, specs[0].concurrency // len(specs))
-        specs = [spec.model_copy(update={"concurrency": share}) for spec in specs]
     if any(text.strip() == HUMAN for text in values["agent_name"]) and not sys.stdin.isatty():
         raise UserError("--agent_name=human needs a terminal")
-    opened = [open_memory(spec, environ=os.environ, notice=notice, ask=_ask) for spec in specs]
-    return perform_all(opened)
-
-
-def _refuse_same_names(configurations: Sequence[str]) -> None:
-    names = Counter(read_configuration(Path(each)).run_name for each in configurations)
-    twice = next((name for name, count in names.items() if count > 1), None)
-    if twice is not None:
-        raise UserError(f"--configuration: two of them have the same run_name, {twice!r}")
+    return execute_all(open_together(specs, environ=os.environ, notice=notice, ask=_ask))
 
 
 def resume(folder: Path, words: list[str]) -> int:
-    """Continue all sessions of a run; the exit code. With other settings, ``manyhands memory run`` continues it."""
-    refuse_options(words, f"{folder}: continue it with other settings by manyhands memory run")
-    return perform_all([reopen_memory(folder, environ=os.environ)])
+    """Continue all conversations of a run; the exit code. With other settings, ``manyhands memory run`` continues it."""
+    refuse_options(words, f"{folder}: to continue it with other settings use manyhands memory run")
+    return execute_all([reopen_memory(folder, environ=os.environ)])
 
 
-def perform_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
-    """Perform opened runs at once, in the foreground; the exit code."""
+def execute_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
+    """Execute opened runs concurrently in the foreground; the exit code."""
     quiet = all(each.workload.options.quiet for each in opened)
     if not quiet:
         for each in opened:
             _print_head(each)
-    results = run_on_loop(_performed(opened, quiet=quiet))
+    with forks_for(*(each.workload for each in opened)) as forks:
+        results = run_on_loop(_executed(opened, forks, quiet=quiet))
     codes = []
     for each, result in zip(opened, results, strict=True):
         _print_result(each, result)
         codes.append(result.exit_code)
-    return INTERRUPTED if INTERRUPTED in codes else max(codes)
+    return ExitCode.INTERRUPTED if ExitCode.INTERRUPTED in codes else max(codes)
 
 
-async def _performed(opened: Sequence[Opened[MemoryWorkload]], *, quiet: bool) -> list[RunResult]:
+async def _executed(
+    opened: Sequence[Opened[MemoryWorkload]], forks: ForkServer | None, *, quiet: bool
+) -> list[RunResult]:
     controls = [Controls() for _ in opened]
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, _stop, controls)
     quiet = quiet or any(each["agent"] == HUMAN for one in opened for each in one.workload.spec["sessions"])
-    view = MemoryView(lambda: _standings(opened), quiet=quiet)
-    showing = asyncio.ensure_future(view.show())
+    view = MemoryView(lambda: _status(opened), quiet=quiet)
 
-    async def performed(each: Opened[MemoryWorkload], own: Controls) -> RunResult:
+    async def executed(each: Opened[MemoryWorkload], own: Controls) -> RunResult:
         try:
-            return await execute_run(
-                each,
-                notice=notice,
-                controls=own,
-                on_wait=view.tell,
-            )
+            return await execute_run(each, notice=notice, controls=own, on_wait=view.tell, forks=forks)
         except Exception:
             for control in controls:  # the others end in good order before this is reported
                 control.stop()
             raise
 
+    showing = asyncio.ensure_future(view.show())
     try:
-        ended = await asyncio.gather(*map(performed, opened, controls), return_exceptions=True)
-        for result in ended:
-            if isinstance(result, BaseException):
-                raise result
-        return [result for result in ended if isinstance(result, RunResult)]
+        with stopped_by_signals(controls, "messages in flight are answered first"):
+            ended = await asyncio.gather(*map(executed, opened, controls), return_exceptions=True)
     finally:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
-        for name in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(name)
+    results: list[RunResult] = []
+    for result in ended:
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
 
 
-def _stop(controls: Sequence[Controls]) -> None:
-    again = any(each.stopping for each in controls)
-    text = "stopping at once" if again else "stopping: messages in flight are answered first (Ctrl-C again: at once)"
-    err().print(text, markup=False)
-    for each in controls:
-        each.stop()
-
-
-def _standings(opened: Sequence[Opened[MemoryWorkload]]) -> Iterator[ConversationStatus]:
+def _status(opened: Sequence[Opened[MemoryWorkload]]) -> Iterator[ConversationStatus]:
     for each in opened:
         yield from map(status_of, list(each.workload.watching))
 
@@ -264,7 +236,7 @@ def _ask(question: str, default: bool) -> bool:
         return default
     choices = "[y]/n" if default else "y/[n]"
     while True:
-        err().print(f"{question} {choices} ", end="", markup=False, soft_wrap=True)
+        err().print(f"{question} {choices} ", end="", soft_wrap=True)
         answer = sys.stdin.readline()
         if not answer:
             return False
@@ -274,7 +246,7 @@ def _ask(question: str, default: bool) -> bool:
 
 
 def spelled(argv: Sequence[str]) -> list[str]:
-    """The words with the original's short options written out."""
+    """The words with the short options of the GoodAI LTM Benchmark's command line written out."""
     words = []
     for word in argv:
         name, equals, value = word.partition("=")
@@ -297,21 +269,11 @@ def _parted(word: str) -> list[str]:
 
 def _print_head(opened: Opened[MemoryWorkload]) -> None:
     benchmark = opened.workload.benchmark
-    sessions = ", ".join(each["name"] for each in opened.workload.spec["sessions"] if each.get("performed", True))
+    agents = ", ".join(each["name"] for each in opened.workload.executed)
     span = f"memory span {benchmark.configuration.memory_span:,} tokens"
-    out().print(
-        f"{opened.folder.name}: {counted(len(benchmark.definitions), 'test')}, {span}; {sessions}",
-        markup=False,
-        soft_wrap=True,
+    out().print_line(
+        f"{opened.folder.name}: {counted(len(benchmark.definitions), 'test')}, {span}; {agents}",
     )
-
-
-def _record(opened: Opened[MemoryWorkload], row: ItemRow) -> dict[str, Any]:
-    workload = opened.workload
-    if not row.record:
-        return {}
-    has_judge = workload.options.judge_model is not None
-    return true_record(row.record, workload.benchmark.datasets, has_judge=has_judge)
 
 
 def _print_unscored(opened: Opened[MemoryWorkload], records: Sequence[dict[str, Any]]) -> None:
@@ -322,15 +284,13 @@ def _print_unscored(opened: Opened[MemoryWorkload], records: Sequence[dict[str, 
     without = [name for name, reason in sorted(reasons.items()) if reason == NO_JUDGE]
     if without:
         folder = shlex.quote(shown_path(opened.folder))
-        out().print(
-            f"No score, as a model has to judge: {printable(', '.join(without))} (--judge_model; for this run:  "
+        out().print_line(
+            f"No score, as a model has to judge: {', '.join(without)} (--judge_model; for this run:  "
             f"manyhands memory rescore {folder} --judge_model=MODEL)",
-            markup=False,
-            soft_wrap=True,
         )
     for name, reason in sorted(reasons.items()):
         if reason != NO_JUDGE:
-            out().print(printable(f"No score: {name} ({reason})"), markup=False, soft_wrap=True)
+            out().print_line(f"No score: {name} ({reason})")
 
 
 def _print_result(opened: Opened[MemoryWorkload], result: RunResult) -> None:
@@ -343,7 +303,8 @@ def _print_result(opened: Opened[MemoryWorkload], result: RunResult) -> None:
         rows = [row for row in reader.items() if not row.left_input]
     finally:
         reader.close()
-    records = {row.key: _record(opened, row) for row in rows}
+    datasets, has_judge = opened.workload.benchmark.datasets, opened.workload.options.judge_model is not None
+    records = {row.key: current_record(row.record or {}, datasets, has_judge=has_judge) for row in rows}
     for row in rows:
         record = records[row.key]
         label = " (simulated)" if record.get("simulated") else ""
@@ -351,19 +312,17 @@ def _print_result(opened: Opened[MemoryWorkload], result: RunResult) -> None:
         tests = f"{len(record['tests']) - record['unscored']} of {len(record['tests'])}" if "tests" in record else "-"
         tokens = f"{record['total_tokens']:,}" if record else "-"
         cost = f"${record['agent_cost'] + record['judge_cost']:.4f}" if record else "-"
-        table.add_row(Text(printable(row.payload["name"]) + label), str(row.state), scored, tests, tokens, cost)
+        table.add_row(row.payload["name"] + label, str(row.state), scored, tests, tokens, cost)
     console.print(table)
     for row in rows:
         if row.message:
-            err().print(f"{row.payload['name']}: {one_line(row.message)}", markup=False, soft_wrap=True)
+            err().print_line(f"{row.payload['name']}: {one_line(row.message)}")
     judged = [row for row in rows if choose_agent(row.payload["agent"]).kind != "cost"]  # an estimate has no scores
     _print_unscored(opened, [records[row.key] for row in judged])
     print_usage(console, result.summary)
     for row in rows:
         if row.record:
-            console.print(
+            console.print_line(
                 f"Results:  {shown_path(ResultPaths.of(opened.folder, row.payload['name']).folder)}",
-                markup=False,
-                soft_wrap=True,
             )
-    print_ending(console, err(), result)
+    print_ending(result)

@@ -7,21 +7,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from manyhands.cli.arguments import add_data_dir, parser
 from manyhands.cli.console import notice, out
-from manyhands.cli.plain import printable, shown_path, table
+from manyhands.cli.plain import add_data_dir, parser, shown_path, table
 from manyhands.core.errors import StorageError, UserError
-from manyhands.core.text import json_text
-from manyhands.workloads.memory.report.comparison import report_json
-from manyhands.workloads.memory.report.facts import unscored
-from manyhands.workloads.memory.report.gathering import Reported, gather
+from manyhands.core.text import json_text, printable
+from manyhands.workloads.memory.report.formatting import methods, percent
 from manyhands.workloads.memory.report.page import NO_PLOTS, file_name, load_plots, write_report
-from manyhands.workloads.memory.report.words import methods, percent
+from manyhands.workloads.memory.report.reported_agents import Reported, gather, report_json
+from manyhands.workloads.memory.report.views import unscored
 
 _DESCRIPTION = (
-    "Writes one HTML page that needs nothing else: scores with intervals, by the published formulas and by ours, how the tests were "
-    "interleaved, memory span and score, and every test's conversation. With several agents it compares them. RUN is a run's name under "
-    "DATA/tests, its folder, or results/AGENT of it, ours or the original's."
+    "Writes a self-contained HTML page: scores with intervals (published and own formulas), the schedule of the tests, scores by memory "
+    "span, and every test's conversation. Several agents are compared. RUN is a run's name under DATA/tests, its folder, or results/AGENT "
+    "in it, made by this program or the GoodAI LTM Benchmark."
 )
 
 
@@ -33,13 +31,13 @@ def run(argv: list[str]) -> int:
     if options.json:
         print(json_text(report_json(agents), indent=2))
     if not options.json or options.output is not None:
-        path = _write(agents, _place(options.output, data_dir, agents), with_plots=not options.no_plots)
+        path = _write(agents, _output_path(options.output, data_dir, agents), with_plots=not options.no_plots)
         if not options.json:
             _print(agents, path)
     return 0
 
 
-def _place(output: str | None, data_dir: Path, agents: Sequence[Reported]) -> Path:
+def _output_path(output: str | None, data_dir: Path, agents: Sequence[Reported]) -> Path:
     """Where the page goes. A folder gets it under the name that it would have anyway."""
     name = file_name(agents, datetime.now().strftime("%Y-%m-%d %H_%M_%S"))
     if output is None:
@@ -72,13 +70,13 @@ def _print(agents: Sequence[Reported], path: Path) -> None:
         )
         for each in agents
     ]
-    console.print(table(headings, rows, right=("tests", "scored")), markup=False, soft_wrap=True)
+    console.print_line(table(headings, rows, right=("tests", "scored")))
     if line := methods(each.figures.accuracy.interval for each in agents):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print_line(line)
     for each in agents:
         for line in unscored(each.figures):
-            console.print(f"{printable(each.label)}: {printable(line)}", markup=False, soft_wrap=True)
-    console.print(f"Report:  {shown_path(path.absolute())}", markup=False, soft_wrap=True)
+            console.print_line(f"{each.label}: {line}")
+    console.print_line(f"Report:  {shown_path(path.absolute())}")
 
 
 def _text(value: str) -> str:
@@ -93,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "run", metavar="RUN", nargs="+", help="a run's name, its folder, or an agent's folder below its results"
     )
     result.add_argument(
-        "-o", "--output", metavar="FILE", help="the page (default: in DATA/reports, named after time, run and agent)"
+        "-o", "--output", metavar="FILE", help="output file (default: in DATA/reports, named after time, run and agent)"
     )
     result.add_argument(
         "-a",
@@ -101,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         action="append",
         type=_text,
-        help="only agents named so, or with this in their names (repeatable)",
+        help="only agents whose name is or contains this (repeatable)",
     )
     result.add_argument(
         "-l",
@@ -109,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         action="append",
         type=_text,
-        help="what an agent is called, in order (repeatable)",
+        help="label of an agent, in order (repeatable)",
     )
     result.add_argument(
         "--judge",
@@ -117,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_text,
         help="report the scores that manyhands memory rescore --judge_model=MODEL gave",
     )
-    result.add_argument("--no_plots", "--no-plots", action="store_true", help="leave the plots out")
+    result.add_argument("--no_plots", "--no-plots", action="store_true", help="omit the plots")
     result.add_argument("--json", action="store_true", help="print the figures as JSON; a page is written only with -o")
     add_data_dir(result)
     return result

@@ -1,61 +1,42 @@
-"""``manyhands batch``: a dataset of prompts becomes trajectories."""
+"""A batch in the foreground: made or continued, executed, and what is printed of it."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
+from manyhands.agents.trajectory import item_lines
 from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command
 from manyhands.cli.execution import execute, print_ending
-from manyhands.cli.options import help_text, make, parse
-from manyhands.cli.plain import one_line, shown_path
-from manyhands.cli.progress import ItemLog
+from manyhands.cli.options import parse
+from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
 from manyhands.cli.resume import print_help, resumed_settings
 from manyhands.core.jsonio import loads
-from manyhands.core.text import counted
+from manyhands.core.outcomes import Outcome
+from manyhands.core.text import counted, one_line
+from manyhands.engine.contract import Item
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.execution import RunResult
 from manyhands.runs.making import Opened
-from manyhands.tools.distributions import format_distributions
-from manyhands.tools.mcp.config import load_mcp_config
-from manyhands.tools.standard import standard_registry
-from manyhands.tools.toolsets import STANDARD, with_groups
-from manyhands.workloads.trajectories.exports import FAILURES, NOT_BEST, STATISTICS, TRAJECTORIES
 from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.opening import open_batch
-from manyhands.workloads.trajectories.prepared import tables
-from manyhands.workloads.trajectories.quality import TAGS_IN_VALUES
+from manyhands.workloads.trajectories.records import TAGS_IN_VALUES
+from manyhands.workloads.trajectories.results.exports import FAILURES, STATISTICS, TRAJECTORIES
+from manyhands.workloads.trajectories.results.kept_samples import NOT_BEST
+from manyhands.workloads.trajectories.results.statistics import ORIGINAL
 from manyhands.workloads.trajectories.spec import BatchSpec
-from manyhands.workloads.trajectories.statistics import ORIGINAL
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
-PROGRAM = "manyhands batch"
-DESCRIPTION = (
-    "Turns each prompt of a dataset into a trajectory made by a tool-using agent, and can be resumed after any crash."
-)
 
-
-def run(argv: list[str]) -> int:
-    """Perform the command line; the exit code."""
-    line = parse(BatchSpec, argv, PROGRAM)
-    if line.help:
-        print(help_text(BatchSpec, PROGRAM, DESCRIPTION))
-        return 0
-    if line.values.get("list_distributions"):
-        return _list_distributions(line.values.get("distributions_file"), line.values.get("mcp_config"))
-    # As with the original, a resume without --max_samples is for the whole dataset: first a few prompts, then all.
-    return perform_batch(make(BatchSpec, {"max_samples": None, **line.values}, PROGRAM))
-
-
-def perform_batch(options: BatchSpec) -> int:
-    """Open the run that the settings name, perform it, and say how it ended."""
+def execute_batch(options: BatchSpec) -> int:
+    """Open the run that the settings name, execute it, and report how it ended."""
     session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
-    return perform_session(session)
+    return execute_session(session)
 
 
 def resume(folder: Path, words: list[str]) -> int:
@@ -65,11 +46,11 @@ def resume(folder: Path, words: list[str]) -> int:
         print_help(BatchSpec)
         return 0
     options = resumed_settings(BatchSpec, folder, line.values, ("dataset_file", "batch_size"))
-    return perform_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
+    return execute_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
 
 
-def perform_session(session: Opened[TrajectoryWorkload]) -> int:
-    """Perform an opened run in the foreground; the exit code."""
+def execute_session(session: Opened[TrajectoryWorkload]) -> int:
+    """Execute an opened run in the foreground; the exit code."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
@@ -77,17 +58,6 @@ def perform_session(session: Opened[TrajectoryWorkload]) -> int:
     result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None)
     _print_results(result)
     return result.exit_code
-
-
-def _list_distributions(distributions_file: str | bool | None, mcp_config: str | bool | None) -> int:
-    options = BatchSpec.model_construct(distributions_file=distributions_file or None)
-    toolsets = None
-    if mcp_config:  # no server is started: a distributions file only has to know their names
-        toolsets = with_groups(STANDARD, standard_registry()).extended(
-            load_mcp_config(Path(str(mcp_config))).toolsets()
-        )
-    print(format_distributions(tables(options, toolsets)[0]))
-    return 0
 
 
 def _print_head(session: Opened[TrajectoryWorkload]) -> None:
@@ -103,9 +73,9 @@ def _print_head(session: Opened[TrajectoryWorkload]) -> None:
     ]
     if options.ephemeral_system_prompt:
         lines.append(f"  ephemeral system prompt: {options.ephemeral_system_prompt[:60]!r}")
-    lines.append(f"  if it stops, whatever the reason:  {resume_command(session.folder)}")
+    lines.append(f"  to continue it if it stops:  {resume_command(session.folder)}")
     for line in lines:
-        out().print(line, markup=False, soft_wrap=True)
+        out().print_line(line)
 
 
 def _print_results(result: RunResult) -> None:
@@ -115,23 +85,23 @@ def _print_results(result: RunResult) -> None:
     if statistics.is_file():
         _print_statistics(statistics)
     print_usage(console, result.summary)
-    console.print(f"Trajectories:  {shown_path(result.folder / TRAJECTORIES)}", markup=False)
+    console.print(f"Trajectories:  {shown_path(result.folder / TRAJECTORIES)}")
     failures = result.folder / FAILURES
     if failures.is_file() and failures.stat().st_size:
-        console.print(f"Without one:   {shown_path(failures)}", markup=False)
-    console.print(f"Statistics:    {shown_path(statistics)}", markup=False)
-    print_ending(console, err(), result)
+        console.print(f"Without one:   {shown_path(failures)}")
+    console.print(f"Statistics:    {shown_path(statistics)}")
+    print_ending(result)
 
 
 def _makers(makers: list[dict[str, Any]]) -> str:
-    """Whose the adopted trajectories are, and how many others there are."""
+    """Which programs made the adopted trajectories, and how many of each."""
     models: Counter[str] = Counter()
     for maker in makers:
         if maker["program"] == ORIGINAL:
             models[maker["model"] or "a model that is not named"] += maker["trajectories"]
     own = sum(maker["trajectories"] for maker in makers if maker["program"] != ORIGINAL)
-    told = ", ".join(f"{one_line(model, 100)} {count}" for model, count in models.most_common(5))
-    return f"of the original program ({told}{', …' if len(models) > 5 else ''}); {own} made by this run"
+    named = ", ".join(f"{one_line(model, 100)} {count}" for model, count in models.most_common(5))
+    return f"of the original program ({named}{', …' if len(models) > 5 else ''}); {own} made by this run"
 
 
 def _print_statistics(path: Path) -> None:
@@ -139,39 +109,57 @@ def _print_statistics(path: Path) -> None:
     console = out()
     tools = statistics["tool_statistics"]
     if tools:
-        table = Table(title="Tools", title_justify="left", box=None, pad_edge=False)
-        for column in ("tool", "calls", "success", "failure", "success rate"):
-            table.add_column(column, justify="left" if column == "tool" else "right")
-        for name, counts in sorted(tools.items(), key=lambda entry: (-entry[1]["count"], entry[0])):
-            figures = (str(counts[key]) for key in ("count", "success", "failure"))
-            table.add_row(name, *figures, f"{counts['success_rate']:.1f} %")
-        console.print(table)
+        headings = ("tool", "calls", "success", "failure", "success rate")
+        rows = [
+            (name, *(str(counts[key]) for key in ("count", "success", "failure")), f"{counts['success_rate']:.1f} %")
+            for name, counts in sorted(tools.items(), key=lambda entry: (-entry[1]["count"], entry[0]))
+        ]
+        console.print_table("Tools", headings, rows, right=headings[1:])
     reasoning = statistics["reasoning_statistics"]
     total = reasoning["total_assistant_turns"]
     if total:
         share = 100 * reasoning["turns_with_reasoning"] / total
         console.print(
             f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)",
-            markup=False,
         )
     if adopted := statistics.get("adopted"):
-        console.print(f"Adopted: {adopted} trajectories {_makers(statistics['made_by'])}", markup=False, soft_wrap=True)
+        console.print_line(f"Adopted: {adopted} trajectories {_makers(statistics['made_by'])}")
     if scores := statistics.get("scores"):
         verdicts = ", ".join(f"{verdict} {count}" for verdict, count in scores["verdicts"].items())
         mean = "none" if scores["mean"] is None else f"{scores['mean']:.3f}"
-        console.print(f"Scores: mean {mean} of {scores['graded']} graded trajectories ({verdicts})", markup=False)
+        console.print(f"Scores: mean {mean} of {scores['graded']} graded trajectories ({verdicts})")
     if others := statistics.get(NOT_BEST):
-        console.print(f"Left out as not the best of their rows: {others} (they are in the batch files)", markup=False)
+        console.print(f"Left out as not the best of their rows: {others} (they are in the batch files)")
     tagged = statistics[ESCAPED_TAGS]
     if tagged["tags"]:
         console.print(
             f"Tags in texts, escaped: {tagged['tags']} (trajectories with such: {tagged['trajectories']}; "
             "manyhands.workloads.trajectories.lines.turns.messages_of undoes it)",
-            markup=False,
         )
     if tagged_out := statistics["discarded"].get(TAGS_IN_VALUES):
         how = "to keep them, at no further cost: --resume --tags_in_values=escape --override=tags_in_values"
-        console.print(f"Samples discarded (tags in texts): {tagged_out} ({how})", markup=False)
+        console.print(f"Samples discarded (tags in texts): {tagged_out} ({how})")
     if discarded := statistics["discarded_no_reasoning"]:
         how = "to keep them, at no further cost: --resume --keep_unreasoned --override=keep_unreasoned"
-        console.print(f"Samples discarded (zero reasoning): {discarded} ({how})", markup=False)
+        console.print(f"Samples discarded (zero reasoning): {discarded} ({how})")
+
+
+class ItemLog:
+    """A line on standard error for each prompt that ends, and one for each of its tool calls."""
+
+    def __init__(self, folder: Path, preview: int) -> None:
+        """``preview``: characters that are shown of arguments and results."""
+        self._folder = folder
+        self._preview = preview
+
+    def show(self, item: Item, outcome: Outcome) -> None:
+        """An item has ended."""
+        record = outcome.record
+        toolsets = ", ".join(record.get("toolsets", ())) or "none"
+        why = outcome.reason or outcome.cause or record.get("stop_reason", "")
+        label = f"P{item.payload['prompt_index']}"
+        # A reader that stays open would keep the journal from being closed as a whole.
+        with closing(JournalReader(self._folder)) as reader:
+            first, *calls = item_lines(label, item, outcome, why, reader, self._preview)
+        for line in (f"{first}, toolsets {toolsets}", *calls):
+            err().print_line(line)

@@ -1,0 +1,221 @@
+"""``manyhands jobs spawn``, ``run`` and ``retry``: start a job's runner, and follow the job."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from manyhands.cli.console import notice, out
+from manyhands.cli.jobs.follow import LogTail, follow, job_command, job_service
+from manyhands.cli.jobs.results import find_item
+from manyhands.cli.options import help_text, make, parse
+from manyhands.cli.plain import add_job, parser, shown_path
+from manyhands.core.errors import RunError, UserError
+from manyhands.core.settings import Flag, OptionalList, Text, optional_whole, setting
+from manyhands.core.text import counted
+from manyhands.processes.event_loop import run_on_loop
+from manyhands.runs.folders import open_reader
+from manyhands.workloads.csv_jobs.folders import find_job
+from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run
+from manyhands.workloads.csv_jobs.service.control import LOG
+from manyhands.workloads.csv_jobs.service.jobs import JobService, Spawned
+from manyhands.workloads.csv_jobs.spec import JobSettings, JobSpec, TableSettings
+
+_SPAWN = "manyhands jobs spawn"
+_SPAWN_USAGE = f"{_SPAWN} CSV"
+_TABLE = "csv_path"
+_THIS_COMMAND = "This command"
+_SPAWN_DESCRIPTION = (
+    "Creates a job: an agent gets the instruction for each row of the table CSV, and its report is added to the row. "
+    "The job runs in a background process; this command shows its progress, and Ctrl-C stops it. If this terminal is closed, "
+    "the job continues."
+)
+
+
+class SpawnOptions(JobSpec):
+    """The options of ``manyhands jobs spawn``: the job's, and what to do here."""
+
+    detach: Flag = setting(
+        False, "Start the job, print how to follow it, and don't wait for it.", group=_THIS_COMMAND, recorded=False
+    )
+    dry_run: Annotated[int | None, optional_whole(0)] = setting(
+        None,
+        "Only show the plan and the prompts of the first N rows (3 if no number is given); nothing is created.",
+        group=_THIS_COMMAND,
+        recorded=False,
+        value="N",
+        bare="3",
+    )
+    override: OptionalList = setting(None, "Nothing is recorded yet that could be overridden.", typed=False)
+
+
+def spawn(argv: list[str]) -> int:
+    """Run the command line; the exit code."""
+    line = parse(SpawnOptions, argv, _SPAWN, positional=_TABLE)
+    if line.help:
+        print(help_text(SpawnOptions, _SPAWN_USAGE, _SPAWN_DESCRIPTION, positional=_TABLE))
+        return 0
+    options = make(SpawnOptions, line.values, _SPAWN)
+    spec = make(JobSpec, {name: value for name, value in line.values.items() if name in JobSpec.model_fields}, _SPAWN)
+    if options.dry_run is not None:
+        return run_on_loop(_print_plan(spec, options.dry_run))
+    service, job_id = job_service(spec.data_dir), str(uuid.uuid4())
+    try:
+        return run_on_loop(_spawned(service, spec, job_id, detach=options.detach))
+    except KeyboardInterrupt:
+        _say_if_made(service, job_id)
+        raise
+
+
+async def _spawned(service: JobService, spec: JobSpec, job_id: str, *, detach: bool) -> int:
+    spawned = await service.spawn(spec, notice=notice, job_id=job_id)
+    if detach or not spec.quiet:
+        _print_head(spec, spawned, service, detached=detach)
+    if detach:
+        return 0
+    log = LogTail(spawned.folder / LOG) if spec.verbose else None
+    return await follow(service, spawned.job_id, quiet=spec.quiet, log=log)
+
+
+def _say_if_made(service: JobService, job_id: str) -> None:
+    """An interruption while the job is made leaves nothing; one while its runner starts comes too late."""
+    with suppress(RunError):
+        status = service.status(job_id)
+        notice(f"the job is already created, and runs in the background; to end it:  {job_command('cancel', status)}")
+
+
+def _print_head(spec: JobSpec, spawned: Spawned, service: JobService, *, detached: bool) -> None:
+    status = service.status(spawned.job_id)
+    lines = [
+        f"Job {spawned.job_id}: {spawned.total_items:,} rows of {shown_path(Path(spec.csv_path).absolute())}",
+        f"  folder {shown_path(spawned.folder)}",
+        f"  output {shown_path(Path(spawned.output_csv_path))}",
+        f"  {describe_worker(spec)}{_simulated(spec)}",
+    ]
+    if detached:
+        lines += [
+            f"  to follow it:  {job_command('status', status)} --watch",
+            f"  to wait for it:  {job_command('wait', status)}",
+            f"  to end it:  {job_command('cancel', status)}",
+        ]
+    else:
+        lines += [
+            "  runs in a background process, and continues if this terminal is closed",
+            f"  to continue it if it stops:  {job_command('run', status)}",
+        ]
+    for line in lines:
+        out().print_line(line)
+
+
+def _simulated(spec: JobSpec) -> str:
+    made_up = spec.worker_kind == "agent" and spec.model.startswith("simulated")
+    return " (simulated: its answers are made up)" if made_up else ""
+
+
+async def _print_plan(spec: JobSpec, prompts: int) -> int:
+    dry = await dry_run(spec, prompts)
+    for number, prompt in enumerate(dry.prompts, 1):
+        print(f"── prompt {number} ──\n{prompt}\n")
+    width = max(len(label) for label, _ in dry.plan)
+    for label, text in dry.plan:
+        print(f"{label:<{width}}  {text}")
+    return 0
+
+
+_RUN = "manyhands jobs run"
+_RUN_USAGE = f"{_RUN} JOB"
+_RUN_DESCRIPTION = (
+    "Continues a job that was interrupted, stopped or cancelled: recorded steps are not repeated, failed rows stay failed unless "
+    "--retry_failed is given. Options change settings; settings that are not given stay as they were. A change that would make it "
+    "another job is rejected unless --override names it."
+)
+_NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "data_dir", "quiet")
+
+
+class RunOptions(JobSettings):
+    """The options of ``manyhands jobs run``: the job's, and what to do here."""
+
+    instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        TableSettings.model_fields, "it can't be changed after a job was created"
+    )
+
+    job: Text = setting(
+        ..., "The job's id (or its first 8 or more characters), name or folder.", group=_THIS_COMMAND, value="JOB"
+    )
+    detach: Flag = setting(False, "Don't wait for the job.", group=_THIS_COMMAND)
+    retry_failed: Flag = setting(False, "Also retry failed rows.", group=_THIS_COMMAND)
+
+
+def run(argv: list[str]) -> int:
+    """Run the command line; the exit code."""
+    line = parse(RunOptions, argv, _RUN, positional="job")
+    if line.help:
+        print(help_text(RunOptions, _RUN_USAGE, _RUN_DESCRIPTION, recorded=True, positional="job"))
+        return 0
+    return run_on_loop(_ran(line.values))
+
+
+def resume(folder: Path, words: list[str]) -> int:
+    """Continue a job and retry its failed rows, as ``manyhands resume`` does for every kind of run; the exit code."""
+    options = [word for word in words if word not in ("-h", "--help")]
+    return run([str(folder), "--retry_failed", *options] if options == words else ["--help"])
+
+
+async def _ran(values: Mapping[str, str | bool]) -> int:
+    options = make(RunOptions, values, _RUN)
+    changes = {name: value for name, value in values.items() if name not in _NOT_OF_THE_JOB}
+    service = job_service(options.data_dir)
+    status = service.status(options.job)
+    log = LogTail.from_now(status.folder / LOG) if options.verbose else None
+    started = await service.run(options.job, changes=changes, retry_failed=options.retry_failed)
+    if not started and service.status(options.job).runner_active:
+        notice("the job is already running" + (", with its present settings" if changes else ""))
+    elif not started:
+        notice("nothing is left to do")
+    elif not options.quiet:
+        out().print(f"Job {status.job_id}: continues in a background process")
+    return 0 if options.detach else await follow(service, options.job, quiet=options.quiet, log=log)
+
+
+def retry(argv: list[str]) -> int:
+    """Reset rows to pending, and have a runner execute them."""
+    options = _retry_parser().parse_args(argv)
+    if bool(options.items) == options.failed:
+        raise UserError(
+            "name the rows to retry: --failed for all failed rows, or item ids (see manyhands jobs retry --help)"
+        )
+    return run_on_loop(_retried(options))
+
+
+def _retry_parser() -> argparse.ArgumentParser:
+    result = parser(
+        "jobs retry",
+        "Reset failed rows of a job to pending and continue the job. Their recorded steps are kept.",
+    )
+    add_job(result)
+    result.add_argument("items", metavar="ITEM", nargs="*", help="item ids, or row numbers from 1")
+    result.add_argument("--failed", action="store_true", help="all failed rows")
+    result.add_argument("--detach", action="store_true", help="don't wait for the job")
+    result.add_argument("--quiet", action="store_true", help="no progress bar")
+    return result
+
+
+async def _retried(options: argparse.Namespace) -> int:
+    service = job_service(options.data_dir)
+    rows, started = await service.retry(options.job, _item_ids(options))
+    how = "a runner was started" if started else "the job's runner has them" if rows else "there is nothing to retry"
+    out().print(f"{counted(rows, 'row')} reset; {how}")
+    if options.detach or not rows:
+        return 0
+    return await follow(service, options.job, quiet=options.quiet)
+
+
+def _item_ids(options: argparse.Namespace) -> list[str] | None:
+    if options.failed:
+        return None
+    with closing(open_reader(find_job(Path(options.data_dir), options.job, folders=True))) as reader:
+        return [find_item(reader, which).key for which in options.items]
