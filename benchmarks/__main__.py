@@ -14,6 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.csv_jobs.jobs import jobs
 from benchmarks.evals.evals import evals
 from benchmarks.journal import journal
+from benchmarks.limit.growth import growth
+from benchmarks.limit.programs import programs
+from benchmarks.limit.prompts import prompts
+from benchmarks.limit.shell import shell
+from benchmarks.limit.start import start
+from benchmarks.limit.workers import workers
 from benchmarks.memory import memory
 from benchmarks.memory_schedule import memory_schedule
 from benchmarks.memory_sessions import memory_sessions
@@ -36,8 +42,17 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "memory_schedule": memory_schedule,
     "memory_sessions": memory_sessions,
     "memory": memory,
+    "limit_prompts": prompts,
+    "limit_start": start,
+    "limit_shell": shell,
+    "limit_workers": workers,
+    "limit_programs": programs,
+    "limit_growth": growth,
 }
-"""By name, in the order of performing; the one that takes minutes comes last."""
+"""By name, in the order of performing; those that take minutes come last."""
+GROUPS = {"limit": [name for name in BENCHMARKS if name.startswith("limit_")]}
+"""Benchmarks that also have a name together."""
+KNOWN = [*BENCHMARKS, *GROUPS]
 
 
 ADDITIONS = 5_000_000
@@ -50,9 +65,10 @@ COLUMNS = (32, 18, 16, 5)
 
 def main() -> int:
     given = _arguments()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     print(_machine(), _line(HEADINGS), sep="\n", flush=True)
     rows: list[Row] = []
-    for name in given.names or BENCHMARKS:
+    for name in given.names:
         for row in BENCHMARKS[name](given.quick):
             print(_line(cells(row)), flush=True)
             rows.append(row)
@@ -64,12 +80,13 @@ def _arguments() -> argparse.Namespace:
         "What the engine costs: one row a figure, with its bound where it has one. Exit code 1 if one is not kept."
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ({', '.join(BENCHMARKS)}); without names, all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ({', '.join(KNOWN)}); without names, all")
     parser.add_argument("--quick", action="store_true", help="smaller sizes: a look, not a measurement")
     given = parser.parse_args()
-    unknown = [name for name in given.names if name not in BENCHMARKS]
+    unknown = [name for name in given.names if name not in KNOWN]
     if unknown:
-        parser.error(f"no benchmark is called {unknown[0]!r}; choose from {', '.join(BENCHMARKS)}")
+        parser.error(f"no benchmark is called {unknown[0]!r}; choose from {', '.join(KNOWN)}")
+    given.names = [each for name in given.names or BENCHMARKS for each in GROUPS.get(name, [name])]
     return given
 
 

@@ -8,13 +8,19 @@ from collections.abc import Iterator
 from benchmarks.rows import Row
 from manyhands.workloads.memory.conversation.definitions import Evaluation
 from manyhands.workloads.memory.conversation.events import format_event
-from manyhands.workloads.memory.conversation.filler import FactFiller, builtin_facts
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
-from manyhands.workloads.memory.conversation.schedule import AskModel, Done, Evaluate, SchedulerSettings, Send, Travel
+from manyhands.workloads.memory.conversation.filler import FactFiller, builtin_facts, default_wording
+from manyhands.workloads.memory.conversation.schedule import (
+    AskModel,
+    Done,
+    Evaluate,
+    ScheduledTest,
+    SchedulerSettings,
+    Send,
+    Travel,
+)
 from manyhands.workloads.memory.conversation.scheduler import Scheduler
 from manyhands.workloads.memory.conversation.tokens import estimate
-from manyhands.workloads.memory.conversation.wording import default_wording
-from manyhands.workloads.memory.datasets.registry import create
+from manyhands.workloads.memory.datasets.registry import create, reset_messages
 
 DATASETS = (
     "colours",
@@ -59,7 +65,7 @@ def _tests(span: int) -> Iterator[ScheduledTest]:
 
 
 def _scheduler(tests: list[ScheduledTest], span: int) -> Scheduler:
-    wording, count = default_wording(), estimate()
+    wording, count = default_wording(reset_messages()), estimate()
     settings = SchedulerSettings(span, wording.intro_message, wording.reset_messages)
     return Scheduler(tests, settings, FactFiller(builtin_facts(), wording, count), count)
 

@@ -1,8 +1,7 @@
 """Whether calls that take their time are kept in flight: throughput against in flight ÷ latency, over the whole of a run.
 
-Everything counts: the session's opening, the limiter's slow start (it doubles from 64 calls with each round trip), the last
-calls, the exports. There are enough items for these to weigh what they weigh in real runs, which are longer. No tools are offered,
-so that the server, which has to share this machine, has little to read.
+Everything counts: the session's opening, the last calls, the exports. There are enough items for these to weigh what they weigh in
+real runs, which are longer. No tools are offered, so that the server, which has to share this machine, has little to read.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import orjson
 
 from benchmarks.children import Meter, arguments, report
 from manyhands.agents.run_settings import NeverCalled
-from manyhands.agents.toolset_tools import ToolOffer
+from manyhands.agents.toolbox import RunTools
 from manyhands.core.clock import Clock
 from manyhands.engine.contract import Item, Limits
 from manyhands.models.openai.request import Endpoint, request_body
@@ -58,7 +58,7 @@ async def requests(options: JobSpec, job_id: str) -> list[Bodies]:
     options = options.resolved()
     folder = Path(options.data_dir) / job_id
     workload = CsvJobsWorkload((await prepare(options, job_id)).to_json(), folder)
-    tools, model = ToolOffer.recorded(None).tools(options.toolsets or ()), Noting(options.base_url or "")
+    tools, model = RunTools.recorded(None).tools(options.toolsets or ()), Noting(options.base_url or "")
     worker = AgentWorker(options, tools, model=model, backend=NeverCalled(), run_folder=folder)
     found: list[Bodies] = []
     for number, planned in enumerate(workload.plan(), 1):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.children import Meter, arguments, report
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.workloads.csv_jobs.service.launching import RunnerStart
+from manyhands.workloads.csv_jobs.service.control import RunnerStart
 from manyhands.workloads.csv_jobs.service.runner import ReadySignal, run_job
 from manyhands.workloads.csv_jobs.service.status import job_status
 

@@ -1,0 +1,1 @@
+"""What whole processes take, start included, beside the least that the same work can take: the benchmarks ``limit_…``."""
