@@ -20,9 +20,8 @@ from textwrap import dedent
 from eval_tables import EvalTables
 
 from manyhands.cli.jobs import COMMANDS as JOBS_COMMANDS
-from manyhands.cli.jobs.spawn import SpawnOptions
+from manyhands.cli.jobs.starting import SpawnOptions
 from manyhands.cli.main import COMMANDS
-from manyhands.cli.mcp import McpSettings
 from manyhands.cli.memory import COMMANDS as MEMORY_COMMANDS
 from manyhands.cli.options import Option, default_text, options_of, value_text
 from manyhands.cli.simulate import SimulateSettings
@@ -35,6 +34,7 @@ from manyhands.tools.distributions import FORK, STANDARD_DISTRIBUTIONS
 from manyhands.tools.standard import standard_registry
 from manyhands.tools.toolsets import DECLARED, KNOWN_TOOLS, STANDARD
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS
+from manyhands.workloads.csv_jobs.mcp.settings import McpSettings
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.memory.settings import MemorySpec
 from manyhands.workloads.trajectories.lines.schema import METADATA, Field, Form, List, Object, schema_of
@@ -146,7 +146,7 @@ def _failure_row(cause: Cause, rule: failures.FailureRule, meaning: str) -> list
     return [
         f"`{cause}`",
         meaning,
-        str(rule.performances),
+        str(rule.max_attempts),
         _waits(rule),
         _yes(rule.fresh_attempt),
         _yes(rule.stops_run),
@@ -156,9 +156,9 @@ def _failure_row(cause: Cause, rule: failures.FailureRule, meaning: str) -> list
 def _waits(rule: failures.FailureRule) -> str:
     if not rule.retried:
         return ""
-    if rule.performances == 2:
+    if rule.max_attempts == 2:
         return f"{rule.delay:g} s"
-    return f"{rule.delay:g} s, doubled each time, {rule.longest_delay:g} s at most"
+    return f"{rule.delay:g} s, doubled each time, {rule.max_delay:g} s at most"
 
 
 def _yes(value: bool) -> str:
@@ -186,7 +186,7 @@ def key_variables() -> str:
 def tools() -> str:
     registry = standard_registry(plugins=False)
     rows = [[f"`{name}`", _first_sentence(registry.get(name).description)] for name in registry.names]
-    return table(["tool", "what the model is told of it"], rows)
+    return table(["tool", "description"], rows)
 
 
 def _first_sentence(text: str) -> str:

@@ -31,14 +31,15 @@ from typing import (
 )
 
 from manyhands.runs.ledger import Summary
+from manyhands.runs.summaries import ItemSummary, RunStatus
 from manyhands.tools.toolsets import KNOWN_TOOLS
 from manyhands.workloads.csv_jobs.service.status import StatusContent
-from manyhands.workloads.evals.results.records import TestResult
-from manyhands.workloads.memory.results.files import ResultContent
-from manyhands.workloads.memory.results.runstats import RunStatsContent
-from manyhands.workloads.trajectories.exports import Checkpoint, Failure
+from manyhands.workloads.evals.results.result_lines import TestResult
+from manyhands.workloads.evals.results.summary import EvalSummary
+from manyhands.workloads.memory.results.files import ResultContent, RunStats
 from manyhands.workloads.trajectories.lines.schema import Form, List, Object, schema_of
-from manyhands.workloads.trajectories.statistics import Statistics
+from manyhands.workloads.trajectories.results.exports import Checkpoint, Failure
+from manyhands.workloads.trajectories.results.statistics import Statistics
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -128,8 +129,11 @@ def _meanings(kind: Any) -> dict[str, str]:
 
 
 def _bases(kind: Any) -> Iterator[Any]:
-    """The classes that a typed dictionary or a data class was made from. (A typed dictionary itself forgets them.)"""
-    for base in getattr(kind, "__orig_bases__", kind.__bases__):
+    """The classes that a typed dictionary or a data class derives from, by its source: a typed dictionary itself forgets them."""
+    body = ast.parse(dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    known = vars(sys.modules[kind.__module__])
+    for base in (known.get(each.id) for each in body.bases if isinstance(each, ast.Name)):
         if is_typeddict(base) or is_dataclass(base):
             yield from _bases(base)
             yield base
@@ -159,10 +163,13 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "trajectories/statistics": lambda: schema_of_type(Statistics),
     "trajectories/checkpoint": lambda: schema_of_type(Checkpoint),
     "summary": lambda: schema_of_type(Summary),
+    "run": lambda: schema_of_type(RunStatus),
+    "item": lambda: schema_of_type(ItemSummary),
     "jobs/status": lambda: schema_of_type(StatusContent),
     "evals/result": lambda: schema_of_type(TestResult),
+    "evals/eval_summary": lambda: schema_of_type(EvalSummary),
     "memory/result": lambda: schema_of_type(ResultContent),
-    "memory/runstats": lambda: schema_of_type(RunStatsContent),
+    "memory/runstats": lambda: schema_of_type(RunStats),
 }
 """The schemas by their names: ``docs/schemas/NAME.schema.json``."""
 

@@ -1,11 +1,15 @@
-"""Calls an endpoint some times at once, in a process of its own, and prints what came of it and the memory it took."""
+"""Calls an endpoint some times at once, in a process of its own: what came of it and the memory it took.
+
+The processes are forked from one that has imported everything already and does nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
-import sys
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError
@@ -16,10 +20,12 @@ from manyhands.models.protocol import ChatRequest, ChatSettings
 
 KEY = "sk-very-secret-key-of-a-person"
 TIMEOUT = 0.8
+LONGEST = 60.0
+"""Seconds that calls may take until they have failed to end."""
 
 
 async def _call(base_url: str) -> str:
-    model = OpenAIChatModel(base_url, KEY, retries=Retries(tries=1), longest_rate_limit_wait=2.0)
+    model = OpenAIChatModel(base_url, KEY, retries=Retries(tries=1), max_rate_limit_wait=2.0)
     request = ChatRequest(ChatSettings("m", call_timeout=TIMEOUT), [{"role": "user", "content": "hello"}])
     try:
         answered = await model.complete(request, SharedLimits(first_pause=0.01), SystemClock())
@@ -39,7 +45,26 @@ async def _calls(base_url: str, count: int) -> list[str]:
     return list(await asyncio.gather(*(_call(base_url) for _ in range(count))))
 
 
-if __name__ == "__main__":
+def _tell(teller: Connection, base_url: str, count: int) -> None:
     before = _memory()
-    said = asyncio.run(_calls(sys.argv[1], int(sys.argv[2])))
-    print(json.dumps({"said": said, "grown": _memory() - before}))
+    said = asyncio.run(_calls(base_url, count))
+    teller.send({"said": said, "grown": _memory() - before})
+
+
+def called(base_url: str, count: int = 1) -> dict[str, Any]:
+    """What calls of an endpoint came to. Raises TimeoutError if they don't end, EOFError if their process ends before."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    told, teller = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(teller, base_url, count))
+    with told:
+        process.start()
+        teller.close()
+        try:
+            if not told.poll(LONGEST):
+                raise TimeoutError(f"the calls take more than {LONGEST:g} s")
+            found: dict[str, Any] = told.recv()
+            return found
+        finally:
+            process.kill()
+            process.join()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from manyhands.core.jsonio import dumps, finite, line, loads, loads_mended, pretty
-from manyhands.core.usage import LARGEST_COST, LARGEST_COUNT, Usage, as_cost, plausible
+from manyhands.core.usage import MAX_COST, MAX_COUNT, Usage, as_cost, plausible
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse
 from tests.support.batches import REASONED, BatchFolder, ServerThread
 from tests.support.commands import ledger, run, trajectories
@@ -67,7 +67,7 @@ def test_a_server_with_absurd_figures(tmp_path: Path) -> None:
     assert ledger(folder.run())["completed"] == trajectories(folder.run()) == len(ABSURD)
     usage = strict(folder.run() / "summary.json")["usage"]
     assert 0.25 <= usage["cost"] < 1  # the one that can be; the others by the table
-    assert 0 <= usage["input_tokens"] <= LARGEST_COUNT
+    assert 0 <= usage["input_tokens"] <= MAX_COUNT
     strict(folder.run() / "statistics.json")
     for words in (["status"], ["runs"], ["show"]):
         name = ["r"] if words != ["runs"] else []
@@ -111,7 +111,7 @@ def test_no_figure_of_a_cost(value: Any) -> None:
     assert as_cost(value) is None
 
 
-@pytest.mark.parametrize("value", [0, 0.0, 1, 0.5, LARGEST_COST])
+@pytest.mark.parametrize("value", [0, 0.0, 1, 0.5, MAX_COST])
 def test_a_figure_of_a_cost(value: float) -> None:
     assert as_cost(value) == value
 

@@ -167,7 +167,7 @@ def test_a_neighbour_is_not_seen() -> None:
 
 def until(condition: Callable[[], object]) -> bool:
     """Whether something comes to hold within some seconds."""
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + 20.0
     while not condition():
         if time.monotonic() > end:
             return False

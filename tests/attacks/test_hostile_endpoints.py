@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.attacks.hostile_call import KEY
+from tests.attacks.hostile_call import KEY, called
 from tests.attacks.hostile_server import Answer, HostileServer, bomb, completion, endless, fixed, head, whole
-from tests.support.commands import batch_words, environment, ledger, run, write_prompts
+from tests.support.commands import batch_words, ledger, run, write_prompts
 
 pytestmark = pytest.mark.xdist_group("attacks-endpoints")
 
@@ -87,20 +83,6 @@ HOSTILE = (
     Hostile("a wait of ever", whole(b"{}", "429 Slow", Retry_After="inf", X_RateLimit_Reset="1e309"), "rate_limit"),
     Hostile("an error page of megabytes", whole(b"<p>" * (2 << 20), "502 Bad", Content_Type="text/html")),
 )
-
-
-def called(base_url: str, count: int = 1) -> dict[str, Any]:
-    """What calls of an endpoint came to. That they end at all is what the time limit here is for."""
-    ended = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("hostile_call.py")), base_url, str(count)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-    )
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name.replace(" ", "-"))

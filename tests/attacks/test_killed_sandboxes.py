@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.processes.strays import children, process_mark
+from manyhands.processes.strays import process_mark
+from manyhands.processes.system import children
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 from tests.support.commands import (

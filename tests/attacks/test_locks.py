@@ -62,7 +62,7 @@ def test_a_holder_that_performs_nothing_is_named(tmp_path: Path, kind: str) -> N
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match=f"held by process {process.pid}, which does not perform the run") as caught:
+        with pytest.raises(RunError, match=f"held by process {process.pid}, which does not execute the run") as caught:
             perform_steps_run(folder, SPEC)
         assert "\n" not in str(caught.value)
         (folder / LOCK).unlink()  # one of the two ways on that it names
@@ -75,7 +75,7 @@ def test_an_owner_is_named_as_before(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     code = "import sys; from pathlib import Path; from manyhands.engine.journal.lock import RunLock; RunLock(Path(sys.argv[1]))"
     second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert f"this run is being performed by process {os.getpid()} on " in second.stderr
+    assert f"this run is being executed by process {os.getpid()} on " in second.stderr
     assert is_owned(tmp_path)
     lock.release()
     assert not is_owned(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.reading import MOST_CALLS
+from manyhands.agents.reading import MAX_CALLS
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from tests.support.batches import REASONED, BatchFolder, ServerThread
 from tests.support.commands import ledger, run
@@ -32,7 +32,7 @@ def answers(request: RecordedRequest) -> list[str]:
 @pytest.mark.parametrize(
     ("number", "sandbox"),
     [
-        (600, "bubblewrap"),
+        (300, "bubblewrap"),
         (200, "local"),
         pytest.param(5000, "bubblewrap", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
@@ -52,8 +52,8 @@ def test_parallel_commands(tmp_path: Path, number: int, sandbox: str) -> None:
     assert ledger(folder.run())["completed"] == 1
     assert len(said) == number
     for index, text in enumerate(said):
-        assert (f"said {index}" in text) == (index < MOST_CALLS), (index, text)
-        assert ("in a later answer" in text) == (index >= MOST_CALLS)
+        assert (f"said {index}" in text) == (index < MAX_CALLS), (index, text)
+        assert ("in a later answer" in text) == (index >= MAX_CALLS)
     assert json.loads(run("show", str(folder.run()), "1", "--json").out.splitlines()[0])["attempt"] == 1
 
 
@@ -62,10 +62,10 @@ def test_parallel_calls_that_each_are_a_step(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, ["go"])
 
     def reply(request: RecordedRequest) -> Reply:
-        return REASONED if answers(request) else calls(600, "read_file", '{"path": "none-#"}')
+        return REASONED if answers(request) else calls(300, "read_file", '{"path": "none-#"}')
 
     with ServerThread(reply) as server:
         ran = folder.batch(f"--base_url={server.base_url}", "--distribution=default", "--executor=local")
         assert ran.code == 0, ran
         assert len(server.requests) == 2
-        assert len(answers(server.requests[1])) == 600
+        assert len(answers(server.requests[1])) == 300

@@ -13,10 +13,10 @@ import pytest
 
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.scripts import Scripts
-from manyhands.processes.strays import Tags, kill_tagged, process_table, tagged, tagged_words
+from manyhands.processes.strays import Tags, kill_left, process_table, tagged_words
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxRequest
-from manyhands.workloads.memory.agents.external.program import ProgramConnection
+from manyhands.workloads.memory.agents.connections import ProgramConnection
 
 DAEMON = """\
 import os, sys, time
@@ -161,12 +161,11 @@ async def test_tags_of_one_family_do_not_touch_another(tmp_path: Path) -> None:
         processes.append(await asyncio.create_subprocess_exec(*words))
     await asyncio.sleep(0.2)
     try:
-        assert tagged(tags[0]) == {processes[0].pid}
-        assert kill_tagged(tags[0]) == 1
+        assert kill_left({"no mark of theirs": tags[0]}) == 1
         assert ours.kill_all() == 1
         assert await processes[0].wait() == await processes[1].wait() == -9
         assert processes[2].returncode is None
-        assert tagged(None) == set()
+        assert kill_left({"no mark of theirs": None}) == 0
     finally:
         processes[2].kill()
         await processes[2].wait()

@@ -75,7 +75,7 @@ def perform(hostile: Path, *words: str, program: Sequence[str] = ()) -> tuple[in
     """A command line in the hostile folder, by an interpreter of its own."""
     script = Path(sys.executable).parent / "manyhands"
     usual = [str(script)] if script.is_file() else [sys.executable, "-P", "-m", "manyhands"]
-    kept = {**environment(), WITNESS: str(hostile.parent / "witness"), "OPENAI_API_KEY": "sk-planted-0123456789"}
+    kept = {**environment(), WITNESS: str(hostile.parent / "witness"), "OPENAI_API_KEY": "sk-of-this-test-0123456789"}
     kept.pop("MANYHANDS_FORKED_RUNNERS", None)
     done = subprocess.run(
         [*(program or usual), *words],

@@ -27,7 +27,7 @@ from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedSe
 from manyhands.tools.protocol import ToolEnvironment
 from manyhands.workloads.evals.workspaces.changes import changed, plain_diff
 from manyhands.workloads.evals.workspaces.templates import copy_tree
-from tests.support.commands import PROGRAM, environment
+from tests.support.commands import run
 
 NAMES = [f"f{number}" for number in range(12)]
 # Swaps files for links to the host's secret, and folders for links to the folder it is in, as fast as it goes.
@@ -130,18 +130,10 @@ def write_suite(folder: Path, server: ScriptedServer, *tests: dict[str, Any], **
 
 async def evaluated(folder: Path, *words: str) -> list[dict[str, Any]]:
     """The results of the suite, by the command line."""
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM,
-        *("eval", "suite.yaml", "--run_name=run", "--quiet", "--keep_workspaces", *words),
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    out, _ = await asyncio.wait_for(process.communicate(), 100)
+    line = ("eval", "suite.yaml", "--run_name=run", "--quiet", "--keep_workspaces", *words)
+    ended = await asyncio.to_thread(run, *line, folder=folder)
     results = folder / "data" / "run" / "results.jsonl"
-    assert results.exists(), out.decode()
+    assert results.exists(), ended
     return [json.loads(line) for line in results.read_bytes().splitlines()]
 
 

@@ -21,7 +21,7 @@ from manyhands.workloads.csv_jobs.service.status import COMPLETED, INTERRUPTED, 
 from tests.crash.job_checks import JobCheck, Struck, exported
 from tests.crash.job_site import CONCURRENCY, INSTRUCTION, Job, JobSite, Kind, wait_for
 from tests.crash.rounds import LINGER_SECONDS, Report
-from tests.support.commands import Command, Ended
+from tests.support.commands import Command, Ended, is_worker
 from tests.support.mcp_clients import content, over_streams, server_processes
 
 JobVictim = Literal["runner", "itself", "worker", "export", "terminal", "server", "planning"]
@@ -29,7 +29,6 @@ END_SECONDS = 60.0
 START_SECONDS = 20.0
 OLD = "what was there before\n"
 """What lies where the output is to be, before the job has written it."""
-_ENGINE_WORKER = b"manyhands.engine.executors.worker"
 
 
 class JobRound:
@@ -223,7 +222,7 @@ class JobRound:
             return False
         victim = self._instants.choice(processes)
         try:
-            engine = _ENGINE_WORKER in Path(f"/proc/{victim}/cmdline").read_bytes()
+            engine = is_worker(victim)
             os.kill(victim, signal.SIGKILL)
         except OSError:
             return False

@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield server
 
 
-class Place:
+class Site:
     """A folder with an eval file and its run: talks, each of which depends on the one before and is judged turn by turn."""
 
     def __init__(self, folder: Path, base_url: str) -> None:
@@ -113,9 +113,9 @@ class Place:
 def test_killed_conversations_and_dependencies_end_as_undisturbed_ones(
     tmp_path: Path, server: SimulatedProcess
 ) -> None:
-    calm = Place(tmp_path / "calm", server.base_url)
+    calm = Site(tmp_path / "calm", server.base_url)
     assert run(*calm.words()).code == 0
-    place, instants, start = Place(tmp_path / "struck", server.base_url), random.Random("talks"), server.count()
+    place, instants, start = Site(tmp_path / "struck", server.base_url), random.Random("talks"), server.count()
     finished: list[tuple[set[str], Counter[str]]] = []
     kills = allowed = 0
     for _ in range(MOST_SESSIONS):

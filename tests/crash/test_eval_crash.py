@@ -80,13 +80,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedProces
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Site:
     """A folder with an eval file, its scripts and its runs."""
 
     folder: Path
 
     @classmethod
-    def made(cls, folder: Path, kind: str, base_url: str) -> Place:
+    def made(cls, folder: Path, kind: str, base_url: str) -> Site:
         folder.mkdir()
         lines = [
             f"targets:\n  - name: tool\n    provider: cli\n    {COMMANDS[kind]}",
@@ -149,9 +149,9 @@ class Place:
 
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_killed_run_asks_nothing_twice(kind: str, tmp_path: Path, server: SimulatedProcess) -> None:
-    calm = Place.made(tmp_path / "calm", kind, server.base_url)
+    calm = Site.made(tmp_path / "calm", kind, server.base_url)
     assert run(*calm.words()).code == 0
-    place = Place.made(tmp_path / "struck", kind, server.base_url)
+    place = Site.made(tmp_path / "struck", kind, server.base_url)
     instants, start = random.Random(f"eval/{kind}"), server.count()
     finished: list[tuple[Done, Counter[str], Counter[str]]] = []
     written: list[tuple[set[str], int]] = []
@@ -187,7 +187,7 @@ def test_a_killed_run_asks_nothing_twice(kind: str, tmp_path: Path, server: Simu
         check_invocations(place, written)
 
 
-def check_invocations(place: Place, written: list[tuple[set[str], int]]) -> None:
+def check_invocations(place: Site, written: list[tuple[set[str], int]]) -> None:
     """No test is asked again whose record was written, so that no command is invoked when all were."""
     invocations = place.logged("targets.log")
     for records, before in written:
@@ -196,7 +196,7 @@ def check_invocations(place: Place, written: list[tuple[set[str], int]]) -> None
         assert len(records) < TESTS or len(invocations) == before
 
 
-def ended_before(command: Command, place: Place, instants: random.Random) -> bool:
+def ended_before(command: Command, place: Site, instants: random.Random) -> bool:
     """Let the run do something, and a little more; whether it ended meanwhile."""
     wanted = len(place.logged("judges.log")) + instants.randint(1, 3)
     busy = command.wait_until(lambda: len(place.logged("judges.log")) >= wanted or place.logged("targets.log")[wanted:])
@@ -206,7 +206,7 @@ def ended_before(command: Command, place: Place, instants: random.Random) -> boo
 def test_a_batch_command_whose_records_are_all_written_is_not_invoked_again(
     tmp_path: Path, server: SimulatedProcess
 ) -> None:
-    place = Place.made(tmp_path / "written", "all", server.base_url)
+    place = Site.made(tmp_path / "written", "all", server.base_url)
     with Command(*place.words()) as command:
         assert command.wait_until(lambda: len(place.written()) == TESTS, pause=0.002)
         command.kill()

@@ -64,7 +64,7 @@ def test_a_second_runner_of_a_live_job_is_refused(sites: Sites) -> None:
         job.release()
         assert (refused.returncode, again.code) == (1, 0)
         assert "one process at a time can do that" in refused.stdout
-        assert "performed already" in again.err
+        assert "already running" in again.err
         assert run(*job.words("wait")).code == 0
         JobCheck(job, (), {}, report).all()
         assert (report.violations, report.extra) == ([], 0)

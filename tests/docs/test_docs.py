@@ -17,10 +17,12 @@ from tempfile import TemporaryFile
 import pytest
 
 from manyhands.core.outcomes import StopReason
-from manyhands.sandboxes.files.checkpoint import MOST_BYTES, MOST_ENTRIES
+from manyhands.sandboxes.files.checkpoint import MAX_BYTES, MAX_ENTRIES
 from manyhands.workloads.csv_jobs.mcp.declarations import STATES
-from manyhands.workloads.csv_jobs.rows.export_columns import OUR_COLUMNS
-from manyhands.workloads.evals.results.records import STATUSES
+from manyhands.workloads.csv_jobs.rows.export import OUR_COLUMNS
+from manyhands.workloads.evals.results.result_lines import STATUSES
+from manyhands.workloads.memory.datasets.base import DatasetArguments, needs_a_judge
+from manyhands.workloads.memory.datasets.registry import BUILTIN, dataset_class
 from tests.support.forked import ForkedProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,8 +221,22 @@ def test_stop_reasons_and_bounds_are_those_of_the_code() -> None:
     page = (ROOT / "docs/reference/trajectory-files.md").read_text(encoding="utf-8")
     assert [reason for reason in StopReason if f"| `{reason}` |" not in page] == []
     promises = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
-    assert f"{MOST_ENTRIES:,} files" in promises
-    assert f"{MOST_BYTES >> 20} MB" in promises
+    assert f"{MAX_ENTRIES:,} files" in promises
+    assert f"{MAX_BYTES >> 20} MB" in promises
+
+
+def test_the_memory_datasets_are_those_of_the_registry() -> None:
+    text = (ROOT / "docs/memory-datasets.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]
+    described = {row[0].strip("` "): row for row in rows if len(row) == 6}
+    assert list(described) == list(BUILTIN)
+    for dataset, (_, name, _, arguments, _, model) in described.items():
+        kind = dataset_class(dataset)
+        assert (name, bool(model)) == (kind.default_name, needs_a_judge(kind)), dataset
+        own = set(kind.Arguments.model_fields) - set(DatasetArguments.model_fields)
+        assert arguments == "see below" or own <= set(re.findall(r"`(\w+)`", arguments)), dataset
+    scored = re.findall(r"^\| ([A-Z][\w ,-]+) \|", text, re.MULTILINE)
+    assert {name for names in scored for name in names.split(", ")} <= {row[1] for row in described.values()}
 
 
 def test_states_and_columns_of_jobs_are_those_of_the_code() -> None:

@@ -101,6 +101,7 @@ async def test_what_evaluations_write(tmp_path: Path) -> None:
     records = run.records()
     assert {record["status"] for record in records} >= {"passed", "failed"}
     assert [problem for record in records for problem in problems("evals/result", record)] == []
+    assert problems("evals/eval_summary", json.loads((run.folder / "eval_summary.json").read_bytes())) == []
     assert problems("summary", json.loads((run.folder / "summary.json").read_bytes())) == []
 
 

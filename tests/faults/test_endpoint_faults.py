@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.support.commands import (
     trajectories,
     write_prompts,
 )
+from tests.support.ports import held_port
 
 
 @pytest.mark.xdist_group("crash")
@@ -46,26 +46,24 @@ def test_prompts_all_end_completed(tmp_path: Path, prompts: int, often: int) -> 
 
 def test_a_dead_endpoint_stops_the_run_and_a_living_one_finishes_it(tmp_path: Path) -> None:
     """One run with each executor, at the same time: each waits some seconds between its tries to connect."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
     runs = {executor: tmp_path / executor for executor in ("local", "processes")}
-    with ExitStack() as stack:
-        commands = []
-        for executor, folder in runs.items():
-            folder.mkdir()
-            write_prompts(folder / "prompts.jsonl", (f"Question {number}" for number in range(30)))
-            options = {"base_url": f"http://127.0.0.1:{port}/v1", "num_workers": 2, "concurrency": 10}
-            commands.append(stack.enter_context(Command(*batch_words(folder, executor=executor, **options))))
-        endings = [command.wait() for command in commands]
-    for ended, folder in zip(endings, runs.values(), strict=True):
-        assert ended.code == 1
-        assert "can't connect: Connection refused" in one_line(ended)
-        assert f"127.0.0.1:{port}" in one_line(ended)
-        assert ledger(folder / "r")["pending"] == 30
-        assert ended.to_go_on[-2:] == ["resume", str(folder / "r")]
-    with SimulatedProcess(tmp_path, port=port):
-        resumed = [run("--quiet", program=endings[0].to_go_on), run(*endings[1].to_go_on[-2:], "--quiet")]
+    with held_port() as port:
+        with ExitStack() as stack:
+            commands = []
+            for executor, folder in runs.items():
+                folder.mkdir()
+                write_prompts(folder / "prompts.jsonl", (f"Question {number}" for number in range(30)))
+                options = {"base_url": f"http://127.0.0.1:{port}/v1", "num_workers": 2, "concurrency": 10}
+                commands.append(stack.enter_context(Command(*batch_words(folder, executor=executor, **options))))
+            endings = [command.wait() for command in commands]
+        for ended, folder in zip(endings, runs.values(), strict=True):
+            assert ended.code == 1
+            assert "can't connect: Connection refused" in one_line(ended)
+            assert f"127.0.0.1:{port}" in one_line(ended)
+            assert ledger(folder / "r")["pending"] == 30
+            assert ended.to_go_on[-2:] == ["resume", str(folder / "r")]
+        with SimulatedProcess(tmp_path, port=port):
+            resumed = [run("--quiet", program=endings[0].to_go_on), run(*endings[1].to_go_on[-2:], "--quiet")]
     for again, folder in zip(resumed, runs.values(), strict=True):
         assert (again.code, again.err) == (0, "")
         assert ledger(folder / "r")["completed"] == trajectories(folder / "r") == 30

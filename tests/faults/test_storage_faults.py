@@ -196,7 +196,7 @@ def test_a_second_owner(tmp_path: Path, executor: str) -> None:
         counts = server.stats()
     for second in seconds:
         assert second.code == 2
-        assert f"{folder}: this run is being performed by process {first.process.pid} on " in one_line(second)
+        assert f"{folder}: this run is being executed by process {first.process.pid} on " in one_line(second)
     assert third.code == 2
     assert "a run of this name exists already" in one_line(third)
     assert (ended.code, ended.err) == (0, "")

@@ -6,12 +6,13 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,6 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from manyhands.core.jsonio import loads
+from manyhands.engine.executors.processes import WORKER, WORKER_NAME
+from manyhands.engine.journal.reader import JOURNAL
 from manyhands.processes.strays import MARK
 from manyhands.runs.ledger import ORDER
 from tests.support.forked import ForkedProcess
@@ -27,7 +30,6 @@ PROGRAM = (sys.executable, "-P", "-m", "manyhands")
 """``manyhands`` with an interpreter of its own."""
 LONGEST = 120.0
 """Seconds after which a command that should have ended is killed."""
-_WORKER = b"manyhands.engine.executors.worker"
 
 
 def environment() -> dict[str, str]:
@@ -54,7 +56,7 @@ class Ended:
     @property
     def to_go_on(self) -> list[str]:
         """The words of the command that it named for going on; none if it named none."""
-        return shlex.split(self.out.partition("To go on:  ")[2].partition("\n")[0])
+        return shlex.split(self.out.partition("To continue:  ")[2].partition("\n")[0])
 
 
 class Command:
@@ -151,7 +153,10 @@ class Command:
 
     def workers(self) -> list[int]:
         """The ids of its worker processes."""
-        return sorted(pid for pid in children(self.process.pid) if _WORKER in _read(Path(f"/proc/{pid}/cmdline")))
+        started = children(self.process.pid)
+        return sorted(
+            pid for pid in (*started, *(fork for each in started for fork in children(each))) if is_worker(pid)
+        )
 
     def _read(self, file: Any) -> str:
         size = os.fstat(file.fileno()).st_size
@@ -270,7 +275,7 @@ def trajectories(run_folder: Path) -> int:
 def children(pid: int) -> list[int]:
     """The ids of a process's children."""
     found: list[int] = []
-    with suppress(FileNotFoundError):  # it has ended meanwhile
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
         for thread in Path(f"/proc/{pid}/task").glob("*/children"):
             found += map(int, _read(thread).split())
     return found
@@ -279,7 +284,13 @@ def children(pid: int) -> list[int]:
 def marked_processes(run_id: str) -> list[int]:
     """The processes of a run that are alive (a zombie is not)."""
     mark = f"{MARK}={run_id}".encode()
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_marked(pid, mark) and alive(pid)]
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    return [pid for pid in pids if (_is_marked(pid, mark) or _works_for(pid, run_id)) and alive(pid)]
+
+
+def is_worker(pid: int) -> bool:
+    """Whether a process is a worker process of the engine: forked, or an interpreter of its own."""
+    return _is_fork(pid) or WORKER.encode() in _read(Path(f"/proc/{pid}/cmdline"))
 
 
 def describe(pid: int) -> str:
@@ -293,6 +304,31 @@ def alive(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     state = _read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
     return bool(state) and state[0] not in (b"Z", b"X")
+
+
+def _is_fork(pid: int) -> bool:
+    return _read(Path(f"/proc/{pid}/comm")).strip() == WORKER_NAME.encode()
+
+
+def _works_for(pid: int, run_id: str) -> bool:
+    """Whether a process is a forked worker of a run. Its environment in ``/proc`` is that of the process that it was forked from, but what
+    it prints goes into the run's folder."""
+    if not _is_fork(pid):
+        return False
+    with (
+        suppress(OSError, sqlite3.Error),
+        closing(sqlite3.connect(_journal_beside(f"/proc/{pid}/fd/1"), uri=True)) as journal,
+    ):
+        found = journal.execute("SELECT value FROM meta WHERE name = 'run_id'").fetchone()
+        return found is not None and run_id in str(found[0])
+    return False
+
+
+def _journal_beside(link: str) -> str:
+    printed_to = os.readlink(link)
+    if not printed_to.startswith("/"):
+        raise FileNotFoundError(f"{link} is {printed_to}: the process has no file to print to yet")
+    return f"{(Path(printed_to).parent / JOURNAL).as_uri()}?mode=ro"
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:

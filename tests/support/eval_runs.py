@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.evals.report import exit_code
 from manyhands.core.jsonio import loads
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.execution import RunResult, execute_run
 from manyhands.workloads.evals.making import open_eval
-from manyhands.workloads.evals.results.writing import RESULTS, SUMMARY
+from manyhands.workloads.evals.results.summary import SUMMARY, exit_code
+from manyhands.workloads.evals.results.writing import RESULTS
 from manyhands.workloads.evals.settings import EvalSpec
 
 
@@ -28,9 +28,8 @@ class EvalRun:
     ungraded: bool = False
 
     @property
-    def summary(self) -> dict[str, Any]:
-        value: dict[str, Any] = loads((self.folder / SUMMARY).read_bytes())
-        return value
+    def summary(self) -> Any:
+        return loads((self.folder / SUMMARY).read_bytes())
 
     @property
     def code(self) -> int:

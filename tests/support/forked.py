@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 from manyhands.cli.main import COMMANDS, main
 from manyhands.processes.interpreters import module_path, python_command
 from manyhands.runs.registry import WORKLOADS
-from manyhands.workloads.csv_jobs.service.launching import READY
+from manyhands.workloads.csv_jobs.service.control import READY
 from tests.support.handover.sitecustomize import ADDRESS, RUNNER
 
 LONGEST_START = 60.0
@@ -44,7 +44,6 @@ _IMPORTED = (
     "aiohttp.web",
     "manyhands.cli.execution",
     "manyhands.cli.plain",
-    "manyhands.cli.execution",
     RUNNER,
     "manyhands.workloads.csv_jobs.rows.schema_validator",
     "manyhands.models.openai.client",
@@ -222,7 +221,8 @@ def _import_for(words: list[str]) -> None:
     for word in words[:2]:
         if (found := commands.get(word)) is None:
             return
-        module = importlib.import_module(found if isinstance(found, str) else found[0])
+        target = found if isinstance(found, str) else found[0]
+        module = importlib.import_module(target.partition(":")[0])
         commands = getattr(module, "COMMANDS", {})
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyhands.core.jsonio import Json
-from manyhands.workloads.csv_jobs.rows.model import Assignment
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import worker_prompt
 from manyhands.workloads.csv_jobs.workers.input_echo import WorkerInput
 from manyhands.workloads.csv_jobs.workers.printed_result import FoundResult, searched
+from manyhands.workloads.csv_jobs.workers.reports import Assignment
 
 JOB_ID = "0b1c2d3e-4f50-4617-8283-94a5b6c7d8e9"
 SCORE_SCHEMA: dict[str, Any] = {

@@ -22,7 +22,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
-from tests.support.commands import environment
+from tests.support.commands import children, environment
 from tests.support.forked import ForkedProcess
 
 _READY = re.compile(rb"MCP server at (\S+)")
@@ -160,9 +160,7 @@ def words(result: CallToolResult) -> str:
 
 def server_processes(words: Sequence[str] = ("manyhands", "mcp")) -> list[int]:
     """The children of this process that are MCP servers."""
-    own = Path(f"/proc/{os.getpid()}/task")
-    children = [int(pid) for task in own.iterdir() for pid in (task / "children").read_text().split()]
-    return [pid for pid in children if all(word in _command(pid) for word in words)]
+    return [pid for pid in children(os.getpid()) if all(word in _command(pid) for word in words)]
 
 
 def _command(pid: int) -> list[str]:

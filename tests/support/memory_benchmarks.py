@@ -11,25 +11,14 @@ from manyhands.engine.contract import ItemRow, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.making import Opened
+from manyhands.workloads.memory.datasets.registry import BUILTIN
 from manyhands.workloads.memory.opening import open_memory
 from manyhands.workloads.memory.settings import MemorySpec
 from manyhands.workloads.memory.workload import MemoryWorkload
 
 START = "2024-05-17T09:00:00+00:00"
-WITHOUT_MODEL = (
-    "names",
-    "name_list",
-    "colours",
-    "shopping",
-    "locations",
-    "locations_directions",
-    "sallyanne",
-    "jokes",
-    "kv",
-    "prospective_memory",
-    "trigger_response",
-    "restaurant",
-    "spy_meeting",
+WITHOUT_MODEL = tuple(
+    dataset for dataset, place in BUILTIN.items() if not place.startswith(("written_by_model:", "chapterbreak:"))
 )
 """Datasets whose tests need no model and no data of others to be made."""
 

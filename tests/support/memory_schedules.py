@@ -18,19 +18,18 @@ from manyhands.workloads.memory.conversation.definitions import (
     Verdict,
     Wait,
 )
-from manyhands.workloads.memory.conversation.filler import Fact, FactFiller
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
+from manyhands.workloads.memory.conversation.filler import Fact, FactFiller, Wording
 from manyhands.workloads.memory.conversation.schedule import (
     Action,
     AskModel,
     Done,
     Evaluate,
+    ScheduledTest,
     SchedulerSettings,
     Send,
     Travel,
 )
-from manyhands.workloads.memory.conversation.scheduler import Scheduler
-from manyhands.workloads.memory.conversation.wording import Wording
+from tests.memory.replay.resuming import ResumableScheduler
 
 WORDING = Wording("Hello.", "Answers as a list, please:\n", "<Question> <AnswerValue>\n", {})
 FACTS = tuple(Fact(f"question {number}?", f"answer {number}") for number in range(50))
@@ -107,15 +106,15 @@ def scheduler_of(
     incompatibilities: Sequence[frozenset[str]] = (),
     isolated: bool = False,
     resets: bool = False,
-) -> Scheduler:
+) -> ResumableScheduler:
     """A schedule in which a word is a token. ``resets``: whether every test takes back at its end what it said."""
     messages = {test.dataset.name: f"Forget {test.dataset.name}." for test in tests} if resets else {}
     settings = SchedulerSettings(memory_span, WORDING.intro_message, messages, incompatibilities, isolated, 40)
-    return Scheduler(tests, settings, FactFiller(FACTS, WORDING, count_words), count_words)
+    return ResumableScheduler(tests, settings, FactFiller(FACTS, WORDING, count_words), count_words)
 
 
 def drive(
-    scheduler: Scheduler,
+    scheduler: ResumableScheduler,
     reply: Callable[[Send], str] = lambda send: send.expected_reply or "Yes.",
     *,
     now: float = 1000.0,

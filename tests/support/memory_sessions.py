@@ -1,15 +1,13 @@
-"""Sessions of memory tests held, interrupted and written down as the original does it."""
+"""Conversations of memory tests run, interrupted and written down as the GoodAI LTM Benchmark does it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from manyhands.workloads.memory.conversation.events import format_event
-from manyhands.workloads.memory.conversation.running_tests import ScheduledTest
 from manyhands.workloads.memory.conversation.schedule import (
     Action,
     AskModel,
@@ -18,13 +16,13 @@ from manyhands.workloads.memory.conversation.schedule import (
     Evaluate,
     Save,
     Saved,
+    ScheduledTest,
     Send,
     Travel,
 )
-from manyhands.workloads.memory.conversation.scheduler import Scheduler
-from manyhands.workloads.memory.datasets.definition_files import definition_path, format_definition
-from manyhands.workloads.memory.results.runstats import runstats_of
-from tests.memory.replay.resuming import resume
+from manyhands.workloads.memory.datasets.benchmark import definition_path, format_definition
+from manyhands.workloads.memory.results.files import runstats_of
+from tests.memory.replay.resuming import ResumableScheduler, resume
 from tests.support.memory_schedules import MIDDLE
 
 REPLIES = ("Yes.", "All right, noted.", "", "That is quite a long story about nothing at all.")
@@ -34,7 +32,7 @@ REPLIES = ("Yes.", "All right, noted.", "", "That is quite a long story about no
 class HeldSession:
     """``lost``: tokens that interruptions made it forget."""
 
-    scheduler: Scheduler
+    scheduler: ResumableScheduler
     saved: Counters
     now: float = 1_700_000_000.0
     sent: int = 0
@@ -85,7 +83,7 @@ class HeldSession:
             case _:
                 pass
 
-    def go_on(self, make: Callable[[], Scheduler]) -> None:
+    def go_on(self, make: Callable[[], ResumableScheduler]) -> None:
         """Resume from the log and the saved counters."""
         self.now += 600
         events = self.scheduler.events
@@ -94,7 +92,7 @@ class HeldSession:
         resume(self.scheduler, events, self.saved, self.now)
 
 
-def hold(make: Callable[[], Scheduler], interruptions: Sequence[int] = ()) -> HeldSession:
+def hold(make: Callable[[], ResumableScheduler], interruptions: Sequence[int] = ()) -> HeldSession:
     """A session. ``interruptions``: after how many actions each it was interrupted."""
     scheduler = make()
     session = HeldSession(scheduler, scheduler.counters)
@@ -109,7 +107,7 @@ def hold(make: Callable[[], Scheduler], interruptions: Sequence[int] = ()) -> He
 def write_session(
     folder: Path, session: HeldSession, tests: Sequence[ScheduledTest], memory_span: int, *, seeded: bool = True
 ) -> Path:
-    """The session's folder of results as the original leaves it, with the definitions beside it. ``seeded``: whether the state of the
+    """The session's folder of results as that benchmark leaves it, with the definitions beside it. ``seeded``: whether the state of the
     filler's generator is there."""
     definitions, results = folder / "definitions", folder / "results" / "An agent"
     for test in tests:
@@ -121,7 +119,7 @@ def write_session(
     (definitions / "config.yml").write_text(json.dumps(content), encoding="utf-8")
     lines = "".join(f"{format_event(event)}\n" for event in session.scheduler.events)
     (results / "master_log.jsonl").write_text(lines, encoding="utf-8")
-    stats = dict[str, Any](runstats_of(session.saved, 0.0, 0.0).content())
+    stats = asdict(runstats_of(session.saved, 0.0, 0.0))
     if not seeded:
         del stats["rnd_state"]
     (results / "runstats.json").write_text(json.dumps(stats), encoding="utf-8")

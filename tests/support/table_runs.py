@@ -15,7 +15,7 @@ from manyhands.engine.journal.store import Store
 from manyhands.io.tables.base import Table
 from manyhands.io.tables.formats import open_table
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
-from manyhands.workloads.csv_jobs.rows.model import BAD_ROW, JobRow
+from manyhands.workloads.csv_jobs.rows.planning import BAD_ROW, JobRow
 
 JOB_ID = "0b5e7d34-94c1-4b58-9d0a-7f5f9f6f2c11"
 Ending = Callable[[int], Outcome | None]
