@@ -14,9 +14,8 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Usage
 from manyhands.models.protocol import ChatRequest, Completion
-from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
+from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, ScriptedModel, hold
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
-from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.tools.protocol import ToolResult
 
 NAMES = ["terminal", "todo", "Todo", "no_such_thing"]

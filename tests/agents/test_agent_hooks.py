@@ -10,9 +10,17 @@ from manyhands.agents.task import AgentResult
 from manyhands.core.errors import Divergence, ToolError
 from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
-from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
+from manyhands.testing.agent_doubles import (
+    FakeBackend,
+    FakeTool,
+    Folder,
+    ScriptedModel,
+    assistant,
+    hold,
+    texts,
+    tool_call,
+)
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
-from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
 from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.registry import tool
 from manyhands.tools.results import result_of

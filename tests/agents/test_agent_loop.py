@@ -14,9 +14,8 @@ from manyhands.core.messages import Message
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.models.protocol import ChatSettings, Completion
-from manyhands.testing.agent_doubles import CHAT, FakeTool, hold
+from manyhands.testing.agent_doubles import CHAT, FakeTool, ScriptedModel, assistant, hold, tool_call
 from manyhands.testing.context import MemoryContext
-from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 
 USAGE = Usage(calls=1, input_tokens=10, output_tokens=5)
 

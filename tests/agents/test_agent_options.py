@@ -13,11 +13,15 @@ from manyhands.agents.toolbox import RunTools
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import OptionalPath, optional_whole, setting
 from manyhands.runs.making import keep_files, kept_file
-from manyhands.runs.options import LIMITS, read_text, resume_spec
+from manyhands.runs.options import LIMITS, ResumeSettings, read_text, resume_spec
 from manyhands.tools.toolsets import Toolset
 
 
-class Guided(AgentOptions):
+class Resumed(AgentOptions, ResumeSettings):
+    """The shared settings, of a run that is continued."""
+
+
+class Guided(AgentOptions, ResumeSettings):
     """Agents with a guide."""
 
     contents: ClassVar = {"guide": ("guide_text", read_text)}
@@ -58,7 +62,7 @@ def test_changed_contents_are_refused_and_accepted_by_the_name_of_the_file_setti
     accepted = resume_spec(recorded, made(guide=tmp_path / "guide", override="guide").resolved())
     assert accepted.guide_text == "Turn right."
     with pytest.raises(UserError, match="no setting that a resume refuses"):
-        AgentOptions.make({"override": "guide"})
+        Resumed.make({"override": "guide"})
 
 
 def test_a_price_table_is_checked_kept_and_then_no_longer_needed(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 from manyhands.agents.loop import run_agent
 from manyhands.agents.registry import load_agent
 from manyhands.core.errors import UserError
-from manyhands.testing.agent_doubles import hold
+from manyhands.testing.agent_doubles import ScriptedModel, hold, texts
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
-from manyhands.testing.scripted_model import ScriptedModel, texts
 from tests.support.batches import REASONED, ServerThread, run_command
 from tests.support.own_agent import installed
 

@@ -12,9 +12,8 @@ from manyhands.agents.loop import run_agent
 from manyhands.agents.task import AgentSettings, AgentTask
 from manyhands.core.clock import SystemClock
 from manyhands.engine.contract import Item
-from manyhands.testing.agent_doubles import CHAT, FakeTool, no_sandbox
+from manyhands.testing.agent_doubles import CHAT, FakeTool, Reply, ScriptedModel, assistant, no_sandbox, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
-from manyhands.testing.scripted_model import Reply, ScriptedModel, assistant, tool_call
 from manyhands.tools.protocol import ParentRun, ToolEnvironment, ToolResult
 
 TURNS: list[Reply] = [
@@ -60,7 +59,7 @@ async def test_every_call_has_a_key_of_its_own() -> None:
     assert len(set(keys)) == len(keys) == 4
     other = await keys_of(MemoryContext(item=Item(2, "item", {})), TURNS)
     assert not set(keys) & set(other)
-    parent = ParentRun("run", Path("run"), Path("jobs"), {})
+    parent = ParentRun("run", Path("run"), "1-1", {})
     assert not set(keys) & set(await keys_of(MemoryContext(), TURNS, parent))
     assert all(key.startswith("run/") for key in await keys_of(MemoryContext(), TURNS, parent))
 

@@ -101,4 +101,4 @@ def test_folders_of_a_run_and_of_those_it_comes_from() -> None:
 )
 def test_what_is_left_of_toolsets_is_named(drawn: list[str], offered: list[str]) -> None:
     offer = RunTools.recorded(None, [Toolset("both", "Mine.", ("todo", "web_search"), ("terminal", "web"))])
-    assert offer.offered(drawn) == offered
+    assert offer.with_tools(drawn) == offered

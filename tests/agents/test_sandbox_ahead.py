@@ -17,9 +17,8 @@ from manyhands.models.protocol import ChatRequest
 from manyhands.processes.strays import MARK, kill_marked
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
-from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
+from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, ScriptedModel, assistant, hold, tool_call
 from manyhands.testing.context import MemoryContext
-from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 
 TOOLS = [FakeTool("terminal", changes_world=True)]
 

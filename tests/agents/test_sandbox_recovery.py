@@ -6,9 +6,8 @@ import pytest
 
 from manyhands.core.messages import Message
 from manyhands.engine.attempt import NewAttemptNeeded
-from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, hold
+from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, ScriptedModel, assistant, hold, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
-from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 
 
 def script() -> list[Message | str]:

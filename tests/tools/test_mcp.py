@@ -23,6 +23,7 @@ from manyhands.tools.mcp.config import McpConfig, interpolated, load_mcp_config
 from manyhands.tools.mcp.tools import Mounted, mounted, wire_name
 from manyhands.tools.protocol import Tool, ToolEnvironment
 from manyhands.tools.standard import standard_registry
+from tests.support.forked import forked_program
 from tests.support.ports import held_port
 
 SERVER = Path(__file__).with_name("mcp_server_for_tests.py")
@@ -36,8 +37,10 @@ def environment(timeout: float = 20.0, max_output: int = 5000) -> ToolEnvironmen
     return ToolEnvironment(sandbox=no_sandbox, clock=SystemClock(), timeout=timeout, max_output=max_output)
 
 
-def stdio(how: str = "stdio", **more: Any) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [str(SERVER), how], **more}
+def stdio(how: str = "stdio", forked: bool = True, **more: Any) -> dict[str, Any]:
+    """``forked``: the server is forked, which is quick, and a process stands in for it; otherwise it is a child, as are its own."""
+    command, *args = forked_program(SERVER, how) if forked else [sys.executable, str(SERVER), how]
+    return {"command": command, "args": args, **more}
 
 
 def config(**servers: dict[str, Any]) -> McpConfig:
@@ -79,7 +82,7 @@ def http_port(port: int) -> Iterator[int]:
 
 
 def serve(port: int) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, str(SERVER), "http", str(port)])
+    process = subprocess.Popen(forked_program(SERVER, "http", str(port)))
     for _ in range(600):
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", port)) == 0:
@@ -174,7 +177,7 @@ async def test_a_server_that_does_not_start_is_named() -> None:
 
 
 async def test_processes_end_with_the_mount() -> None:
-    async with mounted(config(calc=stdio())) as addition:
+    async with mounted(config(calc=stdio(forked=False))) as addition:
         pid = (await found(addition, "calc__whoami").call({}, environment())).content["pid"]
         child = (await found(addition, "calc__child").call({}, environment())).content
         assert alive(pid)
@@ -189,7 +192,7 @@ import asyncio, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_mcp import *
 async def main():
-    async with mounted(config(calc=stdio())) as addition:
+    async with mounted(config(calc=stdio(forked=False))) as addition:
         server = (await found(addition, "calc__whoami").call({{}}, environment())).content["pid"]
         child = (await found(addition, "calc__child").call({{}}, environment())).content
         print(server, child, flush=True)

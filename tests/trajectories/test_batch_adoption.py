@@ -110,8 +110,8 @@ def test_what_was_taken_over_and_what_was_not_is_said(folder: BatchFolder) -> No
     leave(folder, batch_3=[half])
     with ServerThread() as server:
         ran = folder.batch("--resume", f"--base_url={server.base_url}")
-    assert "taken over from the original program: 4 finished and 2 discarded prompts" in ran.err
-    assert "1 of the finished ones end on a tool's answer" in ran.err
+    assert "adopted from the original program: 4 finished and 2 discarded prompts" in ran.err
+    assert "1 adopted conversation without an answer" in ran.err
     assert "batch_10.jsonl, line 2: torn, the program was stopped while it wrote; it is not taken over" in ran.err
     assert "1 finished lines belong to no row of the dataset and are left out: batch_1.jsonl line 2" in ran.err
 
@@ -157,7 +157,7 @@ def test_lines_and_statistics_say_who_made_them(folder: BatchFolder) -> None:
     with ServerThread() as server:
         ran = folder.batch("--resume", f"--base_url={server.base_url}", "--system_template=hermes")
     assert "Adopted: 3 trajectories of the original program (old/model 3); 3 made by this run" in ran.out
-    assert "their lines are marked (metadata.adopted)" in ran.err
+    assert "adopted lines are marked (metadata.adopted)" in ran.err
     assert "another wording" not in ran.err
     marks = [(line["metadata"]["adopted"], line["metadata"]["model"] == "old/model") for line in folder.lines()]
     assert sorted(marks) == [(False, False)] * 3 + [(True, True)] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from manyhands.core.messages import Message
-from manyhands.testing.scripted_model import assistant
+from manyhands.testing.agent_doubles import assistant
 from manyhands.workloads.trajectories.records import ReasoningCounts, count_reasoning, discard_reason, nowhere_known
 
 SOME = ReasoningCounts(3, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from io import BytesIO
 from itertools import islice, permutations
@@ -27,8 +26,7 @@ from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, METADATA
 from manyhands.workloads.trajectories.prepared import Prepared
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, read_lines, run_command
-
-pytestmark = pytest.mark.xdist_group("line-schema")  # the runs are made once, not by each process that tests
+from tests.support.forked import forked_program
 
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "mcp_server_for_tests.py"
 SCALARS = {
@@ -89,7 +87,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs with nothing in common but the version."""
     folder = BatchFolder(tmp_path_factory.mktemp("runs"))
     path = folder.path
-    servers = {"math": {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "tools": ["add"]}}
+    command, *args = forked_program(MCP_SERVER, "stdio")
+    servers = {"math": {"command": command, "args": args, "tools": ["add"]}}
     (path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     (path / "own.yaml").write_text("mine:\n  description: My own\n  toolsets:\n    math: 100\n    web: 100\n")
     (path / "checks.yaml").write_text("- {type: contains, value: Done, name: done}\n- {type: regex, value: x}\n")

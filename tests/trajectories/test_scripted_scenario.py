@@ -14,8 +14,6 @@ import pytest
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.support.batches import BatchFolder, Ran, ServerThread, prompt_of
 
-pytestmark = pytest.mark.xdist_group("scripted-scenario")  # it is played once, not by each process that tests
-
 TURNS = 3
 PROMPTS = [
     "answer with reasoning",

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
-from manyhands.testing.agent_doubles import FakeTool
-from manyhands.testing.scripted_model import assistant, tool_call
+from manyhands.testing.agent_doubles import FakeTool, assistant, tool_call
 from manyhands.workloads.trajectories.lines.sharegpt import (
     EMPTY_THINK,
     SystemTurns,

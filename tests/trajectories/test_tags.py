@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.jsonio import line
 from manyhands.core.messages import Message
-from manyhands.testing.agent_doubles import FakeTool
-from manyhands.testing.scripted_model import assistant, tool_call
+from manyhands.testing.agent_doubles import FakeTool, assistant, tool_call
 from manyhands.workloads.trajectories.lines.sharegpt import (
     Escaping,
     SystemTurns,

@@ -7,7 +7,7 @@ which then goes on from its last recorded step. Against the original:
   results are the conversation's last messages.
 - Calls of unknown tools and unreadable arguments are answered to the model; other calls of the same turn are run as usual. The third
   turn in a row without a call that could be run ends the conversation and is left out of it.
-- An empty answer, endless reasoning, or a tool call cut off at the token limit is asked for again, with nothing added to the
+- An empty answer, endless reasoning, or a tool call cut off at the token limit is requested again, with nothing added to the
   conversation; a text cut off there is continued after a user turn that is marked as this program's own.
 - Tool results are never edited, so nothing about turns running out gets into them.
 - The history is never shortened: what is kept is what happened. If it outgrows the model's context window, the conversation ends
@@ -41,7 +41,7 @@ SUMMARY_REQUEST = (
 )
 FollowUp = Callable[[int], str | None]
 """What is said to an agent that answered in plain text, or None to let it end. Given how often that was said before. It must depend on
-nothing else than that and what is recorded, as it is asked again when the conversation is replayed."""
+nothing else than that and what is recorded, as it is called again when the conversation is replayed."""
 
 
 async def run_agent(
@@ -59,7 +59,7 @@ async def run_agent(
 
     ``follow_up``: may send an agent that ends with an answer on, as long as turns are left; its words become a user turn
     that is marked as this program's own.
-    ``world``: whose sandbox the tools change; its ``sandbox`` is what ``environment`` should offer. It is not closed
+    ``world``: whose sandbox the tools change; its ``sandbox`` is the one that ``environment`` should have. It is not closed
     here. Passing the same tool objects (or the same ``Toolbox``) for many tasks saves work.
 
     Raises ItemError: whatever the model client raises, a context overflow before any answer, SANDBOX_LOST, and

@@ -16,7 +16,7 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.models.settings import ModelSettings
-from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, FileSettings, RunOptions, read_text
+from manyhands.runs.options import CONVERSATION, OUTPUT, SPEED, FileSettings, RunOptions, TerminalSettings, read_text
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.settings import ToolSettings
 
@@ -102,9 +102,14 @@ class ConversationSettings(FileSettings):
 class AgentOptions(ConversationSettings, ModelSettings, SandboxSettings, ToolSettings, RunOptions):
     """What can be set for agents, their model and the run that executes them."""
 
-    log_prefix_chars: Annotated[int, whole(0)] = setting(
-        100, "Length of previews of tool arguments and results in logs, in characters.", group=OUTPUT
-    )
     executor: Literal["processes", "local"] = setting(
         "processes", "Where items run: processes (worker processes) or local (this process).", group=SPEED
+    )
+
+
+class AgentTerminalSettings(TerminalSettings):
+    """What is shown of agents on the terminal."""
+
+    log_prefix_chars: Annotated[int, whole(0)] = setting(
+        100, "Length of previews of tool arguments and results in logs, in characters.", group=OUTPUT
     )

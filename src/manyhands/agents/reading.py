@@ -12,7 +12,7 @@ The recorded output of a model step is a JSON object:
   answer, or ``stop`` for the reason in ``stop``;
 - ``flaw``: what was wrong with the answer: ``empty``, ``cut_off``, ``unclosed`` or ``fruitless``;
 - ``dropped`` (absent: false): the message does not enter the history;
-- ``refused``: by index, why a tool call is answered instead of run; ``unknown``: names called that are not on offer;
+- ``refused``: by index, why a tool call is answered instead of run; ``unknown``: names called that are not available;
 - ``as_written``: tool calls as the model wrote them, where mending changed them;
 - ``overflow``: in place of all of the above, the server's words when the conversation no longer fitted.
 
@@ -35,7 +35,7 @@ from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.models.openai.response import RAW
 from manyhands.models.protocol import Completion
-from manyhands.models.reasoning import blocks
+from manyhands.models.reasoning import SCRATCHPAD, blocks
 
 MAX_CALLS = 1000
 """Maximum calls of one answer that are run."""
@@ -53,7 +53,7 @@ class ReadCalls:
     refused: dict[int, str]
     """By index, why a call can't be run, in words for the model."""
     unknown: list[int]
-    """The indices of those that call no tool on offer."""
+    """The indices of those that call no available tool."""
     malformed: list[int]
     """The indices of those with unreadable arguments."""
     as_written: list[dict[str, Any]]
@@ -105,7 +105,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def no_such_tool(name: str, toolbox: Toolbox) -> str:
-    """The answer to a model that called a tool which is not on offer."""
+    """The answer to a model that called a tool which is not available."""
     if not toolbox.names:
         return f"There is no tool called {name!r}; no tools are on offer. Answer in plain text."
     return f"There is no tool called {name!r}. The tools on offer are: {', '.join(toolbox.names)}."
@@ -193,16 +193,15 @@ def _call(raw: dict[str, Any], call_id: str, name: str, arguments: str) -> ToolC
 MAX_EMPTY = 3
 """Empty answers in a row that end the conversation (the original's number)."""
 MAX_CUT_OFF = 3
-"""Answers in a row cut off at the token limit that end it: two are continued or asked for again."""
+"""Answers in a row cut off at the token limit that end it: two are continued or requested again."""
 MAX_UNCLOSED = 3
 """Answers in a row with reasoning that never ends."""
 MAX_FRUITLESS = 3
 """Turns in a row without a single tool call that could be run."""
 
 _USAGE = tuple(field.name for field in fields(Usage))
-_SCRATCHPAD = "REASONING_SCRATCHPAD"
-REASONING_TAGS = ("think", _SCRATCHPAD)
-SCRATCHPADS = (_SCRATCHPAD,)
+REASONING_TAGS = ("think", SCRATCHPAD)
+SCRATCHPADS = (SCRATCHPAD,)
 _OPENINGS: dict[tuple[str, ...], re.Pattern[str]] = {
     tags: re.compile(f"<({'|'.join(tags)})>") for tags in (REASONING_TAGS, SCRATCHPADS)
 }
@@ -277,7 +276,7 @@ def has_unclosed_reasoning(content: str | None, tags: Sequence[str] = REASONING_
     if not content or "<" not in content:
         return False
     rest = _without_blocks(content, tags).lstrip()
-    return any(rest.startswith(f"<{tag}>") for tag in tags) or f"<{_SCRATCHPAD}>" in rest
+    return any(rest.startswith(f"<{tag}>") for tag in tags) or f"<{SCRATCHPAD}>" in rest
 
 
 def _tags(message: Message) -> Sequence[str]:

@@ -25,7 +25,7 @@ from manyhands.runs.progress import Notice
 from manyhands.sandboxes.protocol import Sandbox, SandboxLimits, SandboxRequest
 from manyhands.sandboxes.selection import choose_backend
 from manyhands.sandboxes.settings import SandboxSettings
-from manyhands.tools.protocol import ParentRun
+from manyhands.tools.protocol import JOBS, ParentRun
 from manyhands.tools.toolsets import Toolset
 
 API_KEY = "api_key"
@@ -51,10 +51,10 @@ def check_prices(options: PriceSettings) -> None:
 def warn_of_budget(
     budget: BudgetSettings, models: Iterable[ModelSettings], notice: Notice, *, programs: str | None = None
 ) -> None:
-    """Say what of a budget can't be kept, and what it changes about how models are asked. ``programs``: what to say if there is a budget in
-    dollars, where programs are asked, too, which say only afterwards what they cost."""
-    told = list({(model.model, model.base_url): model for model in models}.values())
-    for model in told:
+    """Say what of a budget can't be kept, and what it changes about how models are called. ``programs``: what to say if there is a budget
+    in dollars, where programs are called, too, which say only afterwards what they cost."""
+    distinct = list({(model.model, model.base_url): model for model in models}.values())
+    for model in distinct:
         _warn_of_unpriced(budget, model, notice)
         if budget.bounded and model.max_tokens is None and not is_simulated(model.model, model.base_url):
             notice(
@@ -118,7 +118,7 @@ def sandbox_limits(options: SandboxSettings) -> SandboxLimits:
 
 
 def chat_settings(options: ModelSettings) -> ChatSettings:
-    """How the model is asked, but for the seed."""
+    """How the model is called, but for the seed."""
     routing = {
         "only": options.providers_allowed,
         "ignore": options.providers_ignored,
@@ -146,10 +146,6 @@ def seeded(settings: AgentSettings, options: CallSettings, context: Context) -> 
     return replace(settings, chat=replace(settings.chat, seed=own))
 
 
-JOBS = "jobs"
-"""The folder in a run's folder with what its agents started: a folder for each attempt, as ``3-1``, and in it the runs."""
-
-
 def parent_run(
     context: Context,
     run_folder: Path,
@@ -162,8 +158,7 @@ def parent_run(
 ) -> ParentRun:
     """What the tools of an attempt get to know of its run. ``options``: the agents' settings as they are recorded, with
     ``toolsets``, the names of those that this agent has; ``depth`` and ``max_depth``: see ``ParentRun``."""
-    jobs = run_folder.absolute() / f"{JOBS}/{context.item.number}-{context.attempt}"
-    return ParentRun(run_id, run_folder, jobs, options, secrets, depth, max_depth)
+    return ParentRun(run_id, run_folder, f"{context.item.number}-{context.attempt}", options, secrets, depth, max_depth)
 
 
 def standard_toolsets(names: Sequence[str], own: Sequence[Toolset]) -> list[str]:

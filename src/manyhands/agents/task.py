@@ -90,7 +90,7 @@ class AgentResult:
     tool_uses: list[ToolUse] = field(default_factory=list)
     """Every answered tool call in order."""
     unknown_tools: list[str] = field(default_factory=list)
-    """Names that were called and not on offer, each once."""
+    """Names that were called and not available, each once."""
 
     @property
     def completed(self) -> bool:
@@ -109,7 +109,7 @@ CLOCK = "clock"
 
 
 async def moment(context: Context) -> float:
-    """Now, in seconds since 1970 UTC: when this was first asked at the context's address."""
+    """Now, in seconds since 1970 UTC: when this was first called at the context's address."""
 
     async def effect() -> Effect:
         return Effect(context.clock.now())

@@ -67,7 +67,7 @@ class ToolRunner:
         self._at_once = asyncio.Semaphore(MAX_CONCURRENT)
 
     def expect(self) -> None:
-        """The model is about to be asked, and may answer with calls."""
+        """The model is about to be called, and may answer with tool calls."""
         if self._world is not None and self._toolbox.changes_world:
             self._world.expect()
 

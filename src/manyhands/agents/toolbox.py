@@ -1,6 +1,6 @@
-"""The tools that agents are offered: from names of toolsets to tools made ready for a conversation.
+"""The tools of agents: from names of toolsets to tools made ready for a conversation.
 
-Optional toolsets (``runs.registry.TOOLSETS``) must be asked for by name: ``all`` does not mean them, and nothing of them is loaded before.
+Optional toolsets (``runs.registry.TOOLSETS``) must be requested by name: ``all`` does not mean them, and nothing of them is loaded before.
 
 A run records the MCP servers that it mounts, so that it can be replayed without them. The record is None without servers, or
 ``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server: [tool]}}``.
@@ -75,7 +75,7 @@ class Toolbox:
 
     @classmethod
     def of(cls, tools: Sequence[Tool] | Toolbox) -> Toolbox:
-        """The box of these very tool objects, from a cache where it was asked for before."""
+        """The box of these very tool objects, from a cache where it was requested before."""
         if isinstance(tools, Toolbox):
             return tools
         key = tuple(map(id, tools))
@@ -102,7 +102,7 @@ def _definition(tool: Tool) -> dict[str, Any]:
 
 
 def with_optional(toolsets: Toolsets) -> Toolsets:
-    """The toolsets, with those that can be asked for beside them: without their tools, as names to check against."""
+    """The toolsets, with those that can be requested beside them: without their tools, as names to check against."""
     return toolsets.extended(Toolset(name, about) for name, (about, _) in TOOLSETS.items() if name not in toolsets)
 
 
@@ -124,7 +124,7 @@ class RecordedTool:
 
 
 async def mcp_record(config_file: str | None) -> Json:
-    """Start the servers of a configuration file, if one is given, and record what they offer.
+    """Start the servers of a configuration file, if one is given, and record their tools.
 
     Raises UserError naming the file or the server that can't be used.
     """
@@ -158,7 +158,7 @@ class RunTools:
         self.registry = registry
         self.toolsets: Toolsets = with_groups(STANDARD, registry)
         self._boxes: dict[tuple[str, ...], Toolbox] = {}
-        self._on_offer: dict[tuple[str, ...], list[str]] = {}
+        self._found_toolsets: dict[tuple[str, ...], list[str]] = {}
         self.admit(included for toolset in extra for included in toolset.includes)
         self.toolsets = self.toolsets.extended(extra)
 
@@ -198,24 +198,26 @@ class RunTools:
         self.admit(toolsets)
         return [self.registry.get(name) for name in self.registry.available(self.toolsets.tools(toolsets))]
 
-    def offered(self, toolsets: Sequence[str]) -> list[str]:
-        """Those of the toolsets that have a tool on offer. One that lacks tools and includes others is replaced by those of them that
+    def with_tools(self, toolsets: Sequence[str]) -> list[str]:
+        """Those of the toolsets that have an available tool. One that lacks tools and includes others is replaced by those of them that
         have some. Raises UserError for a name that is no toolset."""
         key = tuple(toolsets)
-        found = self._on_offer.get(key)
+        found = self._found_toolsets.get(key)
         if found is None:
             self.admit(key)
-            found = self._on_offer[key] = list(dict.fromkeys(part for name in key for part in self._offered(name)))
+            found = self._found_toolsets[key] = list(
+                dict.fromkeys(part for name in key for part in self._parts_with_tools(name))
+            )
         return found.copy()
 
-    def _offered(self, name: str) -> list[str]:
+    def _parts_with_tools(self, name: str) -> list[str]:
         tools = self.toolsets.tools([name])
         available = self.registry.available(tools)
         includes = () if name in EVERYTHING else self.toolsets[name].includes
         if not available or not includes or len(available) == len(tools):
             return [name] if available else []
         own = self.registry.available(self.toolsets[name].tools)
-        return [*([name] if own else []), *(part for each in includes for part in self._offered(each))]
+        return [*([name] if own else []), *(part for each in includes for part in self._parts_with_tools(each))]
 
     def toolbox(self, toolsets: Sequence[str]) -> Toolbox:
         """The same, made ready for an agent."""

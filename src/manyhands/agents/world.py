@@ -1,4 +1,4 @@
-"""The sandbox of an attempt: made when it is needed, or while a model is asked that probably needs it; brought back after a crash."""
+"""The sandbox of an attempt: made when it is needed, or while a model is called that probably needs it; brought back after a crash."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class _Demand:
 
 @dataclass(frozen=True, slots=True)
 class _Early:
-    """A sandbox that nobody has asked for yet. ``survived``: whether its folder was there before."""
+    """A sandbox that nobody has requested yet."""
 
     survived: bool
+    """Whether its folder was there before."""
     folder: Path
     making: asyncio.Task[Sandbox]
 
@@ -58,8 +59,8 @@ class World:
     had begun a step in it before, the sandbox is re-attached, or else a new attempt is called for: going on in another
     world than the recorded steps left would be wrong.
 
-    Use as ``async with World(context, backend, request) as world``. ``request`` is asked what to make when it comes to that:
-    most conversations of some runs need no sandbox. Where most do, a sandbox starts while the model is asked (``expect``).
+    Use as ``async with World(context, backend, request) as world``. ``request`` is called for what to make when it comes to that:
+    most conversations of some runs need no sandbox. Where most do, a sandbox starts while the model is called (``expect``).
     """
 
     def __init__(self, context: Context, backend: SandboxBackend, request: Callable[[], SandboxRequest]) -> None:
@@ -82,7 +83,7 @@ class World:
         await self.close()
 
     def expect(self) -> None:
-        """A model is about to be asked that may call for the sandbox: begin to make it meanwhile, if most conversations so far needed
+        """A model is about to be called that may use the sandbox: begin to make it meanwhile, if most conversations so far needed
         theirs and no step was replayed. If that fails, whoever needs the sandbox learns it."""
         if self._expected:
             return

@@ -27,7 +27,7 @@ class UserError(ManyhandsError):
 
 
 class RunError(UserError):
-    """A run folder can't be used in the way that was asked for."""
+    """A run folder can't be used in the requested way."""
 
 
 class StorageError(ManyhandsError):
@@ -35,7 +35,7 @@ class StorageError(ManyhandsError):
 
 
 class ItemError(ManyhandsError):
-    """An item failed. ``retry_after``: seconds that the other side asked us to wait, if it did. ``record``: a small JSON
+    """An item failed. ``retry_after``: seconds that the other side requested to wait, if it did. ``record``: a small JSON
     object that is kept with the item if this failure ends it."""
 
     def __init__(

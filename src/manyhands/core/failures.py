@@ -30,7 +30,7 @@ class Cause(StrEnum):
     TIMEOUT = "timeout"
     """The item's wall-clock limit."""
     INVALID_OUTPUT = "invalid_output"
-    """What came out does not fit what was asked for."""
+    """What came out does not fit what was requested."""
     INVALID_INPUT = "invalid_input"
     """The item itself can't be executed as given."""
     WORKER_CRASH = "worker_crash"

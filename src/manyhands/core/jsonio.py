@@ -105,6 +105,8 @@ def spaced(value: Json) -> str:
     Lone surrogates, which UTF-8 can't hold, become U+FFFD.
     """
     try:
+        text = orjson.dumps(value).decode() if type(value) is str else _encode_line(value)
+    except type_error:  # a lone surrogate, if it is a text
         text = _encode_line(value)
     except ValueError:
         text = _encode_line(finite(value))

@@ -12,9 +12,8 @@ else in between.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
-from html.entities import html5
 from pathlib import Path
 from string import ascii_letters, digits
 from urllib.parse import unquote, urlsplit
@@ -42,7 +41,7 @@ _STAND_IN = re.compile(
     r"|model|your|my|the|api|key|keys|token|here|needed|required|anything|placeholder|change|changeme|me|[-_. ])+",
     re.IGNORECASE,
 )
-"""What people give where a key is asked for and none is needed, and words that stand in every journal."""
+"""What people give where a key is requested and none is needed, and words that stand in every journal."""
 _USER_INFO = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?:[^\s/@?#:]*:\S*|[^\s/@?#:]*)@")
 _QUOTED = "/\"'\\"
 """What may also stand behind a backslash as it is."""
@@ -278,7 +277,7 @@ def _escape_of(characters: frozenset[str]) -> str:
     codes = sorted(map(ord, characters))
     wide = "|".join(_hex(code, 2) for code in codes)
     octal, decimal = "|".join(f"{code:o}" for code in codes), "|".join(map(str, codes))
-    names = [re.escape(name) for name, text in html5.items() if text in characters]
+    names = _html_names(characters)
     quoted = "".join(re.escape(character) for character in _QUOTED if character in characters)
     quoted += "".join(letter for character, letter in _SHORT.items() if character in characters)
     program = rf"\\{_SLASHES}(?:[uU]\{{?{_ZEROS}(?:{wide})|x(?:{wide})|{_ZEROS}(?:{octal})" + (
@@ -301,7 +300,7 @@ def _spellings(part: str) -> str:
     character = part[0]
     code = ord(character)
     escaped = [*_as_program(code), _as_url(character), rf"&#{_ZEROS}{code};?", f"&#[xX]{_ZEROS}{_hex(code)};?"]
-    escaped += [re.escape(f"&{name}") for name, text in html5.items() if text == character]
+    escaped += [f"&{name}" for name in _html_names((character,))]
     if character == "\\":
         return rf"(?:\\{{{len(part)},{32 * len(part)}}}|(?:{'|'.join(escaped)}){{{len(part)}}})"
     if character in _QUOTED:
@@ -311,6 +310,13 @@ def _spellings(part: str) -> str:
     if character == "\n":  # files with line ends of Windows have one more before it
         return rf"{_spellings(_RETURN)}?(?:{'|'.join([re.escape(character), *escaped])})"
     return f"(?:{'|'.join([re.escape(character), *escaped])})"
+
+
+def _html_names(characters: Collection[str]) -> list[str]:
+    """Patterns of the names that HTML has for these characters."""
+    from html.entities import html5  # a large table, and many processes know no secret
+
+    return [re.escape(name) for name, text in html5.items() if text in characters]
 
 
 def _as_program(code: int) -> list[str]:

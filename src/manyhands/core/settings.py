@@ -40,7 +40,7 @@ class About:
     recorded: bool = True
     """Kept in the run folder."""
     typed: bool = True
-    """Offered on the command line."""
+    """An option of the command line."""
     secret: bool = False
     """Its value appears in no message."""
     value: str | None = None
@@ -50,7 +50,7 @@ class About:
 
     @classmethod
     def of(cls, field: FieldInfo) -> Self:
-        """What ``setting`` was told about a field."""
+        """What ``setting`` recorded about a field."""
         extra = field.json_schema_extra
         return cls(**extra) if isinstance(extra, dict) else cls()  # type: ignore[arg-type]
 
@@ -112,8 +112,8 @@ class Settings(BaseModel):
         known = {name: value for name, value in record.items() if name in cls.model_fields or name not in cls.retired}
         return cls(**{**known, **others})
 
-    def inherit(self, earlier: Self) -> Self:
-        """These settings, with everything that was not given explicitly as it is in ``earlier``."""
+    def inherit(self, earlier: Settings) -> Self:
+        """These settings, with everything that was not given explicitly as it is in ``earlier``, which has all that are recorded."""
         kept = {
             name: getattr(earlier, name)
             for name in type(self).model_fields

@@ -191,8 +191,8 @@ def mean(values: Sequence[float], groups: Sequence[Hashable] | None = None, leve
     return replace(found, interval=wilson(found.value, found.clusters, level))
 
 
-def _cut(interval: Interval, least: float, most: float) -> Interval:
-    return replace(interval, low=max(least, interval.low), high=min(most, interval.high))
+def _cut(interval: Interval, minimum: float, maximum: float) -> Interval:
+    return replace(interval, low=max(minimum, interval.low), high=min(maximum, interval.high))
 
 
 def _mean(values: Sequence[float], groups: Sequence[Hashable] | None, level: float) -> Mean:
@@ -289,13 +289,13 @@ class Paired:
     """The probability that their mean is 0, by ``test``."""
     test: str
     detectable: float | None
-    """The least difference that as many tests show for sure, see ``detectable_effect``."""
+    """The smallest difference that as many tests show for sure, see ``detectable_effect``."""
     sign_p: float | None
     """The probability that wins and losses are equally likely."""
     no_interval: str | None = None
     """Why the mean has no interval; None if it has one."""
     least_p_value: float | None = None
-    """The least ``p_value`` that as many independent differences can have by that test."""
+    """The smallest ``p_value`` that as many independent differences can have by that test."""
 
 
 def paired(differences: Sequence[float], groups: Sequence[Hashable] | None = None, level: float = LEVEL) -> Paired:
@@ -313,8 +313,8 @@ def paired(differences: Sequence[float], groups: Sequence[Hashable] | None = Non
         detectable = detectable_effect(found.error, found.clusters - 1, level)
     wins = sum(each > 0 for each in differences)
     losses = sum(each < 0 for each in differences)
-    least = min(1.0, 2.0 ** (1 - found.clusters)) if found.clusters else None
-    return Paired(found, p_value, test, detectable, sign_test(wins, losses), no_interval, least)
+    minimum = min(1.0, 2.0 ** (1 - found.clusters)) if found.clusters else None
+    return Paired(found, p_value, test, detectable, sign_test(wins, losses), no_interval, minimum)
 
 
 def _bounded(found: Mean, level: float) -> tuple[Mean, str | None]:

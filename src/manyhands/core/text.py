@@ -126,11 +126,11 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     note = f"\n[… {len(text) - limit} characters left out …]\n"
-    room = limit - len(note) - 2
-    if room <= 0:
+    capacity = limit - len(note) - 2
+    if capacity <= 0:
         return text[: max(0, limit)]
-    head = (room + 1) // 2
-    tail = room - head
+    head = (capacity + 1) // 2
+    tail = capacity - head
     note = f"\n[… {len(text) - head - tail} characters left out …]\n"
     return text[:head] + note + text[len(text) - tail :]
 

@@ -128,5 +128,5 @@ class Reserve:
     def fair(self, usage: Usage) -> float:
         """US dollars that a call which used so much costs at most, by the price of this reserve."""
         input_tokens = max(1, self.tokens - self.output_tokens)
-        asked = usage.input_tokens * (self.cost - self.output_cost) / input_tokens
-        return asked + usage.output_tokens * self.output_cost / max(1, self.output_tokens)
+        input_cost = usage.input_tokens * (self.cost - self.output_cost) / input_tokens
+        return input_cost + usage.output_tokens * self.output_cost / max(1, self.output_tokens)

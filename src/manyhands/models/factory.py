@@ -11,7 +11,6 @@ from manyhands.core.errors import UserError
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.models.protocol import ChatModel
-from manyhands.models.simulated.model import SimulatedModel
 
 DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 SIMULATED = "simulated"
@@ -68,10 +67,11 @@ def make_model(
         raise UserError("--model: a model name is needed, as anthropic/claude-sonnet-4.6, or simulated")
     table = load_price_table(prices) if prices is not None else PriceTable()
     if is_simulated(model, base_url):
+        from manyhands.models.simulated.model import SimulatedModel  # here, because most runs have no use for it
+
         return SimulatedModel(seed, latency)
     url = checked_base_url(base_url or DEFAULT_BASE_URL)
     require_key(url, api_key)
-    # Here, because aiohttp takes long to import, and many runs have no use for it.
     from manyhands.models.openai.client import OpenAIChatModel
 
     return OpenAIChatModel(
@@ -124,7 +124,7 @@ def checked_base_url(base_url: str) -> str:
 
 
 def reasoning_settings(effort: str | None, disabled: bool) -> dict[str, Any] | None:
-    """The value of ``ChatSettings.reasoning`` for the two options; ``disabled`` wins. None: nothing was asked for.
+    """The value of ``ChatSettings.reasoning`` for the two options; ``disabled`` wins. None: nothing was requested.
 
     Raises UserError for an unknown effort.
     """

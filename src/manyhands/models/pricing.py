@@ -32,7 +32,7 @@ _SHORT_ANSWERS = {
     "claude-3-sonnet": 4096,
     "claude-3-haiku": 4096,
 }
-"""Models (beginnings of their names without a provider) that refuse to be asked for so much."""
+"""Models (beginnings of their names without a provider) that refuse a request for so much."""
 _MILLION = 1_000_000.0
 _DATE_SUFFIX = re.compile(r"[-@](?:20\d{6}|20\d\d-\d\d-\d\d)$")
 _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
@@ -40,14 +40,14 @@ _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million tokens. None means as ``input``."""
+    """US dollars per million tokens."""
 
     input: float
     output: float
     cached_input: float | None = None
-    """Tokens read from the provider's cache."""
+    """For tokens read from the provider's cache; None: as other input."""
     cache_write: float | None = None
-    """Tokens written to the provider's cache."""
+    """For tokens written to the provider's cache; None: as other input."""
     tiered: bool = False
     """Whether calls with more than 200,000 tokens of input cost more (``LONG_INPUT``)."""
 
@@ -160,7 +160,7 @@ class PriceTable:
 def bounded_answer(model: str) -> int:
     """The ``max_tokens`` of a model's calls under a budget where a person gave none."""
     name = _normal(model).rpartition("/")[2]
-    return next((most for start, most in _SHORT_ANSWERS.items() if name.startswith(start)), BOUNDED_ANSWER)
+    return next((bound for start, bound in _SHORT_ANSWERS.items() if name.startswith(start)), BOUNDED_ANSWER)
 
 
 def load_price_table(path: Path | str) -> PriceTable:

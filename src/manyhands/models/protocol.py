@@ -36,7 +36,7 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One call: the whole conversation, and the tools on offer as chat-completions tool objects."""
+    """One call: the whole conversation, and the available tools as chat-completions tool objects."""
 
     settings: ChatSettings
     messages: Sequence[Message]

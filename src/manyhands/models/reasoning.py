@@ -15,7 +15,8 @@ from typing import Any
 
 from manyhands.core.jsonio import Json, dumps
 
-SCRATCHPAD = "<REASONING_SCRATCHPAD>"
+SCRATCHPAD = "REASONING_SCRATCHPAD"
+"""The tag of reasoning that stands in a content in so many words."""
 _MAX_SEARCHED = 1 << 22
 """Characters that are searched for parts of reasoning, all searches together."""
 FIELDS = ("reasoning", "reasoning_content", "thinking")
@@ -83,6 +84,8 @@ def join_distinct(parts: Iterable[str]) -> str:
     Among very many parts, that is so of parts of the longest one that come in its order.
     """
     distinct = list(dict.fromkeys(text for part in parts if (text := part.strip())))
+    if len(distinct) < 2:
+        return distinct[0] if distinct else ""
     if sum(map(len, distinct)) * len(distinct) > _MAX_SEARCHED:
         longest = max(distinct, key=len)
         found = standing_in(distinct, longest)

@@ -1,4 +1,4 @@
-"""The settings of a model: which it is, how it is reached, and how it is asked."""
+"""The settings of a model: which it is, how it is reached, and how it is called."""
 
 from __future__ import annotations
 

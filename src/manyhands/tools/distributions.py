@@ -20,7 +20,7 @@ A person's own distributions and toolsets are read from a YAML file::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -85,12 +85,16 @@ class Distributions(Mapping[str, Distribution]):
         return Distributions([*self._distributions.values(), *distributions])
 
 
-def draw(distribution: Distribution, random: Random) -> list[str]:
-    """Draw toolsets: each by itself, in listed order, with one random number each.
+def draw(distribution: Distribution, source: Callable[[], Random]) -> list[str]:
+    """Draw toolsets: each by itself, in listed order, with one random number each. ``source``: makes what gives the numbers; it is not
+    called where every toolset is certain.
 
     If none comes out, it is the one with the highest probability, the first of several. What is available on this
     machine has no part in it, so that a draw depends on the random source alone.
     """
+    if all(percent >= 100 for _, percent in distribution.toolsets):
+        return [name for name, _ in distribution.toolsets]
+    random = source()
     drawn = [name for name, percent in distribution.toolsets if random.random() * 100 < percent]
     return drawn or [max(distribution.toolsets, key=lambda entry: entry[1])[0]]
 

@@ -11,6 +11,9 @@ from manyhands.core.clock import Clock
 from manyhands.core.jsonio import Json
 from manyhands.sandboxes.protocol import Sandbox
 
+JOBS = "jobs"
+"""The folder in a run's folder with what its agents started: a folder for each attempt, as ``3-1``, and in it the runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParentRun:
@@ -20,8 +23,8 @@ class ParentRun:
     """The run's id."""
     folder: Path
     """The run's folder."""
-    jobs: Path
-    """The folder in it where this attempt's runs are kept."""
+    attempt: str
+    """This attempt's name within the run: its item's number and its own, as ``3-1``."""
     options: Mapping[str, Any]
     """The recorded settings of its agents."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -30,6 +33,11 @@ class ParentRun:
     """In how many runs, one started within the other, its agents work beyond the first."""
     max_depth: int = 1
     """Agents at that depth may start none."""
+
+    @property
+    def jobs(self) -> Path:
+        """The folder in the run's folder where this attempt's runs are kept."""
+        return self.folder.absolute() / JOBS / self.attempt
 
 
 @dataclass(slots=True)

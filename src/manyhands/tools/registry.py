@@ -75,7 +75,7 @@ def tool(
     ``changes_world``: whether calls change or depend on the sandbox. ``restore(arguments, result, environment)``:
     rebuilds ``environment.state`` on replay, for tools that keep state there.
 
-    Raises TypeError if the function has no docstring or its signature can't be offered to a model.
+    Raises TypeError if the function has no docstring or its signature can't be described to a model.
     """
 
     def made(function: Callable[..., Any]) -> FunctionTool:

@@ -49,7 +49,7 @@ class Arguments(BaseModel):
 def arguments_model(function: Callable[..., Any]) -> type[Arguments]:
     """A pydantic model of the function's parameters but the first (the environment).
 
-    Raises TypeError if the signature can't be offered to a model (a parameter without annotation, ``*args``).
+    Raises TypeError if the signature can't be described to a model (a parameter without annotation, ``*args``).
     """
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}

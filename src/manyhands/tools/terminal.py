@@ -24,7 +24,7 @@ Seconds = Annotated[float | None, "Time limit in seconds; the default is also th
 
 
 def seconds_allowed(environment: ToolEnvironment, timeout: float | None) -> float:
-    """The time limit that was asked for, within the environment's."""
+    """The requested time limit, within the environment's."""
     return environment.timeout if timeout is None else min(timeout, environment.timeout)
 
 
@@ -49,7 +49,7 @@ def command_result(result: ExecResult, limit: float, max_output: int, advice: st
     ``limit`` and ``max_output`` are what the command was run with.
     """
     output = decode(result.output)
-    if result.omitted:  # the gap is in the middle of what was asked for
+    if result.omitted:  # the gap is in the middle of what was requested
         head, tail = result.output[: max_output // 2], result.output[max_output // 2 :]
         output = f"{decode(head)}\n[… {result.omitted} bytes left out …]\n{decode(tail)}"
     content: dict[str, Any] = {"output": output, "exit_code": result.exit_code, "error": None}

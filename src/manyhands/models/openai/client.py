@@ -148,13 +148,13 @@ class OpenAIChatModel:
         try:
             tried = await self._try(request, body, clock)
             if tried.problem is not None:
-                tried = replace(tried, report=self._told(tried.report, tried.problem, failures + 1, body))
+                tried = replace(tried, report=self._described(tried.report, tried.problem, failures + 1, body))
             report = tried.report
             return tried
         finally:
             limits.release(permit, report)
 
-    def _told(self, report: CallReport, problem: Problem, failures: int, body: bytes) -> CallReport:
+    def _described(self, report: CallReport, problem: Problem, failures: int, body: bytes) -> CallReport:
         """The report with what the problem says, and with when the call is made again after so many failures."""
         said = one_line(KNOWN.text(f"{self.endpoint.shown}: {problem.message}"), MAX_SAID)
         again_in = None
@@ -219,28 +219,28 @@ class OpenAIChatModel:
 
     def _reserve(self, request: ChatRequest, body: bytes) -> Reserve:
         settings = request.settings
-        asked = input_tokens(request, body)
+        input_bound = input_tokens(request, body)
         answered = settings.max_tokens or BOUNDED_ANSWER
         price = self._prices.price(settings.model) or (FREE if self._simulated else None)
         cache_writes = writes_cache(settings, self.endpoint)
         model = f"{settings.model} at {self.endpoint.shown}"
         if price is None:
-            return Reserve(asked + answered, 0.0, model, answered, priced=False)
-        cost = price.worst_case(asked, answered, cache_writes=cache_writes)
-        of_answer = cost - price.worst_case(asked, 0, cache_writes=cache_writes)
-        return Reserve(asked + answered, cost, model, answered, of_answer)
+            return Reserve(input_bound + answered, 0.0, model, answered, priced=False)
+        cost = price.worst_case(input_bound, answered, cache_writes=cache_writes)
+        of_answer = cost - price.worst_case(input_bound, 0, cache_writes=cache_writes)
+        return Reserve(input_bound + answered, cost, model, answered, of_answer)
 
     def _pause(self, problem: Problem, failures: int, body: bytes) -> float:
         delay = self._retries.pause(failures, hashlib.blake2b(body, digest_size=8).hexdigest())
         return max(delay, min(problem.retry_after or 0.0, MAX_RETRY_AFTER))
 
     def _check_rate_limit_wait(self, problem: Problem, waited: float) -> None:
-        asked = problem.retry_after or 0.0
-        if waited + asked <= self._max_rate_limit_wait:
+        requested_wait = problem.retry_after or 0.0
+        if waited + requested_wait <= self._max_rate_limit_wait:
             return
         text = f"{self.endpoint.shown}: rate-limited for {waited:.0f} s"
-        if asked:
-            text += f" and asked to wait {asked:.0f} s more"
+        if requested_wait:
+            text += f" and asked to wait {requested_wait:.0f} s more"
         raise ItemError(Cause.RATE_LIMIT, KNOWN.text(f"{text}: {problem.message}"), retry_after=problem.retry_after)
 
     def _explained(self, problem: Problem, request: ChatRequest) -> Problem:
@@ -253,7 +253,7 @@ class OpenAIChatModel:
         return replace(problem, message=f"{problem.message} ({hint})")
 
     def _with_address(self, problem: Problem) -> Problem:
-        """The problem; if the address itself may be wrong, with what was asked."""
+        """The problem; if the address itself may be wrong, with the address that was called."""
         if problem.status not in _NOT_THERE or "model" in problem.message.lower():
             return problem
         path = urlsplit(self.endpoint.shown).path

@@ -17,7 +17,7 @@ from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport, Limits
 from manyhands.models.openai.http import NEVER_SENT, EndpointConnections
 from manyhands.models.openai.request import CALL_TOKENS, Endpoint
-from manyhands.models.openai.response import parse_usage
+from manyhands.models.openai.response import object_in, parse_usage
 from manyhands.models.pricing import PriceTable
 
 MAX_ANSWER = 16 << 20
@@ -102,8 +102,7 @@ class OpenAIEmbeddings:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             said = KNOWN.text(str(body))[:200]
             raise ItemError(Cause.MODEL_ERROR, f"the embeddings endpoint's reply holds no vector: {said}") from error
-        reported = body.get("usage")
-        usage, cost = parse_usage(reported if isinstance(reported, dict) else {})
+        usage, cost = parse_usage(object_in(body, "usage"))
         return vector, self._prices.priced(replace(usage, output_tokens=0), self.model, cost)
 
 

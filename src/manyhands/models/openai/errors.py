@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from html import unescape
 from typing import Any
 
 from manyhands.core.digests import derived_random
@@ -143,6 +142,8 @@ def _words_of_page(body: bytes) -> str:
     """A web page's title, else its first words; nothing for what is no page, or has none."""
     if not _PAGE.match(body[:_MAX_READ]):
         return ""
+    from html import unescape  # with a large table, and most servers send no pages
+
     text = KNOWN.cut(body[:_MAX_PAGE], end=True).decode("utf-8", "replace")
     title = _TITLE.search(text)
     found = title[1] if title and title[1].strip() else _TAGS.sub(" ", text[:_MAX_READ])
@@ -265,12 +266,13 @@ _TOO_MANY_REQUESTS = 429
 @dataclass(frozen=True, slots=True)
 class Retries:
     """How failed calls are tried again. The pause after the nth failure is ``delay · factorⁿ⁻¹`` seconds, up to a quarter more or less so
-    that calls which failed together don't return together, and no more than ``max_delay``."""
+    that calls which failed together don't return together."""
 
     tries: int = TRIES
     """How often a call is tried in all."""
     delay: float = 1.0
     max_delay: float = MAX_DELAY
+    """Maximum seconds of a pause."""
     factor: float = 2.0
     statuses: frozenset[int] | None = None
     """The HTTP statuses that are tried again, and no other ones are; each such answer counts as a try. None: what an error means decides

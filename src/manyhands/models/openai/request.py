@@ -20,7 +20,7 @@ from manyhands.models.protocol import ChatRequest, ChatSettings
 
 TITLE = "manyhands"
 _REASONING_BY_DEFAULT = ("deepseek/", "anthropic/", "openai/", "x-ai/", "google/gemini-2", "qwen/qwen3")
-"""OpenRouter models (beginnings of their names) that are asked to reason even if nobody said so."""
+"""OpenRouter models (beginnings of their names) that get a request to reason even if nobody said so."""
 _STRICT_HOSTS = ("api.openai.com", "api.mistral.ai", "api.groq.com")
 """Endpoints that refuse assistant messages with reasoning in them."""
 _CALL_KEYS = ("id", "type", "function", "extra_content")
@@ -56,7 +56,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where completions are asked for."""
+        """Where completions are requested."""
         return f"{self.base_url}/chat/completions"
 
 
@@ -110,8 +110,8 @@ def _add_sampling(body: dict[str, Any], settings: ChatSettings, endpoint: Endpoi
 
 
 def _add_reasoning(body: dict[str, Any], settings: ChatSettings, endpoint: Endpoint) -> None:
-    """OpenRouter and Nous take an object, and are asked for medium effort by default where that is known to work. Other
-    endpoints are sent OpenAI's own field, and only what a person asked for."""
+    """OpenRouter and Nous take an object, and get medium effort by default where that is known to work. Other
+    endpoints are sent OpenAI's own field, and only what a person requested."""
     reasoning = settings.reasoning
     if endpoint.nous:
         body["tags"] = [f"product={TITLE}"]

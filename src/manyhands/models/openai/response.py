@@ -25,7 +25,6 @@ _CUT_OFF = ("length", "max_tokens")
 _CHARACTERS_PER_TOKEN = 4
 _MAX_CALLS = 10_000
 """Tool calls of an answer. What has more of them is no answer: every one is recorded, and answered."""
-_SIMULATED = Usage(simulated_calls=1)
 
 
 class Unreadable(ValueError):
@@ -176,8 +175,7 @@ def _usage(
     message: Message,
     extra: dict[str, Any],
 ) -> Usage:
-    reported = payload.get("usage")
-    usage, cost = parse_usage(reported if isinstance(reported, dict) else {})
+    usage, cost = parse_usage(object_in(payload, "usage"))
     if not usage.total_tokens:
         usage = _estimate(request_size, message)
         extra["usage_estimated"] = True
@@ -189,7 +187,7 @@ def _usage(
 def simulated_usage(usage: Usage, model: str, prices: PriceTable, cost: float | None) -> Usage:
     """One call's usage of the simulated model, which costs nothing unless its server or a person's table says so."""
     price = prices.price(model) or FREE
-    return replace(usage, cost=cost or price.cost(usage)) + _SIMULATED
+    return replace(usage, cost=cost or price.cost(usage), simulated_calls=usage.calls)
 
 
 def parse_usage(reported: Mapping[str, Any]) -> tuple[Usage, float | None]:
@@ -199,8 +197,8 @@ def parse_usage(reported: Mapping[str, Any]) -> tuple[Usage, float | None]:
     (``prompt_cache_hit_tokens``) and Anthropic (``input_tokens`` without the cached ones). With a person's own key at OpenRouter, what the
     provider bills counts too.
     """
-    prompt_details = _object(reported, "prompt_tokens_details") or _object(reported, "input_tokens_details")
-    output_details = _object(reported, "completion_tokens_details") or _object(reported, "output_tokens_details")
+    prompt_details = object_in(reported, "prompt_tokens_details") or object_in(reported, "input_tokens_details")
+    output_details = object_in(reported, "completion_tokens_details") or object_in(reported, "output_tokens_details")
     cached = _count(prompt_details, "cached_tokens") or _count(reported, "prompt_cache_hit_tokens")
     written = _count(prompt_details, "cache_write_tokens")
     read_apart = _count(reported, "cache_read_input_tokens")
@@ -221,7 +219,7 @@ def parse_usage(reported: Mapping[str, Any]) -> tuple[Usage, float | None]:
     )
     cost = as_cost(reported.get("cost"))
     if cost is not None and reported.get("is_byok") is True:
-        cost += as_cost(_object(reported, "cost_details").get("upstream_inference_cost")) or 0.0
+        cost += as_cost(object_in(reported, "cost_details").get("upstream_inference_cost")) or 0.0
     return usage, cost
 
 
@@ -250,13 +248,15 @@ _INPUT_NAMES = ("prompt_tokens", "input_tokens")
 _OUTPUT_NAMES = ("completion_tokens", "output_tokens")
 
 
-def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def object_in(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = value.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def _count(value: Mapping[str, Any], name: str) -> int:
     found = value.get(name)
+    if type(found) is int and 0 <= found <= MAX_COUNT:  # as nearly all are
+        return found
     return int(found) if _is_count(found) else 0
 
 

@@ -1,6 +1,6 @@
 """A model that is made up: quick, free, and the same every time.
 
-What it says follows from the conversation and a seed alone. It reasons, calls the tools that it is offered for as many
+What it says follows from the conversation and a seed alone. It reasons, calls the tools that it gets for as many
 turns as the prompt's hash says, and answers from their results. Tests steer it by lines in a prompt: ``[simulate: tools=3]``
 (how many turns with tools), ``[simulate: no_reasoning]``.
 """
@@ -154,7 +154,7 @@ def _tokens(characters: int) -> int:
 
 
 def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
-    asked: list[str] = []
+    user_texts: list[str] = []
     results: list[str] = []
     turn = characters = 0
     reported = False
@@ -164,7 +164,7 @@ def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
         characters += len(text)
         role = message.get("role")
         if role == "user":
-            asked.append(text)
+            user_texts.append(text)
             turn, results, reported = 0, [], False
         elif role == "assistant":
             turn += 1
@@ -173,9 +173,11 @@ def _read(messages: Sequence[Mapping[str, Any]]) -> _Conversation:
             reported = reported or REPORT_TOOL in names
         elif role == "tool":
             results.append(text)
-    task = "\n".join(asked)
+    task = "\n".join(user_texts)
     directives = _directives(task) if "[simulate:" in task else {}
-    return _Conversation(task, _words(asked[-1] if asked else ""), turn, results, reported, characters, directives)
+    return _Conversation(
+        task, _words(user_texts[-1] if user_texts else ""), turn, results, reported, characters, directives
+    )
 
 
 def _directives(task: str) -> dict[str, str]:
@@ -197,9 +199,9 @@ def _words(text: str) -> list[str]:
 
 
 def _turns_with_tools(seen: _Conversation, key: str) -> int:
-    asked = seen.directives.get("tools", "")
-    if asked.isdecimal():
-        return min(int(asked), _MAX_TURNS)
+    user_texts = seen.directives.get("tools", "")
+    if user_texts.isdecimal():
+        return min(int(user_texts), _MAX_TURNS)
     return Draws(key, seen.task, "plan").pick(_TURNS)
 
 

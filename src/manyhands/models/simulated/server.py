@@ -206,7 +206,7 @@ class SimulatedServer:
         self.requests += 1
         number = self.requests
         try:
-            asked = _checked(loads(body))
+            fields = _checked(loads(body))
         except ValueError as error:
             self._counts["invalid"] += 1
             return _error(400, f"invalid request: {error}", "invalid_request_error")
@@ -215,15 +215,15 @@ class SimulatedServer:
         draws = Draws(self.options.seed, "request", number)
         wait = self._bucket.wait() if self._bucket is not None else 0.0
         fault = "429" if wait else self._fault(draws)
-        self._write_log(number, digest, fault, asked.get("seed"))
+        self._write_log(number, digest, fault, fields.get("seed"))
         if fault == "429":
             self._counts["429"] += 1
             return _too_many(wait or self.options.retry_after)
         await self._take_time(draws)
         if fault is None or fault == "malformed":
-            return await self._answer(request, asked, body, fault, draws)
+            return await self._answer(request, fields, body, fault, draws)
         self._counts[fault] += 1
-        return await self._break(request, asked, body, fault)
+        return await self._break(request, fields, body, fault)
 
     def _fault(self, draws: Draws) -> str | None:
         drawn = draws.below(1 << 32) / (1 << 32)
@@ -248,32 +248,32 @@ class SimulatedServer:
             await asyncio.sleep(seconds)
 
     async def _answer(
-        self, request: web.Request, asked: dict[str, Any], body: bytes, fault: str | None, draws: Draws
+        self, request: web.Request, fields: dict[str, Any], body: bytes, fault: str | None, draws: Draws
     ) -> web.StreamResponse:
-        payload, digest = self._made(asked, body), hashlib.blake2b(body, digest_size=8).digest()
-        if fault == "malformed" and _spoil(payload, asked, draws):
+        payload, digest = self._made(fields, body), hashlib.blake2b(body, digest_size=8).digest()
+        if fault == "malformed" and _spoil(payload, fields, draws):
             self._counts["malformed"] += 1
         else:
             self._counts["ok"] += 1
         if digest in self._answered:
             self._answered_again += 1
         self._answered.add(digest)
-        if asked.get("stream"):
-            return await _stream(request, payload, bool((asked.get("stream_options") or {}).get("include_usage")))
+        if fields.get("stream"):
+            return await _stream(request, payload, bool((fields.get("stream_options") or {}).get("include_usage")))
         return _json(payload)
 
-    def _made(self, asked: dict[str, Any], body: bytes) -> dict[str, Any]:
+    def _made(self, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
         """An answer, entered in the books."""
         payload = simulate(
-            asked["messages"],
-            asked.get("tools") or (),
+            fields["messages"],
+            fields.get("tools") or (),
             seed=self.options.seed,
-            request_seed=asked.get("seed"),
-            model=str(asked.get("model", "simulated")),
-            response_format=asked.get("response_format"),
+            request_seed=fields.get("seed"),
+            model=str(fields.get("model", "simulated")),
+            response_format=fields.get("response_format"),
         )
         usage = payload["usage"]
-        self._count(usage, asked, body)
+        self._count(usage, fields, body)
         self._used["input_tokens"] += usage["prompt_tokens"]
         self._used["output_tokens"] += usage["completion_tokens"]
         self._used["cost"] += usage["cost"]
@@ -281,13 +281,13 @@ class SimulatedServer:
             del payload["usage"]
         return payload
 
-    def _count(self, usage: dict[str, Any], asked: dict[str, Any], body: bytes) -> None:
+    def _count(self, usage: dict[str, Any], fields: dict[str, Any], body: bytes) -> None:
         """Count an answer's tokens and its cost as the options say."""
         options = self.options
         if options.dense:
-            usage["prompt_tokens"] = _dense(asked, body)
+            usage["prompt_tokens"] = _dense(fields, body)
         if options.fill:
-            allowed = asked.get("max_completion_tokens") or asked.get("max_tokens")
+            allowed = fields.get("max_completion_tokens") or fields.get("max_tokens")
             usage["completion_tokens"] = allowed if isinstance(allowed, int) else _UNBOUNDED_ANSWER
         if options.answer_tokens is not None:
             usage["completion_tokens"] = options.answer_tokens
@@ -295,15 +295,15 @@ class SimulatedServer:
         usage["total_tokens"] = used_input + used_output
         usage["cost"] = (used_input * options.input_price + used_output * options.output_price) / _MILLION
 
-    async def _break(self, request: web.Request, asked: dict[str, Any], body: bytes, fault: str) -> web.StreamResponse:
+    async def _break(self, request: web.Request, fields: dict[str, Any], body: bytes, fault: str) -> web.StreamResponse:
         if fault == "paid_500":
-            self._made(asked, body)
+            self._made(fields, body)
         if fault in ("500", "paid_500"):
             return _error(500, "simulated server error", "server_error")
         if fault == "hang":
             await asyncio.sleep(self.options.hang_seconds)
             return _error(504, "simulated hang", "server_error")
-        payload = self._made(asked, body)
+        payload = self._made(fields, body)
         if fault == "unreadable":
             return _json({**payload, "choices": []})
         whole = dumps(payload)
@@ -324,27 +324,27 @@ async def serve(options: ServerOptions, ready: Callable[[SimulatedServer], None]
         await asyncio.Event().wait()
 
 
-def _checked(asked: Json) -> dict[str, Any]:
-    if not isinstance(asked, dict):
+def _checked(fields: Json) -> dict[str, Any]:
+    if not isinstance(fields, dict):
         raise ValueError("the body must be a JSON object")
-    messages = asked.get("messages")
+    messages = fields.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError("'messages' must be a list of objects")
-    if not isinstance(asked.get("tools") or [], list):
+    if not isinstance(fields.get("tools") or [], list):
         raise ValueError("'tools' must be a list")
-    return asked
+    return fields
 
 
-def _dense(asked: dict[str, Any], body: bytes) -> int:
+def _dense(fields: dict[str, Any], body: bytes) -> int:
     """A token for each byte of a request but for its images, and some for each message and each image."""
     images = [
         len(dumps(part))
-        for message in asked["messages"]
+        for message in fields["messages"]
         if isinstance(message.get("content"), list)
         for part in message["content"]
         if isinstance(part, dict) and part.get("type") == "image_url"
     ]
-    return len(body) - sum(images) + _IMAGE_TOKENS * len(images) + _MESSAGE_TOKENS * len(asked["messages"])
+    return len(body) - sum(images) + _IMAGE_TOKENS * len(images) + _MESSAGE_TOKENS * len(fields["messages"])
 
 
 def _json(payload: Json) -> web.Response:
@@ -360,15 +360,15 @@ def _too_many(wait: float) -> web.Response:
     return _error(429, "simulated rate limit", "rate_limit_error", {"Retry-After": f"{wait:.3f}"})
 
 
-def _spoil(payload: dict[str, Any], asked: dict[str, Any], draws: Draws) -> bool:
-    """Break a tool call of the answer (or its final text, into one); False where no tools are offered."""
-    if not asked.get("tools"):
+def _spoil(payload: dict[str, Any], fields: dict[str, Any], draws: Draws) -> bool:
+    """Break a tool call of the answer (or its final text, into one); False where there are no tools."""
+    if not fields.get("tools"):
         return False
     choice = payload["choices"][0]
     message = choice["message"]
     calls = message.get("tool_calls")
     if not calls:
-        name = asked["tools"][0]["function"]["name"]
+        name = fields["tools"][0]["function"]["name"]
         call_id = f"call_{Draws(draws.name, 'spoilt').name[:12]}"
         calls = [{"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}]
         message.update(content=None, tool_calls=calls)

@@ -155,9 +155,9 @@ _SEARCHED = 2000
 MAX_LINES = 1_000_000
 """Lines of a file that is changed."""
 MAX_FOUND = 11
-"""Places of a piece that are looked for. One is enough for a change, and two are too many; the others are for the message."""
+"""Occurrences of a piece that are looked for. One is enough for a change, and two are too many; the others are for the message."""
 _FEW = 50
-"""Places of a line at each of which the rest of a piece is looked for, rather than in the whole file."""
+"""Occurrences of a line at each of which the rest of a piece is looked for, rather than in the whole file."""
 _MAX_STEPS = 100_000_000
 """Lines that are looked at for one file's changes: what a few hundred changes of the largest file take where all of its lines are alike."""
 
@@ -304,13 +304,13 @@ def line_count(lines: Sequence[str]) -> int:
 def fitted(new: Sequence[str], piece: Sequence[str], found: Sequence[str]) -> list[str]:
     """The new lines with the indentation and line ends that the found lines have, where the piece had others."""
     ending = "\r" if found and found[0].endswith("\r") else ""
-    pairs = [(asked, real) for asked, real in zip(piece, found, strict=True) if asked.strip()]
-    asked_indent, real_indent = map(_indentation, pairs[0]) if pairs else ("", "")
+    pairs = [(given, real) for given, real in zip(piece, found, strict=True) if given.strip()]
+    given_indent, real_indent = map(_indentation, pairs[0]) if pairs else ("", "")
     result = []
     for line in new:
         bare = line.removesuffix("\r")
-        if asked_indent != real_indent and bare.strip() and bare.startswith(asked_indent):
-            bare = real_indent + bare[len(asked_indent) :]
+        if given_indent != real_indent and bare.strip() and bare.startswith(given_indent):
+            bare = real_indent + bare[len(given_indent) :]
         result.append(bare + ending)
     return result
 

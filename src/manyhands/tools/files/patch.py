@@ -299,7 +299,7 @@ async def _patch(sandbox: Sandbox, changes: list[FileChange]) -> dict[str, Any]:
     try:
         # Deletions come last: whatever fails before them can be taken back without loss of a file's mode.
         for change, before, after in sorted(planned, key=lambda each: each[0].action == "delete"):
-            await _perform(sandbox, change, before, after, undo)
+            await _execute(sandbox, change, before, after, undo)
     except ManyhandsError:
         for step in reversed(undo):
             with suppress(ManyhandsError):
@@ -331,7 +331,7 @@ async def _planned(sandbox: Sandbox, change: FileChange) -> tuple[str | None, st
     return before, before[: len(before) - len(bare)] + after
 
 
-async def _perform(
+async def _execute(
     sandbox: Sandbox, change: FileChange, before: str | None, after: str | None, undo: list[Undo]
 ) -> None:
     path = change.path

@@ -110,7 +110,7 @@ async def search_files(
 
 
 async def _program(sandbox: Sandbox, environment: ToolEnvironment) -> list[str]:
-    """``rg``, ``grep -P``, ``grep -E`` or ``plain`` (a grep without GNU's options), asked once."""
+    """``rg``, ``grep -P``, ``grep -E`` or ``plain`` (a grep without GNU's options), found out once."""
     if _STATE not in environment.state:
         result = await sandbox.run(["/bin/sh", "-c", _DETECT], timeout=20.0)
         environment.state[_STATE] = decode(result.output).split() or ["plain"]

@@ -34,16 +34,18 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class McpServer(BaseModel):
-    """One server: a ``command`` spoken to over its standard streams, or a ``url`` (streamable HTTP)."""
+    """One server: a command, or a URL."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["stdio", "http", "streamable-http", "streamable_http"] | None = None
     command: str | None = Field(None, min_length=1)
+    """Started, and spoken to over its standard streams."""
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     cwd: str | None = None
     url: str | None = Field(None, pattern=r"^(https?://|\$\{)")
+    """Of a server that is spoken to by streamable HTTP."""
     headers: dict[str, str] = Field(default_factory=dict)
     timeout: float = Field(120.0, gt=0)
     """Seconds for a call."""

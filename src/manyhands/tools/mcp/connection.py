@@ -80,7 +80,7 @@ class Connection:
                 await call
 
     async def tools(self) -> list[types.Tool]:
-        """All tools that the server offers."""
+        """All tools of the server."""
         client = await self.connected()
         found: list[types.Tool] = []
         cursor: str | None = None
@@ -114,7 +114,7 @@ class Connection:
         except asyncio.CancelledError:
             self._fail(ConnectionLost("stopped"))
             raise
-        except BaseException as error:  # noqa: BLE001 - the boundary to the client and its task groups: told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - the boundary to the client and its task groups: passed to whoever waits
             self._fail(_innermost(error))
 
     def _fail(self, error: BaseException) -> None:

@@ -146,7 +146,7 @@ def _servers(config: McpConfig) -> list[Server]:
         from manyhands.tools.mcp.connection import Server  # an optional extra
     except ModuleNotFoundError as error:
         raise UserError("MCP servers need the extra 'mcp': pip install 'manyhands[mcp]'") from error
-    for name in ("mcp", "client"):  # the client logs what servers do wrong; that is told where it matters
+    for name in ("mcp", "client"):  # the client logs what servers do wrong; that is said where it matters
         logging.getLogger(name).addHandler(logging.NullHandler())
     return [Server(name, *interpolated(config, name)) for name in sorted(config.servers)]
 
@@ -168,12 +168,12 @@ def _chosen(config: McpConfig, name: str, listing: list[types.Tool]) -> list[typ
     wanted = config.servers[name].tools
     if wanted is None:
         return listing
-    offered = {each.name: each for each in listing}
+    available = {each.name: each for each in listing}
     for each in wanted:
-        if each not in offered:
+        if each not in available:
             path = f"{config.source}: mcpServers.{name}.tools"
-            raise UserError(f"{path}: the server has no tool {each!r}{suggestion(each, offered)}")
-    return [offered[each] for each in wanted]
+            raise UserError(f"{path}: the server has no tool {each!r}{suggestion(each, available)}")
+    return [available[each] for each in wanted]
 
 
 def _tool(server: Server, remote: types.Tool, notices: list[str]) -> McpTool | None:

@@ -76,7 +76,7 @@ class GradeFile:
         return parse_graders(self.entries, Location(self.file), folder=self.folder, notices=lambda text: None)
 
     def judge_options(self, options: ModelSettings) -> ModelSettings:
-        """How the judge is asked: as the batch's model, but for what the file says."""
+        """How the judge is called: as the batch's model, but for what the file says."""
         given = ModelSettings.make(self.judge)
         changes: dict[str, Any] = {name: getattr(given, name) for name in self.judge}
         if changes.get("base_url", options.base_url) != options.base_url:

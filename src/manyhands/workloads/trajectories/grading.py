@@ -51,7 +51,7 @@ class TrajectoryGrader:
     async def opened(
         cls, checks: GradeFile, options: BatchSpec, *, key: str | None, run_folder: Path, mark: str, replay: bool
     ) -> AsyncIterator[Self]:
-        """``key``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is asked or run."""
+        """``key``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is called or run."""
         async with AsyncExitStack() as stack:
             scripts: ScriptPool = NoScripts()
             if not replay:
@@ -92,7 +92,7 @@ class TrajectoryGrader:
 
 
 class Judges:
-    """The judge of a run, made ready when it is first asked. ``stack``: closes its model; None if it is not to be asked."""
+    """The judge of a run, made ready when it is first called. ``stack``: closes its model; None if it is not to be called."""
 
     def __init__(
         self, checks: GradeFile, options: BatchSpec, key: str | None, run_folder: Path, stack: AsyncExitStack | None
@@ -171,10 +171,10 @@ def _candidate(
 
 
 def _input(payload: PromptItem) -> tuple[MessageJson, ...]:
-    """What the row asked with."""
+    """The row's own conversation."""
     system: list[MessageJson] = [{"role": "system", "content": payload.system}] if payload.system is not None else []
-    asked = payload.messages or [{"role": "user", "content": payload.prompt}]
-    return (*system, *(dict(message) for message in asked))
+    opening = payload.messages or [{"role": "user", "content": payload.prompt}]
+    return (*system, *(dict(message) for message in opening))
 
 
 def _at_once(options: BatchSpec) -> int | None:

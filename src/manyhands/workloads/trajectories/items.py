@@ -38,7 +38,7 @@ from manyhands.workloads.trajectories.records import ADOPTED, UNKNOWN_TOOL, reco
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 SHOWN = 10
-"""How many lines of an adopted folder are named that can't be used, or are not asked for."""
+"""How many lines of an adopted folder are named that can't be used, or are not requested."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome

@@ -163,11 +163,11 @@ def _dataset_notices(prepared: Prepared, notice: Notice) -> None:
         listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
         notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
     _chat_notices(prepared, notice)
-    offer = RunTools.recorded(prepared.mcp, prepared.toolsets)
-    offer.admit(name for name, _ in prepared.distribution.toolsets)
-    for line in offer.registry.notices:
+    run_tools = RunTools.recorded(prepared.mcp, prepared.toolsets)
+    run_tools.admit(name for name, _ in prepared.distribution.toolsets)
+    for line in run_tools.registry.notices:
         notice(line)
-    for line in availability_notice(prepared.distribution, offer.registry, offer.toolsets):
+    for line in availability_notice(prepared.distribution, run_tools.registry, run_tools.toolsets):
         notice(line)
 
 
@@ -183,24 +183,22 @@ def _chat_notices(prepared: Prepared, notice: Notice) -> None:
 def _adoption_notices(adoption: Adoption, kept: Path, options: BatchSpec, notice: Notice) -> None:
     wording = ""
     if template_name(options.system_template_text) != HERMES_NAME:
-        wording = (
-            f"; new lines get another wording of the system turn than theirs without --system_template={HERMES_NAME}"
-        )
+        wording = f"; new lines have another wording of the system turn, unless --system_template={HERMES_NAME}"
     notice(
-        f"taken over from the original program: {adoption.finished} finished and {adoption.discarded} discarded prompts; "
+        f"adopted from the original program: {adoption.finished} finished and {adoption.discarded} discarded prompts; "
         f"its files are kept in {kept}"
     )
     if adoption.finished:
         notice(
-            "their lines are marked (metadata.adopted), as nobody recorded the system prompt that they were made with; "
-            f"statistics.json says which models made them{wording}"
+            "adopted lines are marked (metadata.adopted), because their system prompt is unknown; "
+            f"statistics.json counts them by model{wording}"
         )
     if adoption.other_work:
         rows = f"{counted(adoption.other_work, 'row')} with a system prompt or messages of their own"
         notice(f"{rows} {are(adoption.other_work)} run anew: the original used neither")
     if adoption.cut_off:
         notice(
-            f"{adoption.cut_off} of the finished ones end on a tool's answer: a model call failed there, but they were saved"
+            f"{counted(adoption.cut_off, 'adopted conversation')} without an answer: the original saved them when a model call failed"
         )
     for problem in adoption.problems:
         notice(f"{problem}; it is not taken over")

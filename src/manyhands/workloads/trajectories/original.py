@@ -287,7 +287,7 @@ _UNUSED = "SELECT file, line, start, length FROM line_at WHERE NOT used ORDER BY
 class OriginalMatches:
     """The finished lines of a folder, by prompt: the k-th copy of a prompt gets the k-th line with that prompt.
 
-    Only where they are is kept, in a private temporary database; a line itself is read again when it is asked for. ``problems`` holds
+    Only where they are is kept, in a private temporary database; a line itself is read again when it is requested. ``problems`` holds
     the first lines that are no finished prompts, of ``problem_count``.
     """
 
@@ -316,7 +316,7 @@ class OriginalMatches:
         return read_entry(self._folder, *where)
 
     def unused(self) -> Iterator[OriginalEntry]:
-        """Lines that nothing asked for: prompts that are no longer in the dataset, and copies beyond those it has."""
+        """Lines without a prompt in the dataset: prompts that are no longer in the dataset, and copies beyond those it has."""
         for where in self._database.execute(_UNUSED):
             yield read_entry(self._folder, *where)
 

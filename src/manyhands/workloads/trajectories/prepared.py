@@ -178,7 +178,7 @@ def tables(
 
 
 def dataset_identity(options: BatchSpec) -> str | None:
-    """Changes when the dataset, or how much of it is asked for, may have changed; None if the dataset is gone."""
+    """Changes when the dataset, or how much of it is requested, may have changed; None if the dataset is gone."""
     path = Path(options.dataset_file)
     if not path.exists():
         return None

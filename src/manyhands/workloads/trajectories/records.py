@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 from manyhands.agents.reading import brief_usage
 from manyhands.agents.task import AgentResult, ToolUse
 from manyhands.core.messages import Message, text_of
+from manyhands.models.reasoning import SCRATCHPAD
 from manyhands.workloads.trajectories.lines.turns import UNUSED
 from manyhands.workloads.trajectories.original import counts_of, object_of, whole_of
 
@@ -27,7 +28,7 @@ UNKNOWN_TOOL = "unknown_tool"
 TAGS_IN_VALUES = "tags_in_values"
 """Discarded because tags stand in its texts, and they were not to be escaped."""
 LOW_SCORE = "low_score"
-"""Discarded because it scored less than was asked for."""
+"""Discarded because it scored less than the minimum."""
 
 REMEDIES = {
     NO_REASONING: "--keep_unreasoned keeps them (on a resume with --override=keep_unreasoned, at no further cost)",
@@ -78,11 +79,11 @@ def has_reasoning(message: Message) -> bool:
     """Whether an assistant message has native reasoning or a reasoning scratchpad."""
     if (message.get("reasoning") or "").strip():
         return True
-    return "<REASONING_SCRATCHPAD>" in text_of(message.get("content"))
+    return f"<{SCRATCHPAD}>" in text_of(message.get("content"))
 
 
 def nowhere_known(used: Iterable[str], known: Collection[str]) -> list[str]:
-    """Those of the tools called without being on offer that do not exist at all, each once, in order.
+    """Those of the tools called without being available that do not exist at all, each once, in order.
 
     A tool that exists but was not drawn for the prompt is no invention, and does not cost the trajectory.
     """

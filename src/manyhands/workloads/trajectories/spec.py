@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
-from manyhands.agents.options import AgentOptions
+from manyhands.agents.options import AgentOptions, AgentTerminalSettings
 from manyhands.core.settings import (
     Flag,
     OptionalPath,
@@ -22,7 +22,17 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
-from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, check_run_name
+from manyhands.runs.options import (
+    CONVERSATION,
+    LIMITS,
+    MODEL,
+    OUTPUT,
+    RESUME,
+    SPEED,
+    TOOLS,
+    ResumeSettings,
+    check_run_name,
+)
 
 REQUIRED = "Required"
 SAMPLES = "Samples"
@@ -43,7 +53,7 @@ def _load_template(name: str) -> str:
     return load_template(name)
 
 
-class BatchSpec(AgentOptions):
+class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings):
     """Everything that can be set for a trajectory batch. ``BatchSpec.make`` gives clear messages, ``resolved`` reads the
     files that are named."""
 

@@ -90,7 +90,7 @@ class _Saved:
     tags: int
     """How many tags stood in its texts."""
     all_tags: int
-    """How many in those and in the descriptions of the tools on offer."""
+    """How many in those and in the descriptions of the available tools."""
 
 
 class TrajectoryWorkload(Workload):
@@ -118,7 +118,7 @@ class TrajectoryWorkload(Workload):
         )
         self._model: ChatModel | None = None
         self._backend: SandboxBackend | None = None
-        self._offer: RunTools | None = None
+        self._run_tools: RunTools | None = None
         self._grader: TrajectoryGrader | None = None
         self._agent: Agent = run_agent
         self._run_id = ""
@@ -135,7 +135,7 @@ class TrajectoryWorkload(Workload):
             executor=options.executor,
             workers=options.num_workers,
             concurrency=options.concurrency,
-            calls_asked=options.num_workers * options.concurrency,
+            calls_wanted=options.num_workers * options.concurrency,
             item_timeout=options.item_timeout,
             keep_workspaces=options.keep_workspaces,
             seed=options.seed or 0,
@@ -156,7 +156,7 @@ class TrajectoryWorkload(Workload):
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            self._offer = await stack.enter_async_context(
+            self._run_tools = await stack.enter_async_context(
                 RunTools.opened(self._prepared.mcp, self._prepared.toolsets, replay=replay)
             )
             self._run_id = run_id_of(self._folder)
@@ -185,8 +185,8 @@ class TrajectoryWorkload(Workload):
     async def run(self, context: Context) -> Outcome:
         payload = PromptItem.of(context.item)
         began = await self._moment(context, "began")
-        toolsets = draw(self._prepared.distribution, context.random("toolsets"))
-        toolbox = self._tool_offer.toolbox(toolsets)
+        toolsets = draw(self._prepared.distribution, lambda: context.random("toolsets"))
+        toolbox = self._opened_tools.toolbox(toolsets)
         task = self._task(payload)
         result = await self._converse(context, payload, task, toolsets, toolbox)
         times = {"began": began, "finished": await self._moment(context, "finished")}
@@ -202,7 +202,7 @@ class TrajectoryWorkload(Workload):
         record = finished.outcome.record
         if record.get(ADOPTED):
             return adopted_line(finished.item, record, self._prepared)
-        payload, toolbox = PromptItem.of(finished.item), self._tool_offer.toolbox(record["toolsets"])
+        payload, toolbox = PromptItem.of(finished.item), self._opened_tools.toolbox(record["toolsets"])
         saved = self._saved(fold(steps), payload, toolbox)
         return self._line(finished.item, finished.attempt, payload, record, saved)
 
@@ -210,10 +210,10 @@ class TrajectoryWorkload(Workload):
         write_exports(reader, self._prepared, self._folder.name)
 
     @property
-    def _tool_offer(self) -> RunTools:
-        if self._offer is None:
-            self._offer = RunTools.recorded(self._prepared.mcp, self._prepared.toolsets)
-        return self._offer
+    def _opened_tools(self) -> RunTools:
+        if self._run_tools is None:
+            self._run_tools = RunTools.recorded(self._prepared.mcp, self._prepared.toolsets)
+        return self._run_tools
 
     def _setup(self, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox) -> dict[str, Any]:
         """What is recorded of what the model was given. In runs of earlier versions only what those recorded, so that a check of all
@@ -222,7 +222,7 @@ class TrajectoryWorkload(Workload):
             return {"toolsets": list(toolsets)}
         return {
             "toolsets": list(toolsets),
-            "offered": self._tool_offer.offered(toolsets),
+            "offered": self._opened_tools.with_tools(toolsets),
             "system_prompt": task.system_message(with_tools=bool(toolbox.names)),
             **({"own_system": True} if payload.system is not None else {}),
         }
@@ -241,10 +241,10 @@ class TrajectoryWorkload(Workload):
     async def _converse(
         self, context: Context, payload: PromptItem, task: AgentTask, toolsets: Sequence[str], toolbox: Toolbox
     ) -> AgentResult:
-        options, mark = self._options, process_mark(self._run_id)
+        options = self._options
 
         def request() -> SandboxRequest:
-            limits = sandbox_limits(options)
+            limits, mark = sandbox_limits(options), process_mark(self._run_id)
             return SandboxRequest(context.workspace, mark, payload.image, payload.cwd, limits=limits)
 
         parent = self._parent(context, toolsets)
@@ -379,7 +379,7 @@ class TrajectoryWorkload(Workload):
 
 
 def _as_given(messages: Sequence[Message]) -> list[Message]:
-    """A row's messages, marked but for the prompt at their end: that is asked here, and all before it was said elsewhere."""
+    """A row's messages, marked but for the prompt at their end: that is sent here, and all before it was said elsewhere."""
     marked = [cast(Message, {**message, "_given": True}) for message in messages]
     return [*marked[:-1], messages[-1]] if messages and messages[-1]["role"] == "user" else marked
 

@@ -6,7 +6,7 @@ with the message and the field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, cast
@@ -221,10 +221,18 @@ class _MessageField:
         """Text, or a list of content parts."""
         if not isinstance(value, list) or not value:
             return self.text("" if value == [] else value, name, empty=empty)
-        for number, part in enumerate(value, 1):
-            if not isinstance(part, dict) or not isinstance(part.get("type"), str) or not part["type"]:
-                raise self.error(f'has part {number} of "{name}" that is not an object with a "type"')
-        return [{name: content for name, content in part.items() if content is not None} for part in value]
+        return content_parts(
+            value, lambda number: self.error(f'has part {number} of "{name}" that is not an object with a "type"')
+        )
+
+
+def content_parts(value: list[Json], refusal: Callable[[int], Exception]) -> list[dict[str, Any]]:
+    """The parts of a content, each an object with a type. Raises what ``refusal`` makes of the number of one that is none."""
+    for number, part in enumerate(value, 1):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str) or not part["type"]:
+            raise refusal(number)
+    # Tables fill the fields of other kinds of parts with nulls, which servers refuse.
+    return [{name: content for name, content in part.items() if content is not None} for part in value]
 
 
 def _same(first: Json, second: Json) -> bool:

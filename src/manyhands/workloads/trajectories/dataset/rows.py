@@ -19,7 +19,14 @@ from manyhands.core.messages import Message
 from manyhands.io.digest_table import DigestTable
 from manyhands.io.tables.base import Record, Unit
 from manyhands.io.tables.formats import open_records
-from manyhands.workloads.trajectories.dataset.chat_rows import CHAT_FIELDS, BadChat, Chat, kind_of, read_chat
+from manyhands.workloads.trajectories.dataset.chat_rows import (
+    CHAT_FIELDS,
+    BadChat,
+    Chat,
+    content_parts,
+    kind_of,
+    read_chat,
+)
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 
 PLAIN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))
@@ -260,11 +267,7 @@ def _prompt(value: Json) -> Prompt:
 def _parts(value: list[Json]) -> list[dict[str, Any]]:
     if not value:
         raise _Invalid('"prompt" is an empty list')
-    for number, part in enumerate(value, 1):
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str) or not part["type"]:
-            raise _Invalid(f'part {number} of "prompt" is not an object with a "type"')
-    # Tables fill the fields of other kinds of parts with nulls, which servers refuse.
-    return [{name: content for name, content in part.items() if content is not None} for part in value]
+    return content_parts(value, lambda number: _Invalid(f'part {number} of "prompt" is not an object with a "type"'))
 
 
 def _optional_text(value: dict[str, Any], name: str) -> str | None:

@@ -24,9 +24,8 @@ from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS, UNUSED
 
 _COUNTS = tuple(each.name for each in fields(Usage) if each.name != "cost")
 _counts_of = attrgetter(*_COUNTS)
-_OPENING = '{"conversations": ['
 CACHED = 256
-"""How many system turns, and how many tool statistics, are kept as text."""
+"""How many system turns, digests of system messages, and tool statistics are kept."""
 NO_SEED = -1
 """Written where no seed was sent to the endpoint: a null would be another type in another run's file."""
 NO_SCORE = -1.0
@@ -38,6 +37,7 @@ def local_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).isoformat(timespec="microseconds")
 
 
+@lru_cache(CACHED)
 def system_digest(system: str | None) -> str:
     """What ``metadata.system_prompt`` says of the system message that was sent: 16 hexadecimal digits, or nothing."""
     return digest("system_prompt", system).hex()[:16] if system else ""
@@ -99,13 +99,11 @@ class Entry:
     def line(self) -> str:
         """The entry as a line, without its newline: ``to_json`` in JSON, but for the parts that most lines of a run have in
         common, which are written out only once."""
-        turns = list(self.conversations)
-        first = _system_text(turns.pop(0)["value"]) if turns and turns[0]["from"] == "system" else ""
-        own = line({"conversations": turns, **self._plain_members()}).removeprefix(_OPENING)[:-1]
-        comma = ", " if first and turns else ""
+        turns = ", ".join(map(_turn_text, self.conversations))
+        plain = line(self._plain_members())[1:-1]
         used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != UNUSED]
         stats = _stats_text(tuple(self.tool_stats), tuple(used))
-        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{first}{comma}{own}, {stats}}}'
+        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{turns}], {plain}, {stats}}}'
 
     def _plain_members(self) -> dict[str, Any]:
         return {
@@ -186,9 +184,14 @@ def _score_members(score: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _turn_text(turn: Turn) -> str:
+    value = _system_text(turn["value"]) if turn["from"] == "system" else line(turn["value"])
+    return f'{{"from": {line(turn["from"])}, "value": {value}}}'
+
+
 @lru_cache(CACHED)
 def _system_text(value: str) -> str:
-    return line({"from": "system", "value": value})
+    return line(value)
 
 
 def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:

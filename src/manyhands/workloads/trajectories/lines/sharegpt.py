@@ -35,7 +35,7 @@ from manyhands.agents.toolbox import Toolbox
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message, ToolCall, text_of
-from manyhands.models.reasoning import blocks, gather, standing_in
+from manyhands.models.reasoning import SCRATCHPAD, blocks, gather, standing_in
 from manyhands.runs.options import read_text
 from manyhands.tools.protocol import Tool
 
@@ -65,7 +65,7 @@ Example:
 EMPTY_THINK = "<think>\n</think>\n"
 _OPENING = re.compile(r"<(think)>")
 _OPENING_BLOCK = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
-_SCRATCHPADS = re.compile(r"<(REASONING_SCRATCHPAD)>")
+_SCRATCHPADS = re.compile(f"<({SCRATCHPAD})>")
 _BLANK = re.compile(r"\s*")
 
 
@@ -125,7 +125,7 @@ def to_sharegpt(
 ) -> list[Turn]:
     """A conversation (from the prompt on) as turns, with ``system`` as the first.
 
-    ``keep_synthetic``: keep turns that this program wrote, as the original does, where they can't be told from real
+    ``keep_synthetic``: keep turns that this program wrote, as the original does, where they can't be distinguished from real
     ones. ``escaping``: escapes and counts the tags in values; without it they are escaped.
     """
     escaping = escaping or Escaping()
@@ -231,7 +231,7 @@ def _own_content(content: str, reasoning: str) -> str:
         return content
     if reasoning.strip():
         content = _without_repeated(content, reasoning)
-    return content.replace("<REASONING_SCRATCHPAD>", "<think>").replace("</REASONING_SCRATCHPAD>", "</think>")
+    return content.replace(f"<{SCRATCHPAD}>", "<think>").replace(f"</{SCRATCHPAD}>", "</think>")
 
 
 def _without_repeated(content: str, reasoning: str) -> str:

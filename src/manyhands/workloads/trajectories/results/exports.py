@@ -17,6 +17,7 @@ from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import ItemRow, RunReader
 from manyhands.io.files import written_aside
 from manyhands.runs.ledger import ledger
+from manyhands.runs.summaries import Figure, ItemSummary, Summarizer, brief, figure
 from manyhands.workloads.trajectories.items import PromptItem
 from manyhands.workloads.trajectories.lines.entry import local_time
 from manyhands.workloads.trajectories.prepared import Prepared
@@ -205,3 +206,27 @@ EXPORTS: Mapping[str, Writer] = {
 }
 """The files by name, in the order in which they are written. The first goes through all items, which decides which lines are kept; the
 figures of the third are those that the first two added up."""
+
+
+# --- For views over all workloads
+
+
+class TrajectorySummarizer(Summarizer):
+    """What an item's prompt was, how its conversation ended, and what graders found."""
+
+    def item(self, row: ItemRow) -> ItemSummary:
+        payload, record = PromptItem.of(row.item), row.record or {}
+        grade = record.get(GRADE) or {}
+        return {
+            **super().item(row),
+            "label": payload.id or f"prompt {payload.prompt_index}",
+            "sample": payload.sample,
+            "score": grade.get("score"),
+            "verdict": grade.get("verdict"),
+            "input": brief(payload.prompt),
+            "outcome": brief(row.message or record.get("stop_reason")),
+        }
+
+    def figures(self) -> list[Figure]:
+        scores = self.read_results(STATISTICS).get("scores")
+        return [] if scores is None else [figure("mean_score", scores["mean"], ".3f")]
