@@ -161,7 +161,7 @@ async def test_growth_is_additive_after_the_first_rate_limit() -> None:
 
 async def test_what_a_person_asked_for_is_tried_first_and_given_up_at_a_rate_limit() -> None:
     clock = ManualClock()
-    limiter = AdaptiveLimiter("k", clock, initial=8, asked=100)
+    limiter = AdaptiveLimiter("k", clock, initial=8, wanted=100)
     held = await fill(limiter)
     assert len(held) == 100
     for episode in held[:60]:
@@ -177,7 +177,7 @@ async def test_what_a_person_asked_for_is_tried_first_and_given_up_at_a_rate_lim
 
 
 async def test_what_a_person_asked_for_is_kept_once_so_many_calls_were_answered() -> None:
-    limiter = AdaptiveLimiter("k", ManualClock(), initial=8, asked=100)
+    limiter = AdaptiveLimiter("k", ManualClock(), initial=8, wanted=100)
     for _ in range(100):
         limiter.release(await limiter.acquire(), OK)
     limiter.release(await limiter.acquire(), LIMITED)
@@ -185,8 +185,8 @@ async def test_what_a_person_asked_for_is_kept_once_so_many_calls_were_answered(
 
 
 async def test_asking_for_less_changes_nothing_and_the_ceiling_counts() -> None:
-    assert AdaptiveLimiter("k", ManualClock(), initial=8, asked=5).limit == 8
-    assert AdaptiveLimiter("k", ManualClock(), initial=8, asked=50, ceiling=20).limit == 20
+    assert AdaptiveLimiter("k", ManualClock(), initial=8, wanted=5).limit == 8
+    assert AdaptiveLimiter("k", ManualClock(), initial=8, wanted=50, ceiling=20).limit == 20
 
 
 async def test_all_calls_wait_for_retry_after() -> None:

@@ -183,6 +183,22 @@ def test_nothing_is_left_of_a_server_that_was_not_used() -> None:
         assert forks is None or isinstance(forks, ForkServer)
 
 
+def test_an_order_that_can_not_be_sent_leaves_no_file_open(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, os\n"
+        "from manyhands.processes.fork_server import MAX_ORDER, fork_server\n"
+        "async def main(forks):\n"
+        "    before = os.listdir('/proc/self/fd')\n"
+        "    try: await forks.start('os:close', 'named', 0, 1, {'LONG': 'x' * 4 * MAX_ORDER})\n"
+        "    except OSError as error: assert os.listdir('/proc/self/fd') == before, error.__traceback__\n"
+        "    else: raise AssertionError\n"
+        "with fork_server() as forks:\n"
+        "    asyncio.run(main(forks))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_forks_need_is_imported_once_by_the_server(tmp_path: Path) -> None:
     (tmp_path / "imported_once.py").write_text("import os\nwhere = os.getpid()\n")
     owner = OWNER.replace("fork_server(", 'fork_server(["no_such_module", "imported_once"], ')

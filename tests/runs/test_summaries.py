@@ -210,6 +210,8 @@ def test_texts_are_brief() -> None:
     assert brief(" a \n b ") == "a b"
     assert brief({"a": [1]}) == '{"a": [1]}'
     assert brief("x" * 1000) == "x" * MAX_TEXT + "…"
+    assert brief("a" + " " * 5000 + "b") == "a…"
+    assert brief("a" + " " * 5000) == "a"
 
 
 def test_a_free_name(tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ class CallReport:
     said: str | None = None
     """Of a call that failed: why, in one line."""
     refused: bool = False
-    """It would be refused again, whatever else is asked."""
+    """It would be refused again, whatever the request."""
     by_content: bool = False
-    """Of a call that was refused: perhaps only because of what it asked."""
+    """Of a call that was refused: perhaps only because of its content."""
     again_in: float | None = None
     """Seconds until a call that failed is made again by whoever made it."""
 
@@ -174,7 +174,7 @@ class Execution:
     """Items in flight in each worker process."""
     max_in_flight: int | None = None
     """Items in flight in all, where that is less than ``workers`` times ``concurrency``."""
-    calls_asked: int = 0
+    calls_wanted: int = 0
     """Calls that a person wants in flight at once, with which an endpoint is tried first; how many it bears, the limiter finds out."""
     max_attempts: int | None = None
     """How often an item may be executed where the failure table retries at all (None: as the table says)."""
@@ -417,7 +417,7 @@ class Workload(ABC):
         """Write the files that exist once per run. Called at the end of every session of the run, however it ended."""
         return
 
-    # Rules of its own for a session. All are asked in the owner process.
+    # Rules of its own for a session. All are called in the owner process.
 
     @property
     def counts_failures(self) -> bool:
@@ -444,7 +444,7 @@ class Workload(ABC):
         return False
 
     def freed(self) -> Sequence[int]:
-        """The numbers of items that need not wait any more. Asked after every end of an item."""
+        """The numbers of items that need not wait any more. Called after every end of an item."""
         return ()
 
 

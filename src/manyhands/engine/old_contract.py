@@ -66,8 +66,8 @@ class _Adapted(contract.Workload):
     @property
     def execution(self) -> contract.Execution:
         execution: contract.Execution = self._workload.execution
-        most = getattr(execution, "most_in_flight", None)
-        return execution if most is None else replace(execution, max_in_flight=most)
+        max_in_flight_then = getattr(execution, "most_in_flight", None)
+        return execution if max_in_flight_then is None else replace(execution, max_in_flight=max_in_flight_then)
 
     def input_identity(self) -> str | None:
         identity: str | None = self._workload.input_identity()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from manyhands.core.outcomes import ItemState
@@ -34,7 +34,8 @@ class Workspaces:
         self._execution = execution
         self._on_error = on_error
         self._root = store.folder / WORKSPACES
-        self._removals: set[asyncio.Task[None]] = set()
+        self._unneeded: list[Path] = []
+        self._removal: asyncio.Task[None] | None = None
         self._looked_at = -1
         self._any = False
 
@@ -52,10 +53,12 @@ class Workspaces:
         """An item's end is on disk: begin to remove its folder, unless that stays."""
         if not self._may_be_any():
             return
-        if not self._stays(workspace_of(self._store.folder, item, attempt), state):
-            removal = asyncio.create_task(self.remove(item, attempt))
-            self._removals.add(removal)
-            removal.add_done_callback(self._removed)
+        folder = workspace_of(self._store.folder, item, attempt)
+        if self._stays(folder, state):
+            return
+        self._unneeded.append(folder)
+        if self._removal is None:
+            self._removal = asyncio.create_task(self._remove_unneeded())
 
     async def remove(self, item: int, attempt: int) -> None:
         """Remove an attempt's folder, if there is one and the run does not keep all of them."""
@@ -65,13 +68,19 @@ class Workspaces:
 
     async def removed(self) -> None:
         """Done when all removals that were begun are."""
-        while self._removals:
-            await asyncio.wait(self._removals)
+        while self._removal is not None:
+            await asyncio.wait([self._removal])
 
-    def _removed(self, removal: asyncio.Task[None]) -> None:
-        self._removals.discard(removal)
-        if not removal.cancelled() and (error := removal.exception()) is not None:
-            self._on_error(error if isinstance(error, Exception) else RuntimeError(str(error)))
+    async def _remove_unneeded(self) -> None:
+        """Remove folders until there are none to be removed; what is added meanwhile goes together."""
+        try:
+            while self._unneeded:
+                folders, self._unneeded = self._unneeded, []
+                await asyncio.to_thread(_remove_all, folders)
+        except Exception as error:  # noqa: BLE001 - it stops the run, which nobody else would hear of
+            self._on_error(error)
+        finally:
+            self._removal = None
 
     def _may_be_any(self) -> bool:
         """Whether any item has a folder. Looked up once for all items that a commit ended: what these made was there before it."""
@@ -92,3 +101,9 @@ class Workspaces:
         if not state.final:
             return True
         return not self._execution.remove_workspaces and (state is ItemState.FAILED or (folder / KEEP).exists())
+
+
+def _remove_all(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        if folder.exists():
+            remove_tree(folder)

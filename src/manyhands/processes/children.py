@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -25,7 +26,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.output import Capture
 from manyhands.processes.strays import Tags, end_session, tagged_words
-from manyhands.processes.system import process_line
+from manyhands.processes.system import ticks_now
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 """Starts a process as ``subprocess.Popen`` does, with its arguments."""
@@ -75,6 +76,8 @@ class Process:
         spawn: Spawn = subprocess.Popen,
         tag: int | None = None,
     ) -> None:
+        self.started = ticks_now()
+        """When it began, or a moment before."""
         try:
             self._child = spawn(
                 tagged_words(command, tag, environment, directory),
@@ -91,8 +94,6 @@ class Process:
         self._alone = alone
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
-        line = process_line(self._child.pid)
-        self.started = line.started if line is not None else 0
         self._watch()
 
     @property
@@ -104,6 +105,11 @@ class Process:
         """None while it runs; 128 + the number of the signal that ended it, as shells count."""
         return self._ended.result() if self._ended.done() else None
 
+    @property
+    def ended(self) -> asyncio.Future[int]:
+        """Done when it has ended, with the exit code; nobody may cancel it."""
+        return self._ended
+
     def on_end(self, call: Callable[[int], object]) -> None:
         """Have ``call`` called with the exit code, soon after the end."""
         self._ended.add_done_callback(lambda ended: call(ended.result()))
@@ -114,6 +120,8 @@ class Process:
 
     async def wait_for(self, seconds: float) -> int | None:
         """Wait for the end, ``seconds`` at most."""
+        if self._ended.done():
+            return self.exit_code
         with suppress(TimeoutError):
             return await asyncio.wait_for(self.wait(), max(0.0, seconds))
         return self.exit_code
@@ -182,9 +190,11 @@ class PipeReader:
 
     async def finish(self, seconds: float) -> None:
         """Wait for the end of the data, ``seconds`` at most, then close."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.ended.wait(), seconds)
         self.drain()
+        if not self.ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), seconds)
+            self.drain()
         self.close()
 
     def close(self) -> None:
@@ -230,6 +240,15 @@ class PipeWriter:
                 else:
                     rest = rest[size:]
             return not rest
+
+    def wrote_all(self, data: bytes) -> bool:
+        """Write the first that is written, if it is little enough for any pipe, and close; False if it is not."""
+        if len(data) > select.PIPE_BUF:
+            return False
+        if data:
+            self._write(memoryview(data))
+        self.close()
+        return True
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -107,6 +107,10 @@ class Streams:
         await self.write(data)
         self.end_input()
 
+    def fed(self, data: bytes) -> bool:
+        """Whether it could be written at once, and its end with it."""
+        return self._writer.wrote_all(data)
+
     async def output_ended(self) -> None:
         """Wait until nobody has its standard output open any more."""
         await self._readers[0].ended.wait()
@@ -160,13 +164,18 @@ class RunningCommand:
             raise
         finally:
             close_all(*streams.theirs)
-        self._feeding = None if input is None else asyncio.ensure_future(streams.feed(input))
+        self._feeding = None if input is None or streams.fed(input) else asyncio.ensure_future(streams.feed(input))
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; 128 and more: a signal ended it, as shells count."""
         return self._process.exit_code
+
+    @property
+    def ended(self) -> asyncio.Future[int]:
+        """Done when it has ended, with the exit code; nobody may cancel it."""
+        return self._process.ended
 
     async def wait(self) -> int:
         """Wait for its end; the exit code."""
@@ -223,10 +232,12 @@ class CommandRunner:
         death of this process is the end of all its commands."""
         tags = Tags()
         guard = Guard(f"{MARK}={mark}", tags)
+        runner = cls(mark, environ, tags)
         try:
-            yield cls(mark, environ, tags)
+            yield runner
         finally:
             await to_the_end(guard.dismiss())
+            await to_the_end(runner._leftovers.close())
 
     def start(
         self,
@@ -243,7 +254,7 @@ class CommandRunner:
         while it runs; ``on_output``, ``on_errors``: get all that it prints, besides what is kept here.
 
         Raises ItemError: INVALID_INPUT if it is too long to be started, WORKER_ERROR if its program can't be run, SANDBOX_LOST if
-        this machine has no room for a further process.
+        this machine can't start a further process.
         """
         environment = {**self._environment, **{name: _variable(value) for name, value in additions.items()}}
         streams = Streams(max_output=max_output, on_output=on_output, on_errors=on_errors)

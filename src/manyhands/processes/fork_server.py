@@ -99,14 +99,16 @@ class ForkServer:
 
         ``name``: what lists of processes show, at most 15 characters. ``given``: the descriptor that the function gets a copy of;
         ``output``: the descriptor of its standard output and error. ``variables``: what its environment has besides, or instead.
-        Raises OSError if the server can't fork, or is gone.
+        Raises OSError if the server can't fork or is gone, or the order is too long.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
-            order = json.dumps({"target": target, "name": name, "path": module_path(), "variables": dict(variables)})
-            socket.send_fds(self._channel, [order.encode()], [given, output, theirs.fileno()])
-        ours.setblocking(False)
         try:
+            with theirs:
+                order = json.dumps(
+                    {"target": target, "name": name, "path": module_path(), "variables": dict(variables)}
+                )
+                socket.send_fds(self._channel, [order.encode()], [given, output, theirs.fileno()])
+            ours.setblocking(False)
             async with asyncio.timeout(self._patience):
                 pid, handle = await _forked(ours)
         except TimeoutError:
@@ -167,7 +169,7 @@ def fork_server(imports: Sequence[str] = (), patience: float = ANSWER_SECONDS) -
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those that there are may be lost
             pid = os.fork()
-    except OSError:  # no room for another process: whoever starts one says so
+    except OSError:  # another process can't be started: whoever starts one says so
         ours.close()
         theirs.close()
         yield None
@@ -239,8 +241,8 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _fork(order: dict[str, Any], files: list[int], others: list[int]) -> tuple[int, int, socket.socket] | None:
-    """A descriptor of the new process, its id, and where its end is to be told; None if there can't be one, which was said. ``others``: the
-    files of the server."""
+    """A descriptor of the new process, its id, and where its end is to be reported; None if there can't be one, which was said.
+    ``others``: the files of the server."""
     server = os.getpid()
     given, output, status = files[0], files[1], socket.socket(fileno=files[2])
     try:

@@ -49,10 +49,10 @@ class Capture:
     def feed(self, data: bytes) -> None:
         """Add what came next."""
         self.total += len(data)
-        room = self._head_size - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
+        capacity = self._head_size - len(self._head)
+        if capacity > 0:
+            self._head += data[:capacity]
+            data = data[capacity:]
         if data:
             self._tail += data
             if len(self._tail) > self._tail_size:
@@ -83,9 +83,9 @@ def _shortened(head: bytes, tail: bytes, lost: int, limit: int) -> bytes:
         joined = head + tail
         head, tail = joined[: len(joined) // 2], joined[len(joined) // 2 :]
     widest = len(_gap(lost + len(head) + len(tail)))
-    room = max(0, limit - widest)
-    kept_head = head[: max(room // 2, room - len(tail))]
-    kept_tail = tail[len(tail) - min(len(tail), room - len(kept_head)) :]
+    capacity = max(0, limit - widest)
+    kept_head = head[: max(capacity // 2, capacity - len(tail))]
+    kept_tail = tail[len(tail) - min(len(tail), capacity - len(kept_head)) :]
     if len(kept_head) < len(head) or len(kept_tail) < len(tail):
         kept_head, kept_tail = KNOWN.cut(kept_head, end=True), KNOWN.cut(kept_tail, start=True)
     left_out = lost + len(head) + len(tail) - len(kept_head) - len(kept_tail)
@@ -97,7 +97,7 @@ def _gap(count: int) -> bytes:
 
 
 class KeptStream:
-    """Takes a stream's bytes. Where there is more than the limit, or no room on the disk, the rest is left out and the command goes
+    """Takes a stream's bytes. Where there is more than the limit, or no space on the disk, the rest is left out and the command goes
     on."""
 
     def __init__(self, path: Path, redactor: Redactor, *, limit: int = MAX_KEPT, append: bool = False) -> None:
@@ -141,9 +141,9 @@ class KeptStream:
         del self._held[:end]
         data = self._redactor.text(text).encode("utf-8", "surrogateescape")
         self._tail = (self._tail + data)[-TAIL:]
-        room = self._limit - self._written
-        self._put(data[: max(0, room)])
-        if room >= 0 and len(data) > room:
+        capacity = self._limit - self._written
+        self._put(data[: max(0, capacity)])
+        if capacity >= 0 and len(data) > capacity:
             self._put(b"\n[more than %d bytes: the rest was left out]\n" % self._limit)
         self._written += len(data)
 

@@ -140,7 +140,7 @@ class _Call:
     arguments: tuple[Any, ...]
     answer: asyncio.Future[Any]
     since: float
-    """When it was asked for, on the loop's clock."""
+    """When it was requested, on the loop's clock."""
 
     def execute(self) -> tuple[Any, Exception | None]:
         """What comes of it: a result or an error."""
@@ -307,8 +307,8 @@ class _LoopAside:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._asked: float | None = None
-        """When it was asked to answer, and has not yet."""
+        self._probed: float | None = None
+        """When it was probed, if it has not answered yet."""
         threading.Thread(target=self._loop.run_forever, name="functions", daemon=True).start()
 
     async def awaited(self, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -316,18 +316,18 @@ class _LoopAside:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if self._asked is None:
-                self._asked = time.monotonic()
+            if self._probed is None:
+                self._probed = time.monotonic()
                 self._loop.call_soon_threadsafe(self._answer)
             raise
 
     def _answer(self) -> None:
-        self._asked = None
+        self._probed = None
 
     @property
     def stuck(self) -> bool:
         """Whether a function keeps it from doing anything."""
-        return self._asked is not None and time.monotonic() - self._asked > STUCK
+        return self._probed is not None and time.monotonic() - self._probed > STUCK
 
 
 async def _tamed(work: Callable[[], Awaitable[Any]]) -> Any:

@@ -110,7 +110,7 @@ class Scripts:
     ) -> ScriptResult:
         """Run a program to its end or its time limit, which counts from its start and not while it waits for its turn.
 
-        Raises GraderError if it can't be started, ItemError(SANDBOX_LOST) if this machine has no room for a further process.
+        Raises GraderError if it can't be started, ItemError(SANDBOX_LOST) if this machine can't start a further process.
         """
         folder = folder.absolute()
         async with self._turns:
@@ -421,7 +421,7 @@ class WarmRun:
 
 
 class WarmPool:
-    """One warm interpreter for each program, folder and environment that is asked for; those that can't be had are remembered."""
+    """One warm interpreter for each program, folder and environment that is requested; those that can't be had are remembered."""
 
     MAX_KEPT = 16
     """Maximum interpreters that are kept; scripts of further ones are run in fresh processes."""

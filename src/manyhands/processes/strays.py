@@ -33,7 +33,7 @@ from typing import Any
 
 from manyhands.io.files import asides
 from manyhands.processes import system
-from manyhands.processes.system import ProcessLine, open_up, process_line, ticks_now
+from manyhands.processes.system import Elders, ProcessLine, open_up, process_line, ticks_now
 
 MARK = "MANYHANDS_RUN"
 """The environment variable that marks a run's processes."""
@@ -184,10 +184,11 @@ def tagged_words(
     return [system.tag_setter() or "", f"--rttime={tag}:{tag}", "--", *words]
 
 
-def kill_left(wanted: Mapping[str, int | None]) -> int:
+def kill_left(wanted: Mapping[str, int | None], elders: Elders | None = None) -> int:
     """Kill every process on this machine with one of these values of ``SANDBOX_VARIABLE`` in its environment, or the tag beside it, until
-    none is left. Returns how many there were. Reads the whole process table: not for the event loop's thread."""
-    return _kill_all(_has_any(wanted))
+    none is left; ``elders`` are none of them. Returns how many there were. Reads the whole process table: not for the event loop's
+    thread."""
+    return _kill_all(_has_any(wanted), elders)
 
 
 def _has_tag(first: int, end: int) -> Belongs:
@@ -203,9 +204,10 @@ def _has_tag(first: int, end: int) -> Belongs:
 
 class Leftovers:
     """Kills what ended commands left behind (``kill_left``). A search takes milliseconds, so commands that end during one share the
-    next. For one event loop."""
+    next. What had been there before it was made is none of it. For one event loop; to be closed."""
 
     def __init__(self) -> None:
+        self._elders: Elders | None = Elders()
         self._wanted: dict[str, int | None] = {}
         self._next: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
@@ -220,7 +222,14 @@ class Leftovers:
     async def _search(self) -> None:
         async with self._turn:
             wanted, self._wanted, self._next = self._wanted, {}, None
-            await asyncio.to_thread(kill_left, wanted)
+            await asyncio.to_thread(kill_left, wanted, self._elders)
+
+    async def close(self) -> None:
+        """Let go of what it knows, once no search is under way."""
+        async with self._turn:
+            if self._elders is not None:
+                self._elders.close()
+                self._elders = None
 
 
 def _has_any(wanted: Mapping[str, int | None]) -> Belongs:
@@ -290,9 +299,9 @@ def _ancestors(pid: int, table: dict[int, ProcessLine]) -> Iterator[int]:
         yield pid
 
 
-def _kill_all(belongs: Belongs) -> int:
-    """Kill every process that belongs, until a look at all of them finds none: it may have made others meanwhile. Returns how many there
-    were.
+def _kill_all(belongs: Belongs, elders: Elders | None = None) -> int:
+    """Kill every process that belongs, until a look at all of them finds none: it may have made others meanwhile. ``elders`` are not looked
+    at. Returns how many there were.
 
     What the first look finds is killed together, the oldest first: a shell must not see the end of its command and go on. What makes
     another process and ends at once may be gone each time when it is looked at. So from then on the newest come first, each is killed as
@@ -304,7 +313,7 @@ def _kill_all(belongs: Belongs) -> int:
     for look in range(_ROUNDS):
         found: list[int] = []
         missed_before, missed = missed, set()
-        for pid in _newest_first():
+        for pid in _newest_first(elders):
             verdict = belongs(pid)
             if verdict:
                 found.append(pid)
@@ -330,9 +339,10 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _newest_first() -> list[int]:
-    """The ids of all processes but this one: what was made last has the highest, as long as they do not begin anew."""
-    return sorted(set(system.process_ids()) - {os.getpid()}, reverse=True)
+def _newest_first(elders: Elders | None = None) -> list[int]:
+    """The ids of all processes but this one and ``elders``: what was made last has the highest, as long as they do not begin anew."""
+    known = set() if elders is None else elders.ids()
+    return sorted(set(system.process_ids()) - known - {os.getpid()}, reverse=True)
 
 
 def started(pid: int) -> int | None:

@@ -181,7 +181,7 @@ class _Leaving:
         self.code: int | None = None
         """The script's exit code; None for one that the interpreter makes of how the script ended."""
         self._loaded = {name: sys.modules[name] for name in set(sys.modules) - {"sys", "builtins", "__main__"}}
-        self._forever = self  # only the collector could free it, and that is told to leave alone all that is loaded
+        self._forever = self  # only the collector could free it, and that leaves alone all that is loaded
         atexit.register(self.prepare)  # the first that is registered is called last
 
     def prepare(self) -> None:

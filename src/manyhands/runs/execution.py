@@ -53,7 +53,7 @@ class RunResult:
     error: Exception | None
     """What broke it."""
     notes: tuple[str, ...] = ()
-    """What a person was told meanwhile, a line each."""
+    """Notices that were shown meanwhile, a line each."""
     nothing_kept: str | None = None
     """If the run is over and everything was discarded: why, and what can be done about it."""
 
@@ -96,7 +96,7 @@ class Controls:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for."""
+        """Whether a stop was requested."""
         return self._stopped is not None
 
     def progress(self) -> Progress | None:
@@ -129,8 +129,8 @@ async def execute_run(
 
     ``store``: the run as its owner has opened it already; it is left open. ``forks``: what makes worker processes quickly, see
     ``forks_for``. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of an item; what they raise stops the run.
-    ``notice`` is told what a person should know, also while the run goes on; ``on_wait`` is told of long waits, now and then. The result
-    holds what both were told.
+    ``notice`` gets what a person should know, also while the run goes on; ``on_wait`` gets long waits, now and then. The result
+    holds what both got.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
@@ -192,7 +192,7 @@ class _Session:
                 f"this copy was made while the run was being executed: {store.missing} commits are not in it, and what "
                 "they recorded is done again"
             )
-        if strays := kill_strays(self._run_id):
+        if store.reader.last_session() is not None and (strays := kill_strays(self._run_id)):
             self._notice(f"{strays} processes of a session that crashed were still running, and were stopped")
         if opened.spec_changed:  # in one transaction with what follows from it
             store.set_meta(spec=self._workload.spec, **({REWRITE: True} if rewrite else {}))
@@ -280,7 +280,7 @@ class _Session:
             clock=self._clock,
         )
         self._tell_assumed(budget)
-        return SharedLimits(self._clock, budget=budget, asked=execution.calls_asked, mark=mark, notice=self._notice)
+        return SharedLimits(self._clock, budget=budget, wanted=execution.calls_wanted, mark=mark, notice=self._notice)
 
     def _tell_assumed(self, budget: Budget) -> None:
         cost, tokens = budget.assumed.cost, budget.assumed.total_tokens

@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     """How a command ended, for whoever started it."""
 
     DONE = 0
-    """Everything that was asked for was done."""
+    """Everything that was requested was done."""
     FAILED = 1
     """Items failed, are left or were all discarded; a test did not pass; storage or the program itself failed."""
     USAGE = 2

@@ -35,7 +35,7 @@ RESUME = "Resume"
 OUTPUT = "Output"
 
 _MAX_CHARACTERS = 64 << 20
-_Options = TypeVar("_Options", bound="RunOptions")
+_Options = TypeVar("_Options", bound="ResumeSettings")
 
 
 def check_run_name(value: Any) -> str:
@@ -88,14 +88,14 @@ class FileSettings(Settings):
 
         Raises UserError naming the file (and the message) that can't be used.
         """
-        changes: dict[str, Any] = {name: _absolute(getattr(self, name)) for name in self.paths}
+        changes: dict[str, Any] = {name: absolute(getattr(self, name)) for name in self.paths}
         changes |= {name: _existing(name, getattr(self, name)) for name in self.files if getattr(self, name)}
         for name, (content, read) in self.contents.items():
             path = getattr(self, name)
             if name in self.model_fields_set:
                 changes[content] = path and read(path)
             if path:
-                changes[name] = _absolute(path)
+                changes[name] = absolute(path)
         return self.model_copy(update=changes)
 
 
@@ -130,25 +130,45 @@ class BudgetSettings(PriceSettings):
         return self.max_cost is not None or self.max_total_tokens is not None
 
 
+class TerminalSettings(Settings):
+    """What is shown on the terminal where a run was started."""
+
+    verbose: Flag = setting(
+        False, "Print each item's tool calls as it ends, and full tracebacks of errors.", group=OUTPUT
+    )
+    quiet: Flag = setting(False, "Do not show a progress bar, only the summary at the end.", group=OUTPUT)
+
+
+class ResumeSettings(FileSettings):
+    """What can be set only when a run is continued: how changes of its settings are taken."""
+
+    override: OptionalList = setting(
+        None, 'Settings whose change is accepted on resume, or "all".', group=RESUME, recorded=False
+    )
+
+    @field_validator("override")
+    @classmethod
+    def _check_override(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        names = {name for name in cls.model_fields if cls.about(name).identity}
+        given = tuple(name.lstrip("-").replace("-", "_") for name in value or ())
+        for name in given:
+            if name not in names and name != "all" and name not in cls.contents:
+                raise ValueError(f"names {name!r}, which is no setting that a resume refuses{suggestion(name, names)}")
+        return given or None
+
+
 class RunOptions(BudgetSettings):
     """What can be set for every run. A workload's own settings are a subclass."""
 
     headings: ClassVar[tuple[str, ...]] = (MODEL, CONVERSATION, TOOLS, SPEED, LIMITS, RESUME, OUTPUT)
     paths: ClassVar[tuple[str, ...]] = ("data_dir",)
 
-    verbose: Flag = setting(
-        False, "Print each item's tool calls as it ends, and full tracebacks of errors.", group=OUTPUT
-    )
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(
         None, "Maximum attempts per item; by default it depends on the cause of the failure.", group=LIMITS
     )
     data_dir: Path = setting("data", "Folder for run folders.", group=OUTPUT, recorded=False, value="FOLDER")
-    quiet: Flag = setting(False, "Do not show a progress bar, only the summary at the end.", group=OUTPUT)
     on_divergence: Literal["fresh", "stop"] = setting(
         "fresh", "Action when recorded steps no longer match: start a fresh attempt, or stop.", group=RESUME
-    )
-    override: OptionalList = setting(
-        None, 'Settings whose change is accepted on resume, or "all".', group=RESUME, recorded=False
     )
 
     def execution(self, **own: Any) -> Execution:
@@ -166,18 +186,8 @@ class RunOptions(BudgetSettings):
             }
         )
 
-    @field_validator("override")
-    @classmethod
-    def _check_override(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        names = {name for name in cls.model_fields if cls.about(name).identity}
-        given = tuple(name.lstrip("-").replace("-", "_") for name in value or ())
-        for name in given:
-            if name not in names and name != "all" and name not in cls.contents:
-                raise ValueError(f"names {name!r}, which is no setting that a resume refuses{suggestion(name, names)}")
-        return given or None
 
-
-def resume_spec(recorded: _Options, given: _Options) -> _Options:
+def resume_spec(recorded: Settings, given: _Options) -> _Options:
     """The settings with which a run goes on: what ``given`` sets explicitly, and for the rest what was recorded.
 
     Both must be ``resolved``. Raises RunError, naming each setting and how to override, if a setting changed that makes it
@@ -191,19 +201,22 @@ def resume_spec(recorded: _Options, given: _Options) -> _Options:
     return spec
 
 
-def _refusal(options: type[RunOptions], changes: list[tuple[str, Any, Any]]) -> str:
+def _refusal(options: type[ResumeSettings], changes: list[tuple[str, Any, Any]]) -> str:
     """One line that names changed settings and the option that accepts the change."""
     files = {content: name for name, (content, _) in options.contents.items() if not options.about(content).typed}
-    told = ", ".join(f"{files.get(name, name)} was {shown(old)} and is now {shown(new)}" for name, old, new in changes)
+    listed = ", ".join(
+        f"{files.get(name, name)} was {shown(old)} and is now {shown(new)}" for name, old, new in changes
+    )
     names = ",".join(files.get(name, name) for name, _, _ in changes)
-    return f"the run was made with other settings: {told}; leave them as they were, or accept with --override={names}"
+    return f"the run was made with other settings: {listed}; leave them as they were, or accept with --override={names}"
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
+    """A path as it is recorded: from the root, whichever folder the command is given in."""
     return str(FilePath(path).expanduser().absolute())
 
 
 def _existing(name: str, path: str) -> str:
     if not FilePath(path).expanduser().is_file():
         raise UserError(f"--{name}: no such file: {path}")
-    return _absolute(path)
+    return absolute(path)

@@ -1,4 +1,4 @@
-"""How far a run is while it is executed, and what a person is told meanwhile."""
+"""How far a run is while it is executed, and notices for a person meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from manyhands.core.usage import Usage
 from manyhands.engine.limits.waits import Wait
 
 Notice = Callable[[str], None]
-"""Told a line that a person should see."""
+"""Gets a line that a person should see."""
 MAX_NOTES = 1000
 """Lines that are kept."""
 
@@ -24,7 +24,7 @@ class Notes:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What was told so far, each line once; no more than the first ``MAX_NOTES``."""
+        """Notices so far, each line once; no more than the first ``MAX_NOTES``."""
         return tuple(self._lines)
 
     def __call__(self, text: str) -> None:
@@ -33,19 +33,21 @@ class Notes:
         self._notice(text)
 
     def keep(self, text: str) -> None:
-        """Keep a line that is told in another way."""
+        """Keep a line that is shown in another way."""
         if len(self._lines) < MAX_NOTES and text not in self._lines:
             self._lines.append(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands. ``counts``: items by (state, reason or cause); ``seconds`` of the present session."""
+    """Where a run stands."""
 
     counts: dict[tuple[str, str], int]
+    """Items by (state, reason or cause)."""
     usage: Usage
     in_flight: int
     seconds: float
+    """Of the present session."""
     finished_before: int
     """Items that had ended when the session began, for an honest rate."""
     waits: tuple[Wait, ...] = ()

@@ -43,7 +43,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
     "trajectories": WorkloadEntry(
         "manyhands.workloads.trajectories.workload:TrajectoryWorkload",
         "manyhands.cli.batch.executing:resume",
-        "manyhands.workloads.trajectories.results.summaries:TrajectorySummarizer",
+        "manyhands.workloads.trajectories.results.exports:TrajectorySummarizer",
     ),
     "csv_jobs": WorkloadEntry(
         "manyhands.workloads.csv_jobs.workload:CsvJobsWorkload",

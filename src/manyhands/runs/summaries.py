@@ -6,6 +6,7 @@ which the registry names and which only reads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,9 @@ from manyhands.runs.registry import summarizer_target
 
 MAX_TEXT = 300
 """Characters of ``input`` and ``outcome`` of an item."""
+_MAX_READ = 4 * MAX_TEXT
+"""Characters of a value, white space included, that ``input`` and ``outcome`` are made of."""
+_VISIBLE = re.compile(r"\S")
 _PAGE = 100
 """Items whose usage is read at once."""
 
@@ -69,7 +73,7 @@ class ItemSummary(TypedDict):
     key: str
     """Its identity."""
     position: int | None
-    """Its place in the input, from 0; null if the input does not name it any more."""
+    """Its position in the input, from 0; null if the input does not name it any more."""
     sample: int
     """Which repeat of the same content it is, from 0."""
     label: str
@@ -89,7 +93,7 @@ class ItemSummary(TypedDict):
     score: float | None
     """From 0 to 1; null if it has none."""
     verdict: str | None
-    """What became of it by its score or status, where the workload has a word for that."""
+    """Its verdict by score or status, where the workload has one."""
     usage: UsageFigures
     """What its recorded steps used and cost, those of abandoned attempts included."""
     input: str
@@ -213,5 +217,6 @@ def brief(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else line(value)
-    words = " ".join(text[: 4 * MAX_TEXT].split())
-    return words if len(words) <= MAX_TEXT else f"{words[:MAX_TEXT]}…"
+    words = " ".join(text[:_MAX_READ].split())
+    complete = len(words) <= MAX_TEXT and _VISIBLE.search(text, _MAX_READ) is None
+    return words if complete else f"{words[:MAX_TEXT]}…"

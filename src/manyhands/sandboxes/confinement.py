@@ -134,12 +134,15 @@ _ALWAYS: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """Holds if the bits of ``mask`` in an argument of a call are one of ``values``; with ``negate``, if they are none of them."""
+    """Holds if bits in an argument of a call have one of several values."""
 
     argument: int
+    """The argument's number, from 0."""
     values: tuple[int, ...]
     mask: int = 0xFFFFFFFF
+    """The bits that count."""
     negate: bool = False
+    """Holds if they have none of the values."""
 
 
 def _any_bit(argument: int, mask: int) -> _Test:

@@ -132,7 +132,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def read_only(path: str, project: str, workspace: str) -> str:
-    """What to tell a model that tried to change the project."""
+    """The message for a model that tried to change the project."""
     return f"can't change {path}: the project {project} is read-only; write below the workspace, {workspace}"
 
 
@@ -151,7 +151,9 @@ def _too_much(path: Path) -> str | None:
         return None
     for line in lines:
         fields, _, source = line.partition(" - ")
-        place = Path(fields.split(" ")[4])
-        if source.startswith("proc ") and (place == path or path in place.parents or place in path.parents):
-            return f"{path} shows this machine's processes ({place}); name a smaller folder"
+        mount_point = Path(fields.split(" ")[4])
+        if source.startswith("proc ") and (
+            mount_point == path or path in mount_point.parents or mount_point in path.parents
+        ):
+            return f"{path} shows this machine's processes ({mount_point}); name a smaller folder"
     return None

@@ -27,7 +27,7 @@ class SandboxLimits:
     min_free: int | None = None
     """Bytes that are to stay free on their file system; None: 1 GiB, or 2 % of a small one."""
     network: bool = False
-    """Off unless asked for."""
+    """Off unless requested."""
 
 
 @dataclass(frozen=True, slots=True)

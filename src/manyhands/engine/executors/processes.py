@@ -112,7 +112,7 @@ class ProcessExecutor:
         worker.tickets[ticket] = future
         worker.channel.send(wire.Execute(ticket, claim))
         try:
-            async with asyncio.timeout(self._longest()):
+            async with asyncio.timeout(self._max_seconds()):
                 return await future
         except TimeoutError:
             _kill(worker.process)
@@ -122,7 +122,7 @@ class ProcessExecutor:
                 worker.reserved = False
                 self._wake_all()
 
-    def _longest(self) -> float | None:
+    def _max_seconds(self) -> float | None:
         """Seconds after which a worker is not trusted any more to end an item that is past its time limit."""
         limit = self._begin.item_timeout
         return None if limit is None else limit + self._grace
@@ -177,9 +177,7 @@ class ProcessExecutor:
             return await self._forks.start(
                 f"{WORKER}:main", WORKER_NAME, descriptor, self._log.fileno(), self._variables()
             )
-        except (
-            OSError
-        ):  # the server was killed, or there is no room for another process: starting one says what is wrong
+        except OSError:  # the server was killed, or another process can't be started: starting one says what is wrong
             self._forks = None
             return None
 

@@ -8,13 +8,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 from manyhands.core.errors import RunError, StorageError
 from manyhands.processes.system import mounts
 
 BUSY_SECONDS = 30.0
+_MIGRATIONS = Path(__file__).with_name("migrations")
 NETWORK_FILE_SYSTEMS = frozenset(
     {
         "nfs",
@@ -37,7 +38,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 @cache
 def queries() -> dict[str, str]:
     """The texts of ``queries.sql`` by name."""
-    text = files("manyhands.engine.journal").joinpath("queries.sql").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("queries.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
     return {name: body.strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
@@ -91,16 +92,17 @@ def prepare(connection: sqlite3.Connection, path: Path, notice: Callable[[str], 
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema up to date, one numbered step at a time, each in a transaction and recorded in ``user_version``.
+    """Bring the schema up to date by all numbered steps that are missing, in one transaction, and record the last in ``user_version``.
 
     Raises RunError for a file that a newer version wrote, or that is no run database.
     """
     version, steps = schema_version(connection, path), _migrations()
-    for number, script in enumerate(steps[version:], start=version + 1):
-        with storage_errors(path), transaction(connection):
-            for statement in _statements(script):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
+    if version == len(steps):
+        return
+    with storage_errors(path), transaction(connection):
+        for statement in chain.from_iterable(map(_statements, steps[version:])):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:
@@ -174,9 +176,7 @@ def file_system_of(target: str, mountinfo: str) -> str:
 
 @cache
 def _migrations() -> tuple[str, ...]:
-    folder = files("manyhands.engine.journal").joinpath("migrations")
-    named = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    return tuple(entry.read_text(encoding="utf-8") for entry in named)
+    return tuple(path.read_text(encoding="utf-8") for path in sorted(_MIGRATIONS.glob("*.sql")))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Store:
         return rows
 
     def release_items(self, *, failed: bool) -> None:
-        """Make items claimable again: those that a dead owner left running and, if asked for, those that failed."""
+        """Make items claimable again: those that a dead owner left running and, if requested, those that failed."""
         with storage_errors(self._path), transaction(self._connection):
             self._release_running()
             self._run("release_waiting")

@@ -2,7 +2,7 @@
 
 The limiter follows TCP's congestion control (RFC 5681) with calls in flight as its window: it doubles each round trip
 until the first rate limit, then shrinks by a factor once per rate-limit episode and grows by a constant each round
-trip, and it grows only while the window is really used. Where a person has asked for more calls at once than the window begins
+trip, and it grows only while the window is really used. Where a person has requested more calls at once than the window begins
 with, it begins with those; a rate limit before so many were answered takes it back to where it begins otherwise, still doubling.
 """
 
@@ -40,20 +40,20 @@ class AdaptiveLimiter:
         clock: Clock,
         *,
         initial: int = FIRST_LIMIT,
-        asked: int = 0,
+        wanted: int = 0,
         ceiling: int | None = None,
         first_pause: float = 1.0,
     ) -> None:
-        """``initial``: calls in flight to begin with; ``asked``: as many as a person wants in flight, if that is more."""
+        """``initial``: calls in flight to begin with; ``wanted``: as many as a person wants in flight, if that is more."""
         if initial < 1 or (ceiling is not None and ceiling < 1):
             raise ValueError("at least one call must be allowed in flight")
         self._key = key
         self._clock = clock
         self._ceiling = float(ceiling) if ceiling is not None else float("inf")
         self._initial = min(float(initial), self._ceiling)
-        self._limit = max(self._initial, min(float(asked), self._ceiling))
+        self._limit = max(self._initial, min(float(wanted), self._ceiling))
         self._unproven = int(self._limit) if self._limit > self._initial else 0
-        """Answers until it is known that the endpoint bears what was asked for."""
+        """Answers until it is known that the endpoint bears what was requested."""
         self._first_pause = first_pause
         self._slow_start = True
         self._waiters: deque[asyncio.Future[int]] = deque()
@@ -146,7 +146,7 @@ class AdaptiveLimiter:
         return pause * (1.0 + 0.25 * derived_random("pause", self._key, self.episodes).random())
 
     def _min_pause(self) -> float:
-        """So that a server that always says ``Retry-After: 0`` is not asked in a tight loop."""
+        """So that a server that always says ``Retry-After: 0`` is not called in a tight loop."""
         return min(1.0, 0.01 * 2.0 ** min(self._pauses - 1, 16))
 
     def _hold_until(self, seconds: float) -> None:

@@ -34,7 +34,7 @@ class _Charges:
     cost: float = 0.0
     """Of the dearest call."""
     tokens: int = 0
-    """Of the call that used most."""
+    """Of the call that used the maximum."""
 
     def learn(self, reserve: Reserve, usage: Usage) -> None:
         self.cost = max(self.cost, usage.cost)
@@ -122,7 +122,7 @@ class Budget:
 
     @property
     def reason(self) -> str | None:
-        """Why no further work should be started, in one line; None if there is room. A call that was refused exhausts the budget, although
+        """Why no further work should be started, in one line; None if there is budget left. A call that was refused exhausts it, although
         smaller calls of items that are under way may still fit."""
         return self._unbounded or self._refused or self._used_up()
 
@@ -214,7 +214,7 @@ class Budget:
         return usage + missing
 
     def _see(self, reserve: Reserve, usage: Usage, unknown: bool) -> None:
-        """Learn what a model's calls cost, and whether its endpoint keeps to what it is asked for."""
+        """Learn what a model's calls cost, and whether its endpoint keeps to its bounds."""
         if usage is ZERO and not unknown:
             return
         if reserve.open:

@@ -36,7 +36,7 @@ _TINY = 1e-9
 
 
 class Refusals:
-    """Counts refusals by what was asked (a model at an endpoint) and by what was said, until an answer comes.
+    """Counts refusals by endpoint (a model at an endpoint) and by what was said, until an answer comes.
 
     Refusals are identical if they say the same but for numbers and ids.
     """
@@ -49,16 +49,16 @@ class Refusals:
         self.reason: str | None = None
         """Why nothing comes of going on; None if something may."""
 
-    def refused(self, asked: str, said: str, *, by_content: bool = False) -> None:
-        """A call was refused. ``by_content``: perhaps for what it asked, which is so if another call was answered before."""
-        if by_content and asked in self._answered:
+    def refused(self, wanted: str, said: str, *, by_content: bool = False) -> None:
+        """A call was refused. ``by_content``: perhaps for its content, which is so if another call was answered before."""
+        if by_content and wanted in self._answered:
             return
         same = shape(said)
-        streak = self._streaks.setdefault(asked, Counter())
+        streak = self._streaks.setdefault(wanted, Counter())
         if same not in streak and len(streak) >= MAX_SENTENCES:
             return
         streak[same] += 1
-        if asked not in self._answered and same not in self._reported and len(self._reported) < MAX_SENTENCES:
+        if wanted not in self._answered and same not in self._reported and len(self._reported) < MAX_SENTENCES:
             self._reported.add(same)
             self._news.append(said)
         if streak[same] >= MAX_REFUSALS and self.reason is None:
@@ -68,14 +68,14 @@ class Refusals:
             )
 
     def news(self) -> list[str]:
-        """Refusals that are new since this was last asked, each kind once, as long as there has been no answer."""
+        """Refusals that are new since this was last called, each kind once, as long as there has been no answer."""
         news, self._news = self._news, []
         return news
 
-    def answered(self, asked: str) -> None:
+    def answered(self, wanted: str) -> None:
         """A call was answered."""
-        self._answered.add(asked)
-        self._streaks.pop(asked, None)
+        self._answered.add(wanted)
+        self._streaks.pop(wanted, None)
 
     def explains(self, message: str) -> bool:
         """Whether an item's failure is one of the refusals that no answer has followed."""
@@ -88,7 +88,7 @@ class Refusals:
 class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that executes its items.
 
-    ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most; ``asked``: those that a person wants, with
+    ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most; ``wanted``: those that a person wants, with
     which it starts if they are more. ``first_pause``: seconds of the first pause after a rate limit without ``Retry-After``. ``mark``:
     where it is kept what may have been spent. ``notice``: gets what calls remark, each once.
     """
@@ -99,7 +99,7 @@ class SharedLimits:
         *,
         budget: Budget | None = None,
         initial: int = FIRST_LIMIT,
-        asked: int = 0,
+        wanted: int = 0,
         ceiling: int | None = None,
         first_pause: float = 1.0,
         mark: SpendingMark | None = None,
@@ -112,7 +112,7 @@ class SharedLimits:
         self.budget = budget or Budget(clock=self._clock)
         self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
         self._initial = initial if ceiling is None else min(initial, ceiling)
-        self._asked = asked
+        self._wanted = wanted
         self._ceiling = ceiling
         self._first_pause = first_pause
         self._limiters: dict[str, AdaptiveLimiter] = {}
@@ -171,14 +171,14 @@ class SharedLimits:
         ]
         return [wait for wait in (*found, self.budget.wait(now)) if wait is not None]
 
-    def _learn(self, key: str, asked: str, report: CallReport) -> None:
+    def _learn(self, key: str, wanted: str, report: CallReport) -> None:
         """What a call says about its endpoint."""
         if not report.failed and not report.rate_limited:
-            self.refusals.answered(asked)
+            self.refusals.answered(wanted)
             if key in self._troubles:
                 self._troubles[key].answered()
         elif report.refused:
-            self.refusals.refused(asked, report.said or asked, by_content=report.by_content)
+            self.refusals.refused(wanted, report.said or wanted, by_content=report.by_content)
             for call in self._when_refused:
                 call()
         used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after
@@ -224,7 +224,7 @@ class SharedLimits:
             key,
             self._clock,
             initial=self._initial,
-            asked=self._asked,
+            wanted=self._wanted,
             ceiling=self._ceiling,
             first_pause=self._first_pause,
         )
@@ -293,9 +293,9 @@ class SpendingMark:
     def _write(self, budget: Budget) -> tuple[float, int]:
         """Have a mark written that is a step above what is spent and reserved, but no higher than the budget."""
         (cost, tokens), (step_cost, step_tokens) = budget.exposed, _step(budget)
-        most_cost = cost if budget.max_cost is None else max(cost, budget.max_cost)
-        most_tokens = tokens if budget.max_total_tokens is None else max(tokens, budget.max_total_tokens)
-        mark = min(most_cost, cost + step_cost), min(most_tokens, tokens + step_tokens)
+        max_cost_now = cost if budget.max_cost is None else max(cost, budget.max_cost)
+        max_tokens_now = tokens if budget.max_total_tokens is None else max(tokens, budget.max_total_tokens)
+        mark = min(max_cost_now, cost + step_cost), min(max_tokens_now, tokens + step_tokens)
         assumed = self.assumed.cost, self.assumed.total_tokens
         self._store.note_meta(META, {"assumed": assumed, "mark": mark})
         return mark
@@ -305,7 +305,7 @@ def _step(budget: Budget) -> tuple[float, int]:
     return (budget.max_cost or 0.0) / STEPS, -(-(budget.max_total_tokens or 0) // STEPS)
 
 
-def _beyond(exposed: tuple[float, int], recorded: Usage, least: tuple[float, int] = (0.0, 0)) -> tuple[float, int]:
+def _beyond(exposed: tuple[float, int], recorded: Usage, minimum: tuple[float, int] = (0.0, 0)) -> tuple[float, int]:
     """How much of what may have been spent is in no recorded step."""
     cost = exposed[0] - recorded.cost
-    return max(least[0], cost if cost > _TINY else 0.0), max(least[1], exposed[1] - recorded.total_tokens)
+    return max(minimum[0], cost if cost > _TINY else 0.0), max(minimum[1], exposed[1] - recorded.total_tokens)

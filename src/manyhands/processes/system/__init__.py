@@ -13,6 +13,7 @@ process_line = _system.process_line
 process_ids = _system.process_ids
 environment_of = _system.environment_of
 children = _system.children
+Elders = _system.Elders
 ticks_now = _system.ticks_now
 boot = _system.boot
 numbering = _system.numbering

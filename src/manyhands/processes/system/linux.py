@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import shutil
 import signal
 import stat
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from manyhands.processes.system.portable import ProcessLine
@@ -26,6 +28,7 @@ _TAG = resource.RLIMIT_RTTIME
 _CHUNK = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_MOST_ELDERS = 4096
 
 
 def read_all(path: str) -> bytes:
@@ -83,6 +86,37 @@ def children(pid: int) -> list[int]:
     except OSError:
         lines = map(process_line, process_ids())
         return [line.pid for line in lines if line is not None and line.parent == pid]
+
+
+class Elders:
+    """The processes that are there now, as long as they live: what is started later is none of them, even if it gets the id of one that
+    has ended. Takes a descriptor for each, of at most a quarter of those that this process may have; to be closed."""
+
+    def __init__(self) -> None:
+        self._ends = select.epoll()
+        self._ids: dict[int, int] = {}
+        most = min(_MOST_ELDERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        with suppress(OSError):  # descriptors have run out
+            for pid in islice(process_ids(), most):
+                with suppress(ProcessLookupError):
+                    handle = os.pidfd_open(pid)
+                    self._ids[handle] = pid
+                    self._ends.register(handle, select.EPOLLIN)
+
+    def ids(self) -> set[int]:
+        """Those that live."""
+        while ended := self._ends.poll(0):
+            for handle, _ in ended:
+                self._ends.unregister(handle)
+                os.close(handle)
+                del self._ids[handle]
+        return set(self._ids.values())
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._ends.close()
+        while self._ids:
+            os.close(self._ids.popitem()[0])
 
 
 def ticks_now() -> int:

@@ -54,6 +54,17 @@ def ticks_now() -> int:
     return 0
 
 
+class Elders:
+    """The processes that are there now, as long as they live; none where that can't be known."""
+
+    def ids(self) -> set[int]:
+        """Those that live."""
+        return set()
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
 def boot() -> str:
     """Which start of the machine this is."""
     return "unknown"

@@ -209,11 +209,11 @@ def _restrict(tree: int, attributes: int, user_namespace: int = 0) -> None:
 
 
 def _move(tree: int, target: str) -> None:
-    place = os.open(target, _REFERENCE | os.O_NOFOLLOW)
+    destination = os.open(target, _REFERENCE | os.O_NOFOLLOW)
     try:
-        _call("move_mount", tree, b"", place, b"", _MOVE_FROM_EMPTY_PATH | _MOVE_TO_EMPTY_PATH)
+        _call("move_mount", tree, b"", destination, b"", _MOVE_FROM_EMPTY_PATH | _MOVE_TO_EMPTY_PATH)
     finally:
-        os.close(place)
+        os.close(destination)
 
 
 @cache

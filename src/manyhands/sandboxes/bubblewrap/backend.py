@@ -196,19 +196,19 @@ class _InsideFiles:
             self._roots[alias] = folder / "workspace"
 
     async def read(self, path: str, max_bytes: int, run: RunInside) -> bytes:
-        place = self._place(path)
-        if place is not None:
-            data = await asyncio.to_thread(read_plain, *place, path, max_bytes)
+        location = self._location(path)
+        if location is not None:
+            data = await asyncio.to_thread(read_plain, *location, path, max_bytes)
             if data is not None:
                 return data
         return await read_inside(run, path, max_bytes)
 
     async def write(self, path: str, data: bytes, run: RunInside) -> None:
-        place = self._place(path)
-        if place is None or not await asyncio.to_thread(write_plain, *place, path, data):
+        location = self._location(path)
+        if location is None or not await asyncio.to_thread(write_plain, *location, path, data):
             await write_inside(run, path, data, secrets.token_hex(8), project=self._project, workspace=WORKSPACE)
 
-    def _place(self, path: str) -> tuple[Path, list[str]] | None:
+    def _location(self, path: str) -> tuple[Path, list[str]] | None:
         """The host's folder and the names below it; None for paths that only the inside can resolve."""
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts or path.endswith("/"):
@@ -242,8 +242,8 @@ def _make_folders(request: SandboxRequest, directory: str) -> Path:
 
 
 def _make_alias(folder: Path, alias: str | None) -> None:
-    """Make the place in ``/tmp`` where the workspace is seen besides. Mounts, and bubblewrap's own making of places, would follow a link
-    that an agent left there: such a sandbox does not start. Nothing may be running inside."""
+    """Make the folder in ``/tmp`` where the workspace is also visible. Mounts, and the mount points that bubblewrap makes, would follow a
+    link that an agent left there: such a sandbox does not start. Nothing may be running inside."""
     if alias is None or not alias.startswith("/tmp/"):
         return
     try:

@@ -18,7 +18,7 @@ from manyhands.sandboxes.protocol import SandboxLimits
 
 WORKSPACE = "/workspace"
 EMPTY = "empty"
-"""In a sandbox's host folder: an empty folder, which is seen in place of what is hidden."""
+"""In a sandbox's host folder: an empty folder, which is visible instead of what is hidden."""
 USER = 1000
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PYTHON = Path("/usr/bin/python3")
@@ -115,7 +115,7 @@ def copies(network: bool) -> list[str]:
 
 
 def mounts(shown: Sequence[Folder], limits: SandboxLimits, *, attached: bool) -> list[str]:
-    """Arguments for bwrap. ``shown``: what ``folders`` said; with ``attached`` only places for them are made, and ``attach`` does the
+    """Arguments for bwrap. ``shown``: what ``folders`` said; with ``attached`` only mount points for them are made, and ``attach`` does the
     rest in a tenth of the time: bubblewrap reads the whole list of mounts for each one that it makes."""
     arguments = ["--unshare-all", *(["--share-net"] if limits.network else [])]
     arguments += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]

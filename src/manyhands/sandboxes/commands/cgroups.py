@@ -65,16 +65,16 @@ class Group:
 
 def make_group(*, memory: int, processes: int) -> Group | None:
     """A new group for a sandbox, or None where this machine has no use of them."""
-    places = usable_hierarchies()
-    if places is None:
+    hierarchies = usable_hierarchies()
+    if hierarchies is None:
         return None
     name = f"{_PREFIX}{_process_numbers()}-{os.getpid()}-{secrets.token_hex(6)}"
-    group = Group(tuple(parent / name for parent in places.parents))
+    group = Group(tuple(parent / name for parent in hierarchies.parents))
     try:
         for folder in group.folders:
             folder.mkdir()
-            _limit(folder / places.memory_file, memory)
-            _limit(folder / places.processes_file, processes)
+            _limit(folder / hierarchies.memory_file, memory)
+            _limit(folder / hierarchies.processes_file, processes)
     except OSError:
         group.remove()
         return None
@@ -84,10 +84,10 @@ def make_group(*, memory: int, processes: int) -> Group | None:
 @cache
 def usable_hierarchies() -> Hierarchies | None:
     """Where groups can be made on this machine; found out once, by making one."""
-    for places in (_version_1(), _version_2()):
-        if places is not None and all(_can_make(parent) for parent in places.parents):
+    for hierarchies in (_version_1(), _version_2()):
+        if hierarchies is not None and all(_can_make(parent) for parent in hierarchies.parents):
             sweep()
-            return places
+            return hierarchies
     return None
 
 

@@ -85,7 +85,7 @@ def namespace_members(namespace: int) -> set[int]:
     known: dict[int, bool] = {
         namespace: True,
         namespace_of(os.getpid()): False,
-    }  # never our own, whatever was asked for
+    }  # never our own, whatever was requested
     newest_first = sorted(map(int, filter(str.isdigit, os.listdir("/proc"))), reverse=True)
     return {pid for pid in newest_first if _is_within(pid, known)}
 

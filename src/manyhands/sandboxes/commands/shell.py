@@ -179,7 +179,7 @@ class Shell:
         since = ticks_now()
         self._capture = self._with_leftovers(max_output)
         try:
-            exit_code = await self._perform(command, timeout)
+            exit_code = await self._execute(command, timeout)
             if exit_code is None:
                 await self._abort(since)
         except asyncio.CancelledError:
@@ -223,7 +223,7 @@ class Shell:
         """Whether nobody can write to the shell's output any more."""
         return self._output.ended.is_set()
 
-    async def _perform(self, command: str, timeout: float) -> int | None:
+    async def _execute(self, command: str, timeout: float) -> int | None:
         """The exit code; None if the time limit was reached."""
         deadline = time.monotonic() + timeout
         line = (
@@ -391,7 +391,7 @@ class StateFile:
             self.save()
 
     def save(self, *, again: bool = False) -> None:
-        """Write the last state. ``again``: there was no room before, and must be now. Raises ItemError(SANDBOX_LOST)."""
+        """Write the last state. ``again``: there was no space before, and must be now. Raises ItemError(SANDBOX_LOST)."""
         state, aside = self.last, self._file.parent.with_name("shell.tmp")
         self._saved = None
         try:
@@ -405,7 +405,7 @@ class StateFile:
 
 
 def _write_allocated(file: Path, data: bytes) -> None:
-    """Write a file whose room on the disk is taken first: one that took another one's name without would be written out at once by ext4
+    """Write a file whose space on the disk is taken first: one that took another one's name without would be written out at once by ext4
     (ext4(5), ``auto_da_alloc``), which takes longer than most commands."""
     with file.open("wb", buffering=0) as opened:
         try:

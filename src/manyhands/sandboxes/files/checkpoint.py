@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from manyhands.sandboxes.files.mirror import Budget, Entry, Identity, Links, Mirror, TooLarge
@@ -35,8 +35,8 @@ MAX_BYTES = 64 << 20
 class _Marker:
     """What ``open_step`` says."""
 
-    place: str
-    """The address of the step."""
+    address: str
+    """Of the step; in the file ``address``."""
     complete: bool
     modes: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Checkpoint:
     @property
     def open_step(self) -> str | None:
         marker = self._read()
-        return None if marker is None else marker.place
+        return None if marker is None else marker.address
 
     def begin(self, address: str, *, whole: bool = True) -> bool:
         """Remember the world for the step at ``address``. Returns whether it could be copied. ``whole``: False if the world
@@ -100,7 +100,7 @@ class Checkpoint:
         marker = self._read()
         if marker is None:
             return not self._marker.exists()
-        if marker.place != address:
+        if marker.address != address:
             return False
         if recorded:
             return True
@@ -136,5 +136,5 @@ class Checkpoint:
 
     def _write(self, marker: _Marker) -> None:
         aside = self._folder / "open_step.tmp"
-        aside.write_text(json.dumps(asdict(marker)))
+        aside.write_text(json.dumps({"place": marker.address, "complete": marker.complete, "modes": marker.modes}))
         aside.replace(self._marker)

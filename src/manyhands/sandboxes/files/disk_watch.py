@@ -1,4 +1,4 @@
-"""Bounds on the disk space of a sandbox, for file systems that offer none.
+"""Bounds on the disk space of a sandbox, for file systems that have none.
 
 What a sandbox's folders hold is counted every two seconds while anything runs in it, and after each command. A sandbox that is over its
 quota has everything in it killed, and goes on, so that its agent can remove files; one that goes over it again and again, or far over
@@ -25,7 +25,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.io.files import is_full
 from manyhands.processes.children import ExecResult
-from manyhands.sandboxes.files.disk_use import DiskUse, disk_use
+from manyhands.sandboxes.files.walking import DiskUse, disk_use
 from manyhands.sandboxes.protocol import SandboxLimits
 
 _EVERY = 2.0
@@ -313,7 +313,7 @@ class DiskWatch:
         return self._low_since is not None and time.monotonic() - self._low_since >= seconds
 
     async def _end(self, why: str) -> None:
-        """End the sandbox, and make room at once."""
+        """End the sandbox, and free its space at once."""
         self._failure = ItemError(Cause.SANDBOX_LIMIT, f"{why}; its files were removed")
         await self._kill()
         with suppress(OSError):  # something may still be ending in it: ``close`` tries again
@@ -321,7 +321,7 @@ class DiskWatch:
         await asyncio.to_thread(self._publish, DiskUse())
 
     def _publish(self, use: DiskUse) -> None:
-        """Have other processes know. Lines have one length, so that this needs no room on a full disk."""
+        """Have other processes know. Lines have one length, so that this needs no space on a full disk."""
         with suppress(OSError):
             if self._published < 0:
                 self._published = os.open(self._folder / _PUBLISHED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

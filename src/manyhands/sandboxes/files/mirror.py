@@ -317,8 +317,8 @@ def _copy_file(source: int, status: os.stat_result, copy: Path, aside: Path) -> 
     os.replace(aside, copy)
 
 
-def _restore_entry(copy: Path, folder: int, name: str, place: Entry, linked: dict[Identity, Entry]) -> None:
-    """Make ``name`` in an open folder, which is ``place``, what a copy is."""
+def _restore_entry(copy: Path, folder: int, name: str, destination: Entry, linked: dict[Identity, Entry]) -> None:
+    """Make ``name`` in an open folder, which is the entry ``destination``, what a copy is."""
     status = copy.lstat()
     if stat.S_ISDIR(status.st_mode):
         made = make_folder(folder, name)
@@ -327,8 +327,8 @@ def _restore_entry(copy: Path, folder: int, name: str, place: Entry, linked: dic
         finally:
             os.close(made)
         return
-    first = linked.setdefault(_identity(status), place) if _several(status) else place
-    if first != place:
+    first = linked.setdefault(_identity(status), destination) if _several(status) else destination
+    if first != destination:
         above, first_name = _parted(first[1])
         with open_folder(first[0], above) as there:
             os.link(first_name, name, src_dir_fd=there, dst_dir_fd=folder, follow_symlinks=False)

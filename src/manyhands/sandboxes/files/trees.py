@@ -43,7 +43,7 @@ class Found:
     path: str
     """Relative to the tree, with slashes."""
     folder: int
-    """The open folder that it is in, open until the next entry or anything else is asked of the tree."""
+    """The open folder that it is in, open until the next entry or anything else is read of the tree."""
     name: str
     status: os.stat_result
     """Its own, also of a link."""
@@ -121,7 +121,7 @@ class Tree:
         return os.stat(name, dir_fd=self.folder(above), follow_symlinks=False)
 
     def folder(self, parts: Sequence[str]) -> int:
-        """An open folder of the tree, open until the next one is asked for."""
+        """An open folder of the tree, open until the next one is requested."""
         wanted = tuple(filter(None, parts))
         if wanted != self._parts:
             folder = _descend(os.dup(self._root), wanted)

@@ -1,0 +1,152 @@
+"""Sandboxes that are mere folders of the host: how ``local`` makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import secrets
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.io.files import make_private
+from manyhands.processes.children import Guard, Spawn, to_the_end
+from manyhands.processes.strays import SANDBOX_VARIABLE, Tags, kill_marked, tagged_or_marked
+from manyhands.sandboxes.base import CommandSandbox, made_ready
+from manyhands.sandboxes.commands import launch
+from manyhands.sandboxes.commands.cgroups import Group, make_group
+from manyhands.sandboxes.files.access import RunInside, read_on_host, write_on_host
+from manyhands.sandboxes.files.checkpoint import Checkpoint
+from manyhands.sandboxes.files.disk_watch import with_space
+from manyhands.sandboxes.project import project_of
+from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
+
+
+async def make_sandbox(request: SandboxRequest, *, control_groups: bool) -> Sandbox:
+    """Raises as ``LocalBackend.create`` does."""
+    folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request)))
+    workspace = folder / "workspace"
+    project = await asyncio.to_thread(project_of, request, isolated=False)
+    directory = await asyncio.to_thread(_start_directory, workspace, request.cwd, project)
+    inside = project is None and (directory == workspace or workspace in directory.parents)
+    seen = None if project is None else str(project)
+    sandbox = CommandSandbox(
+        folder,
+        _LocalLauncher(request, str(workspace), str(directory), seen, control_groups=control_groups),
+        _HostFiles(),
+        Checkpoint(folder, ("workspace", "state")),
+        request.limits,
+        trees=("workspace",),
+        fronted=False,
+        whole=inside,
+    )
+    return await made_ready(sandbox, ahead=request.ahead)
+
+
+class _LocalLauncher:
+    def __init__(
+        self,
+        request: SandboxRequest,
+        workspace: str,
+        start_directory: str,
+        project: str | None,
+        *,
+        control_groups: bool,
+    ) -> None:
+        self._request = request
+        self._control_groups = control_groups
+        self._id = secrets.token_hex(8)
+        self._group: Group | None = None
+        self._guard: Guard | None = None
+        self._used = False
+        self._tags = Tags()
+        self.tag: int | None = None
+        self.kind = "local"
+        self.spawn: Spawn = subprocess.Popen
+        self.workspace = workspace
+        self.project = project
+        self.start_directory = start_directory
+        scrubbed = launch.scrubbed_environment(request, home=workspace, path=launch.host_path(), project=project)
+        self.environment = launch.marked(scrubbed, request, self._id)
+
+    async def prepare(self) -> bool:
+        if not self._used:
+            self._guard = Guard(f"{SANDBOX_VARIABLE}={self._id}", self._tags)
+            self._used = True
+            limits = self._request.limits
+            if self._control_groups:
+                self._group = make_group(memory=limits.memory, processes=limits.processes)
+            self.tag = self._tags.new() if self._group is None else None
+        return False
+
+    def command(self, command: Sequence[str], directory: str) -> list[str]:
+        # No limit on processes without a group: the per-user one would count everything else that the user runs.
+        return launch.limited(
+            launch.in_directory(command, directory), self._request.limits, self._group, processes=None
+        )
+
+    def members(self) -> set[int] | None:
+        return None if self._group is None else self._group.members()
+
+    def processes(self) -> set[int]:
+        if self._group is not None:
+            return self._group.members()
+        return tagged_or_marked(self.tag, SANDBOX_VARIABLE, self._id)
+
+    async def kill(self) -> None:
+        if self._used:
+            await asyncio.to_thread(self._kill)
+
+    async def stop(self) -> None:
+        await self.kill()
+        if self._group is not None:
+            await asyncio.to_thread(self._group.remove)
+        if self._guard is not None:
+            await self._guard.dismiss()
+
+    def _kill(self) -> None:
+        if self._group is None:
+            kill_marked(SANDBOX_VARIABLE, self._id)
+            self._tags.kill_all()
+        else:
+            self._group.kill()
+
+
+class _HostFiles:
+    async def read(self, path: str, max_bytes: int, run: RunInside) -> bytes:
+        return await asyncio.to_thread(read_on_host, Path(path), path, max_bytes)
+
+    async def write(self, path: str, data: bytes, run: RunInside) -> None:
+        await asyncio.to_thread(write_on_host, Path(path), path, data)
+
+
+def _make_folders(request: SandboxRequest) -> Path:
+    try:
+        folder = request.folder.resolve()
+        make_private(folder)
+        for name in ("workspace", "state"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
+    return folder
+
+
+def _start_directory(workspace: Path, cwd: str | None, project: Path | None) -> Path:
+    """Where commands start. A relative ``cwd`` is made under the workspace; an absolute one must exist."""
+    if not cwd:
+        return workspace if project is None else project
+    if "\0" in cwd:
+        raise ItemError(Cause.INVALID_INPUT, "cwd holds a NUL character")
+    directory = Path(posixpath.normpath(workspace / cwd))
+    if workspace in directory.parents and not posixpath.isabs(cwd):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} can't be made: {error.strerror}") from error
+    elif not posixpath.isabs(cwd) and directory != workspace:
+        raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} leads out of the workspace")
+    if not directory.is_dir():
+        raise ItemError(Cause.INVALID_INPUT, f"cwd {cwd!r} is no folder on this machine (sandbox: local)")
+    return directory
