@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.io.tables.writers import cell_text, harmless, write_csv
+from manyhands.io.tables.csv import cell_text, harmless, write_csv
 
 
 def written(names: list[str], *rows: list[Any], **options: Any) -> str:

@@ -27,7 +27,7 @@ _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
 _serial = count()
 _MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
 SECONDS = 10.0
-"""How long a run waits for room on a disk, at most."""
+"""Maximum seconds that a run waits for space on a disk."""
 WATCHED = "workspaces/*/disk_use"
 """Files that are there while a run's sandboxes are watched (``sandboxes.files.disk_watch``)."""
 
@@ -128,7 +128,7 @@ class Patience:
         self._since: float | None = None
 
     def worth_waiting(self, error: Exception) -> bool:
-        """Whether a write that failed may succeed soon. To be asked at each failure, and ``over`` to be called at each success."""
+        """Whether a write that failed may succeed soon. To be called at each failure, and ``over`` to be called at each success."""
         if not is_full(error) or next(self._folder.glob(WATCHED), None) is None:
             return False
         if self._since is None:
@@ -140,7 +140,7 @@ class Patience:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error says that no room is left, or no quota."""
+    """Whether an error says that no space is left, or no quota."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

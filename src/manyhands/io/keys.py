@@ -299,6 +299,13 @@ def _tell(detail: Mapping[str, Any], location: Location, words: Spellings, findi
 # --- Types of values
 
 
+def share_of_one(value: Any, *, problem: str = "must be a number above 0 and up to 1") -> float:
+    """A number above 0 and up to 1. Raises ValueError with the problem for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(problem)
+    return float(value)
+
+
 def _as_text(value: Any) -> str:
     if isinstance(value, (bool, int, float)):
         return dumps(value).decode()

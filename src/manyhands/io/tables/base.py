@@ -48,10 +48,10 @@ Unit = Literal["line", "row"]
 """What the numbers of a table count: lines of its file, or its rows."""
 
 MAX_LENGTH = 128 << 20
-"""The longest line, and the longest cell, in characters."""
+"""Maximum length of a line, and of a cell, in characters."""
 
 MAX_VALUE = 64 << 20
-"""The longest line or element of a dataset, in bytes or characters."""
+"""Maximum length of a line or element of a dataset, in bytes or characters."""
 
 GZIP_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a damaged ``.gz`` file raises."""
@@ -85,18 +85,19 @@ class Table(Protocol):
     def rows(self) -> Iterator[RawRow]:
         """All rows in order, streamed, from the beginning each time; rows without any content are left out.
 
-        Raises UserError, naming the file and the place, if the rest of the file can't be read.
+        Raises UserError, naming the file and the location, if the rest of the file can't be read.
         """
         ...
 
 
 class Record(NamedTuple):
-    """One value of a dataset: a row as an object, or whatever else stands there. ``number`` counts lines or rows from 1; ``problem`` says
-    why there is no value."""
+    """One value of a dataset: a row as an object, or whatever else stands there."""
 
     number: int
+    """Of its line or row, from 1."""
     value: Json
     problem: str | None = None
+    """Why there is no value."""
 
 
 @dataclass(frozen=True, slots=True)

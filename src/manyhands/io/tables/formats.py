@@ -15,17 +15,23 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.io.plugins import plugins
 from manyhands.io.tables.base import Record, Records, Table, Unit, Values, check_file, check_regular_file, reading
-from manyhands.io.tables.csv import CsvTable, csv_records
-from manyhands.io.tables.json import JsonLinesTable, ObjectsTable, holds_json_lines, json_records, line_records
+from manyhands.io.tables.csv import CsvTable, csv_records, write_csv
+from manyhands.io.tables.json import (
+    JsonLinesTable,
+    ObjectsTable,
+    holds_json_lines,
+    json_records,
+    line_records,
+    write_jsonl,
+)
 from manyhands.io.tables.parquet import ParquetTable, check_parquet, dataset_batches, parquet_records
-from manyhands.io.tables.writers import write_csv, write_jsonl
 
 PLUGINS = "manyhands.table_formats"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """A format of tables. One that is brought by another package can be read if it has ``read``, and written if it has ``write``."""
+    """A format of tables."""
 
     name: str
     """What options call it."""
@@ -35,9 +41,10 @@ class TableFormat:
     """Endings of its files in lower case, the usual one first."""
     read: Callable[[Path], Iterable[Mapping[str, Json]]] | None = None
     """Gives the rows of a file in order, each as an object; it is called once for each reading. What it raises as OSError or ValueError is
-    shown to the person."""
+    shown to the person. None: a format of another package can't be read."""
     write: Callable[[BinaryIO, Sequence[str], Iterable[Values]], int] | None = None
-    """Writes rows under the names of their columns to a file; returns how many rows."""
+    """Writes rows under the names of their columns to a file; returns how many rows. None: a format of another package can't be
+    written."""
     text: bool = False
     """Whether its files may be packed with gzip and then end in ``.gz`` besides."""
 
@@ -125,7 +132,7 @@ def open_table(
     """Open a table and read its header. What is not given is found out: the format, by its name, from the file's (CSV where that says
     none), the encoding from the byte order mark (else UTF-8), the delimiter from the first rows (a ``.tsv`` has tabs).
 
-    Raises UserError, in one line that names the file and the place, if the table or its header can't be used.
+    Raises UserError, in one line that names the file and the location, if the table or its header can't be used.
     """
     chosen = format_of_table(path) if format is None else format_named(format)
     check_file(path)

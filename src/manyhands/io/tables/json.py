@@ -15,13 +15,13 @@ import codecs
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import UserError
-from manyhands.core.jsonio import Json, TooDeep, check_depth, loads, loads_outside
+from manyhands.core.jsonio import Json, TooDeep, check_depth, exact_line, loads, loads_outside
 from manyhands.io.json_files import strict_decoder
 from manyhands.io.tables.base import (
     GZIP_DAMAGE,
@@ -30,6 +30,7 @@ from manyhands.io.tables.base import (
     Record,
     TableInfo,
     Unit,
+    Values,
     at,
     open_bytes,
     reading,
@@ -84,7 +85,7 @@ class JsonArray:
     """
 
     def __init__(self, stream: BinaryIO, errors: str = "strict") -> None:
-        """``errors``: what becomes of bytes that are not UTF-8, as ``bytes.decode`` has it."""
+        """``errors``: the handling of bytes that are not UTF-8, as ``bytes.decode`` has it."""
         self.followed = False
         """Whether anything stands behind the array; known once ``texts`` has come to its end."""
         self._stream = stream
@@ -339,3 +340,12 @@ def _parsed(number: int, text: str, parse: Callable[[str], Json]) -> Record:
         return Record(number, None, "invalid JSON: nested too deeply")
     except ValueError as error:
         return Record(number, None, f"invalid JSON: {error}")
+
+
+def write_jsonl(handle: BinaryIO, names: Sequence[str], rows: Iterable[Values]) -> int:
+    """Write an export as JSON Lines: the rows as objects with the columns' names; returns how many."""
+    written = 0
+    for row in rows:
+        handle.write(exact_line(dict(zip(names, row, strict=True))))
+        written += 1
+    return written

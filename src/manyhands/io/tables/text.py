@@ -1,4 +1,5 @@
-"""Text files of any encoding: which one it is, their lines, and finding what does not decode."""
+"""Text files of any encoding: which one it is, by its byte order mark or by the zero bytes of UTF-16 (which Windows PowerShell writes for
+``>``); their lines, and finding what does not decode."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from manyhands.core.errors import UserError
-from manyhands.io.encodings import marked_encoding
 from manyhands.io.tables.base import GZIP_DAMAGE, MAX_LENGTH, at, open_bytes
 
 _ERRORS = "surrogateescape"
@@ -35,7 +35,7 @@ def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, N
 
     A byte that does not decode becomes a lone surrogate, which ``undecoded`` finds, so that it spoils one row only.
 
-    Raises UserError, naming the line, where the encoding has no room for that, where compressed data is damaged, and for a
+    Raises UserError, naming the line, where the encoding has no bytes for that, where compressed data is damaged, and for a
     line longer than MAX_LENGTH.
     """
     number, ends = 1, newline or ("\n", "\r")
@@ -146,3 +146,35 @@ def _known(name: str) -> str:
         raise UserError(
             f"unknown encoding {name!r}; known are, for example: utf-8, cp1252, iso-8859-1, utf-16"
         ) from None
+
+
+UTF_16 = "UTF-16"
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def marked_encoding(head: bytes) -> str | None:
+    """The codec that a text's byte order mark names; None without one. ``head``: its first four bytes, or more."""
+    return next((name for mark, name in _MARKS if head.startswith(mark)), None)
+
+
+def wide_encoding(head: bytes, *, marked: bool = False) -> str | None:
+    """The codec of a text that begins with these bytes, if it is UTF-16: by its mark, or (unless only ``marked`` texts count) by the zero
+    that one of the first two characters' bytes is in all that JSON begins with (RFC 4627, section 3). None for everything else, and for
+    less than two bytes."""
+    if head.startswith(_WIDE_MARKS):
+        return "utf-16"
+    if marked or len(head) < 2 or (head[0] == 0) == (head[1] == 0):
+        return None
+    return "utf-16-be" if head[0] == 0 else "utf-16-le"
+
+
+def may_be_wide(head: bytes) -> bool:
+    """Whether a text begins with this one byte, and is not UTF-8."""
+    return len(head) == 1 and (head == b"\0" or any(mark.startswith(head) for mark in _WIDE_MARKS))
