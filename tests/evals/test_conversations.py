@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from manyhands.engine.check import check_run
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedServer, chat_response
 from manyhands.workloads.evals.grading.conversation import aggregated, transcript, windowed
+from manyhands.workloads.evals.items import TestItem as Item
+from manyhands.workloads.evals.targets.recorded import RecordedTarget
 from manyhands.workloads.evals.workload import EvalsWorkload
 from tests.support.commands import Command, run
 from tests.support.eval_runs import EvalRun, perform_eval
@@ -433,6 +436,19 @@ async def test_a_regrading_asks_nobody(tmp_path: Path) -> None:
     write(tmp_path, conversation(turn("one", says("one")), turn("two", says("two"))))
     more = await perform_eval(tmp_path, "more", regrade=str(first.folder))
     assert more.record("talk")["error"] == "turn 2: run run has no answer to this turn"
+
+
+async def test_what_a_regrading_says_of_one_answer_is_not_changed_by_another(tmp_path: Path) -> None:
+    write(tmp_path, conversation(turn("one", says("one"))), target=json.dumps({"name": "own", "provider": "mock"}))
+    run = await perform_eval(tmp_path)
+    with closing(JournalReader(run.folder)) as reader:
+        row = next(reader.items())
+        known = Item.from_json(row.payload)
+        shared = RecordedTarget(reader, known.dataset, known.target)
+        simulated, unknown = shared.for_item(), shared.for_item()
+        simulated.turn(known, 1)
+        unknown.turn(replace(known, sample=7), 1)
+        assert (simulated.simulated, unknown.simulated) == (True, False)
 
 
 async def test_a_regrading_says_of_which_turns_the_input_has_changed(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ execution: {evaluators: [{type: contains, value: y}], target: t}
         [
             "my.yaml: 'evalcases' is an obsolete name of 'tests'",
             "my.yaml: 'evaluators' is an obsolete name of 'assert'",
-            "my.yaml: graders below 'execution' are at an obsolete place; 'assert' is a key of its own",
+            "my.yaml: graders below 'execution' are at an obsolete location; 'assert' is a key of its own",
             "my.yaml: 'expected_outcome' is an obsolete name of 'criteria'",
             "my.yaml: 'input_messages' is an obsolete name of 'input'",
             "my.yaml: 'expected_messages' is an obsolete name of 'expected_output'",
@@ -93,9 +93,9 @@ target: t
 """,
         [
             "my.yaml: 'eval_cases' is an obsolete name of 'tests'",
-            "my.yaml: graders below 'execution' are at an obsolete place; 'assert' is a key of its own",
+            "my.yaml: graders below 'execution' are at an obsolete location; 'assert' is a key of its own",
             "my.yaml: 'evaluators' is an obsolete name of 'assert'",
-            "my.yaml: 'target' is at an obsolete place; it belongs below 'execution'",
+            "my.yaml: 'target' is at an obsolete location; it belongs below 'execution'",
         ],
     ),
     (

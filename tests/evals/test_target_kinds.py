@@ -78,7 +78,7 @@ async def test_every_kind_opens_and_answers(tmp_path: Path) -> None:
 
 
 def test_every_kind_is_in_the_table_of_kinds() -> None:
-    section = PAGE.read_text(encoding="utf-8").partition("### Kinds")[2].partition("Other names of kinds")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("### Kinds")[2].partition("Aliases of kinds")[0]
     first = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     assert set(re.findall(r"`([\w-]+)`", " ".join(first))) - {"provider"} == set(KINDS)
 

@@ -20,12 +20,11 @@ from manyhands.workloads.evals.evalfile.loading import load_evals
 from manyhands.workloads.evals.prepared import FileTargets
 from manyhands.workloads.evals.targets.choice import Survey, choose_targets
 from manyhands.workloads.evals.targets.definitions import Target, TargetFile, find_targets
-from manyhands.workloads.evals.targets.kinds.mock import MockTargetSettings
+from manyhands.workloads.evals.targets.kinds.given_answers import MockTargetSettings, ReplayTargetSettings
 from manyhands.workloads.evals.targets.kinds.models import AgentTargetSettings, ModelTargetSettings
 from manyhands.workloads.evals.targets.kinds.programs import AGENT_COMMANDS, CliTargetSettings
 from manyhands.workloads.evals.targets.kinds.python_function import PythonTargetSettings
 from manyhands.workloads.evals.targets.kinds.registry import KINDS
-from manyhands.workloads.evals.targets.kinds.replay import ReplayTargetSettings
 
 TESTS = "tests: [{id: a, criteria: c, input: i}]\n"
 

@@ -10,7 +10,7 @@ import pytest
 from manyhands.core.errors import UserError
 from manyhands.io.locations import Location
 from manyhands.workloads.evals.evalfile.contents import EvalFile, Test
-from manyhands.workloads.evals.evalfile.loading import told_apart
+from manyhands.workloads.evals.evalfile.loading import distinctly_named
 from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns
 from manyhands.workloads.evals.settings import EvalSpec
 
@@ -69,7 +69,7 @@ def file(path: str, dataset: str, *ids: str) -> EvalFile:
 
 def test_datasets_of_the_same_name() -> None:
     def datasets(*files: EvalFile) -> list[str]:
-        return [each.dataset for each in told_apart(files)]
+        return [each.dataset for each in distinctly_named(files)]
 
     assert datasets(file("/a/e.yaml", "e", "1"), file("/b/e.yaml", "e", "2")) == ["e", "e"]
     assert datasets(file("/a/e.yaml", "e", "1"), file("/b/e.yaml", "e", "1"), file("/c.yaml", "c", "1")) == [

@@ -16,9 +16,9 @@ from manyhands.core.failures import Cause
 from manyhands.graders.judged.agent_judge import LOOK, LOOK_PLAIN, WORKSPACE, list_files, read_file, search_files
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.models.simulated.model import SimulatedModel
+from manyhands.testing.agent_doubles import Reply, ScriptedModel, assistant, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, graders_of, make_grading
-from manyhands.testing.scripted_model import Reply, ScriptedModel, assistant, tool_call
 from manyhands.tools.protocol import ToolEnvironment
 
 GOOD = '{"score": 0.9, "hits": ["a"], "misses": [], "reasoning": "fine"}'

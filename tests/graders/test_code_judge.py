@@ -21,9 +21,9 @@ from manyhands.core.usage import Usage
 from manyhands.graders.contract import MAX_CHARACTERS, encoded, last_object, payload_of, said
 from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.processes.scripts import ScriptResult, Scripts
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading
-from manyhands.testing.scripted_model import ScriptedModel
 
 ENVIRON = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 SEED_KEYS = [

@@ -17,9 +17,9 @@ from manyhands.core.usage import Usage
 from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.graders.scoring import combine, grade_all
 from manyhands.processes.scripts import ScriptResult
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, grade, graders_of, make_grading
-from manyhands.testing.scripted_model import ScriptedModel
 
 GOOD: dict[str, Any] = {"type": "contains", "value": "a"}
 BAD: dict[str, Any] = {"type": "contains", "value": "z"}
@@ -283,7 +283,7 @@ def test_settings_without_effect_are_said() -> None:
     )
     assert notices == [
         "checks.yaml: [0].aggregator.threshold: has no effect with minimum",
-        "checks.yaml: [1].strictness: has no effect, as only a prompt that is a program is told of it",
+        "checks.yaml: [1].strictness: has no effect, as only a prompt that is a program gets it",
     ]
 
 

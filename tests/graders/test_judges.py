@@ -15,9 +15,9 @@ from manyhands.core.usage import Usage
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.models.simulated.model import SimulatedModel
 from manyhands.processes.scripts import Scripts
+from manyhands.testing.agent_doubles import Reply, ScriptedModel
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, graders_of, make_grading
-from manyhands.testing.scripted_model import Reply, ScriptedModel
 
 GOOD = '{"score": 0.9, "hits": ["a"], "misses": [], "reasoning": "fine"}'
 

@@ -12,8 +12,8 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
 from manyhands.graders.protocol import Candidate, Score, ToolUse, verdict_of
 from manyhands.graders.scoring import combine, grade_all, own_verdict, shortfall
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.grader_doubles import NamedJudges, ScriptedPrograms, grade, graders_of, make_grading
-from manyhands.testing.scripted_model import ScriptedModel
 
 TWO_OF_THREE = {"type": "tool_trajectory", "mode": "any_order", "minimums": {"a": 1, "b": 1, "c": 1}}
 ANSWER = Candidate("t", "x", output=[], tool_uses=[ToolUse("a"), ToolUse("b")])

@@ -13,8 +13,8 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
 from manyhands.graders.protocol import Candidate, Score
 from manyhands.models.simulated.model import SimulatedModel
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.grader_doubles import FILE, NamedJudges, ScriptedPrograms, graders_of, make_grading
-from manyhands.testing.scripted_model import ScriptedModel
 
 RANGES = [
     {"score_range": [0, 3], "outcome": "bad"},

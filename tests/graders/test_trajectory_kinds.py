@@ -16,8 +16,8 @@ from manyhands.graders.protocol import Candidate, Score, ToolUse
 from manyhands.graders.registry import spellings_of
 from manyhands.graders.trajectory.steps import like, steps_of
 from manyhands.io.locations import Location
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.grader_doubles import FILE, NamedJudges, grade, graders_of, make_grading
-from manyhands.testing.scripted_model import ScriptedModel
 
 Call = str | tuple[str, Json]
 

@@ -13,7 +13,7 @@ llm_judge          what a model makes of them
 
 A member's weight is the one that ``weights`` of the aggregator gives its name, else its own. Weight, required, min_score and negate hold
 for members as for graders of a test, at every depth: if a required member is below its minimum, the composite scores 0, whatever the
-aggregator, and one that would cost something is not asked. If a member breaks, so does the composite. A member that found nothing to
+aggregator, and one that would cost something does not run. If a member breaks, so does the composite. A member that found nothing to
 compare counts as if it were not there; if all did, so did the composite. Each run of an aggregator's program, and each call of its model,
 is a step.
 """
@@ -36,10 +36,9 @@ from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Effect
 from manyhands.graders.config import members_of
 from manyhands.graders.contract import GRADE, environment_of, last_object, score_of
-from manyhands.graders.judged.asking import ask
+from manyhands.graders.judged.asking import ask, filled, shown_json
 from manyhands.graders.judged.asking import broken as judge_broken
 from manyhands.graders.judged.judge import SCORE, score_messages
-from manyhands.graders.judged.prompts import filled, shown_json
 from manyhands.graders.programs.code import read_result
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, nothing_to_compare, verdict_of
 from manyhands.graders.registry import Setup
@@ -103,7 +102,7 @@ class AggregatorEntry(Entry):
     )
     path: OptionalText = key(None, "For code_judge: a line for sh, run in the eval file's folder.")
     prompt: OptionalText = key(None, "For llm_judge: a text, or a file, in which {{EVALUATOR_RESULTS_JSON}} stands.")
-    target: OptionalText = key(None, "For llm_judge: the model that is asked; the test's own judge by default.")
+    target: OptionalText = key(None, "For llm_judge: model that judges; by default the test's own judge.")
 
 
 class CompositeEntry(Entry):
@@ -300,7 +299,7 @@ class AskModel:
 
     @classmethod
     def of(cls, prompt: str | None, target: str | None, location: Location, folder: Path) -> AskModel:
-        """``prompt``: a text, or the path of a file with one. Raises UserError if the results have no place in it."""
+        """``prompt``: a text, or the path of a file with one. Raises UserError if it has no placeholder for the results."""
         if prompt is None:
             raise location.error("prompt is required for llm_judge")
         at = location.at("prompt")
@@ -317,7 +316,7 @@ class AskModel:
         return score_of(_NOBODY, reply.value, grading, usage=reply.usage)
 
     def _filled(self, scores: Sequence[Score], candidate: Candidate) -> str:
-        """Part by part, so that what an answer says is never taken for the place of the results."""
+        """Part by part, so that what an answer says is never taken for the placeholder of the results."""
         results = shown_json(results_of(scores))
         return results.join(filled(part, candidate) for part in _RESULTS.split(self.prompt))
 

@@ -34,14 +34,14 @@ from manyhands.graders.registry import (
     spellings_of,
 )
 from manyhands.graders.scoring import Configured
-from manyhands.io.keys import Entry, Notices, key, read, respelled, snake
+from manyhands.io.keys import Entry, Notices, key, read, respelled, share_of_one, snake
 from manyhands.io.locations import Findings, Location
 from manyhands.io.yaml_files import read_yaml
 
 MAX_NESTED = 20
 """Composites within composites."""
 _APPLIED = ("weight", "required", "min_score", "preprocessors", "negate")
-Placed = tuple[dict[str, Any], Location]
+Located = tuple[dict[str, Any], Location]
 MAX_INCLUDE_DEPTH = 10
 _TEMPLATES = (".agentv", "templates")
 _ENDINGS = (".yaml", ".yml")
@@ -51,15 +51,7 @@ _LISTS = ("assert", "assertions", "evaluators")
 def _minimum(value: Any) -> float | bool:
     if isinstance(value, bool):
         return value
-    if not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError("must be true, or a number above 0 and up to 1")
-    return float(value)
-
-
-def _min_score(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError("must be a number above 0 and up to 1")
-    return float(value)
+    return share_of_one(value, problem="must be true, or a number above 0 and up to 1")
 
 
 class Common(Entry):
@@ -72,7 +64,7 @@ class Common(Entry):
     required: Annotated[float | bool, BeforeValidator(_minimum)] | None = key(
         None, "The score below which the whole test scores 0; true: its min_score, or without one the pass limit."
     )
-    min_score: Annotated[float, BeforeValidator(_min_score)] | None = key(
+    min_score: Annotated[float, BeforeValidator(share_of_one)] | None = key(
         None, "The score from which on its verdict is pass; the pass limit without it."
     )
     negate: Flag = key(False, "Whether its score is turned round: 1 − score.")
@@ -99,25 +91,25 @@ def normal_entries(entries: Any, location: Location, *, folder: Path, notices: N
 
     Raises UserError for an entry whose kind or keys are unknown; values are looked at by ``parse_graders`` only.
     """
-    return plain_entries(placed_entries(entries, location, folder=folder, notices=notices))
+    return plain_entries(located_entries(entries, location, folder=folder, notices=notices))
 
 
-def placed_entries(
+def located_entries(
     entries: Any,
     location: Location,
     *,
     folder: Path,
     notices: Notices,
     variables: Callable[[Json], Json] | None = None,
-) -> list[Placed]:
+) -> list[Located]:
     """The same with the location of each entry; those within it know theirs too (``Members``). ``variables``: see ``Setup``. Raises as
     ``normal_entries``."""
     return _normal(entries, location, Setup(folder, _once(notices), variables=variables))
 
 
-def plain_entries(placed: Sequence[Placed]) -> list[dict[str, Any]]:
+def plain_entries(located: Sequence[Located]) -> list[dict[str, Any]]:
     """The entries without their locations."""
-    return [_plain(entry) for entry, _ in placed]
+    return [_plain(entry) for entry, _ in located]
 
 
 def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,17 +129,17 @@ def grader_types() -> dict[str, dict[str, Any]]:
 class Members(list[dict[str, Any]]):
     """Normal entries within an entry, which know their locations: an included one is in another file."""
 
-    def __init__(self, placed: Sequence[Placed]) -> None:
-        super().__init__(entry for entry, _ in placed)
-        self.placed = placed
+    def __init__(self, located: Sequence[Located]) -> None:
+        super().__init__(entry for entry, _ in located)
+        self.located = located
 
 
-def _normal(entries: Any, location: Location, setup: Setup, depth: int = 0) -> list[Placed]:
+def _normal(entries: Any, location: Location, setup: Setup, depth: int = 0) -> list[Located]:
     if not isinstance(entries, Sequence) or isinstance(entries, (str, bytes)):
         raise location.error(f"must be a list of graders, not {shown(entries)}")
     if depth > MAX_NESTED:
         raise location.error(f"composites are nested more than {MAX_NESTED} deep")
-    found: list[Placed] = []
+    found: list[Located] = []
     strings: dict[str, Any] | None = None
     findings = Findings()
     for index, entry in enumerate(entries):
@@ -181,7 +173,7 @@ def _check_rubric(text: str, location: Location) -> None:
         )
 
 
-def _entry(entry: Any, location: Location, setup: Setup, depth: int) -> Iterator[Placed]:
+def _entry(entry: Any, location: Location, setup: Setup, depth: int) -> Iterator[Located]:
     if not isinstance(entry, Mapping):
         raise location.error(f"a grader is a mapping with a type, or a text that is a rubric, not {shown(entry)}")
     words = {snake(word): word for word in entry if isinstance(word, str)}
@@ -193,7 +185,7 @@ def _entry(entry: Any, location: Location, setup: Setup, depth: int) -> Iterator
         yield _normal_entry(entry, words["type"], location, setup, depth), location
 
 
-def _included(entry: Mapping[str, Any], word: str, location: Location, setup: Setup, depth: int) -> Iterator[Placed]:
+def _included(entry: Mapping[str, Any], word: str, location: Location, setup: Setup, depth: int) -> Iterator[Located]:
     for other in entry:
         if other != word:
             raise location.at(str(other)).error("nothing may stand beside include")
@@ -254,10 +246,10 @@ def _once(notices: Notices) -> Notices:
 
 def members_of(entries: Sequence[Any], location: Location, setup: Setup) -> tuple[Grader, ...]:
     """The graders within one. ``entries``: as its normal data has them."""
-    return build_graders(entries.placed if isinstance(entries, Members) else _normal(entries, location, setup), setup)
+    return build_graders(entries.located if isinstance(entries, Members) else _normal(entries, location, setup), setup)
 
 
-def build_graders(entries: Sequence[Placed], setup: Setup) -> tuple[Grader, ...]:
+def build_graders(entries: Sequence[Located], setup: Setup) -> tuple[Grader, ...]:
     """Graders of normal entries, each with the location it came from. Their names are made different."""
     taken: set[str] = set()
     own = {entry["name"] for entry, _ in entries if isinstance(entry.get("name"), str)}

@@ -31,6 +31,7 @@ from manyhands.core.jsonio import Json, loads_outside, type_error
 from manyhands.core.settings import shown
 from manyhands.core.usage import ZERO, Usage
 from manyhands.graders.protocol import Candidate, Grading, Score, verdict_of
+from manyhands.processes.scripts import ScriptResult
 
 GRADE = "grade"
 """The kind of a grader's step."""
@@ -43,6 +44,8 @@ _MAX_FAILURES = 500
 _MAX_READ = 1 << 22
 """Characters of such lines and of what follows them that are read in vain before that."""
 _SHOWN = 300
+_TAIL = 1800
+"""Characters of what a program wrote on standard error that a message shows."""
 
 
 def folder_of(candidate: Candidate, folder: Path, cwd: str | None = None) -> Path:
@@ -55,6 +58,18 @@ def folder_of(candidate: Candidate, folder: Path, cwd: str | None = None) -> Pat
         if (start / cwd).is_dir():
             return start / cwd
     raise GraderError(f"cwd: there is no folder {base / cwd}")
+
+
+def how_it_ended(result: ScriptResult, besides: str = "") -> str:
+    """How a program ended that a grader could not use: words that follow its name, and the end of what it wrote on standard error."""
+    how = "took too long" if result.exit_code is None else f"ended with exit code {result.exit_code}"
+    return with_stderr(how + besides, result)
+
+
+def with_stderr(text: str, result: ScriptResult) -> str:
+    """A text, and behind it the end of what a program wrote on standard error."""
+    tail = result.stderr.decode("utf-8", "replace").strip()[-_TAIL:]
+    return f"{text}: {tail}" if tail else text
 
 
 def environment_of(candidate: Candidate) -> dict[str, str]:

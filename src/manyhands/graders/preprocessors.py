@@ -24,7 +24,7 @@ from pydantic import BeforeValidator
 from manyhands.core.errors import GraderError
 from manyhands.core.jsonio import Json, as_text, dumps
 from manyhands.engine.contract import Effect
-from manyhands.graders.contract import GRADE, environment_of, folder_of
+from manyhands.graders.contract import GRADE, environment_of, folder_of, how_it_ended
 from manyhands.graders.protocol import Candidate, Grading
 from manyhands.io.keys import Entry, SomeWords, key
 from manyhands.processes.templates import script_of
@@ -32,7 +32,6 @@ from manyhands.processes.templates import script_of
 MAX_TEXT = 100_000
 """Characters of a file that are shown."""
 _MAX_BYTES = 4 << 20
-_TAIL = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +113,7 @@ async def _printed(file: _File, path: Path, command: Any, candidate: Candidate, 
         environment=environment_of(candidate),
     )
     if result.exit_code != 0:
-        how = "took too long" if result.exit_code is None else f"ended with exit code {result.exit_code}"
-        tail = result.stderr.decode("utf-8", "replace").strip()[-_TAIL:]
-        raise GraderError(f"the preprocessor of {file.named} {how}" + (f": {tail}" if tail else ""))
+        raise GraderError(f"the preprocessor of {file.named} {how_it_ended(result)}")
     return _cut(result.stdout.decode("utf-8", "replace").strip())
 
 

@@ -42,7 +42,7 @@ class Configured:
     required: float | bool | None = None
     """The minimum; True: ``min_score``, or without one the run's pass limit; None: not required."""
     negate: bool = False
-    """The value becomes 1 − value, hits and misses change places, and the verdict is that of the new value (so what was borderline at 0.7
+    """The value becomes 1 − value, hits and misses are swapped, and the verdict is that of the new value (so what was borderline at 0.7
     fails at 0.3)."""
     min_score: float | None = None
     """The verdict is pass from this score on, and fail below it."""
@@ -243,7 +243,7 @@ def shortfall(score: Score) -> str:
 
 async def grade_all(graders: Sequence[Grader], candidate: Candidate, grading: Grading) -> tuple[Score, ...]:
     """The scores of all graders, in their order. They run at the same time, each with a scope of its own for its steps, which is
-    named after its place in the list; so call this once for a context.
+    named after its position in the list; so call this once for a context.
 
     Raises what ``Grader.grade`` raises; if several can't go on for reasons of the item, the first of these ItemErrors alone.
     """

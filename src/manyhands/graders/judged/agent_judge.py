@@ -1,7 +1,7 @@
 """``agent_judge``: a judge that looks for itself.
 
 It works in a loop with tools that read the workspace's files, and ends with a score, or with ``rubrics`` point by point. With ``target``
-a named model is asked, which may judge without a workspace too, and then has no tools. A last message that can't be read is asked for
+a named model judges, which may do so without a workspace too, and then has no tools. A last message that can't be read is requested
 again. All model and tool calls are steps. The tools read only, and nothing outside the workspace: they go by open folders and follow
 no link.
 """
@@ -30,10 +30,21 @@ from manyhands.core.messages import Message
 from manyhands.core.redaction import KNOWN
 from manyhands.core.settings import OptionalText, optional_number, whole
 from manyhands.engine.contract import Context
-from manyhands.graders.contract import score_of
-from manyhands.graders.judged.asking import MAX_CALLS, SYSTEM, Reply, Shape, ask, asked, broken, read_reply
+from manyhands.graders.judged.asking import (
+    MAX_CALLS,
+    SCORE_REPLY,
+    SYSTEM,
+    Prompt,
+    Reply,
+    Shape,
+    ask,
+    judge_errors,
+    prompt_of,
+    read_reply,
+    score_given,
+    sections,
+)
 from manyhands.graders.judged.judge import SCORE, default_prompt
-from manyhands.graders.judged.prompts import SCORE_REPLY, Prompt, prompt_of, sections
 from manyhands.graders.judged.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
 from manyhands.graders.judged.rubrics import Points
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judge, Score
@@ -65,7 +76,7 @@ class AgentJudgeEntry(Entry):
         "max_turns": "max_steps",
     }
     entries: ClassVar[Mapping[str, type[Entry]]] = {"rubrics": RubricItem}
-    prompt: Any = key(None, "What the judge is told: a text, the path of a file, or a mapping with script.")
+    prompt: Any = key(None, "Prompt of the judge: a text, the path of a file, or a mapping with script.")
     rubrics: RubricList | None = key(None, "Points to be judged one by one.")
     value: RubricValue = key(
         None, "Points to be judged one by one; or a text or an object that counts instead of the test's criteria."
@@ -124,10 +135,10 @@ class AgentJudge:
         judge = await grading.judges.judge(self.target)
         judge = replace(judge, settings=replace(judge.settings, temperature=self.temperature))
         text = await self._prompt(candidate, grading)
-        reply = await self._asked(grading.context, judge, text, workspace)
+        reply = await self._reply(grading.context, judge, text, workspace)
         if self.points is not None:
             return self.points.score(self, reply, grading)
-        return broken(self, reply) if reply.value is None else score_of(self, reply.value, grading, usage=reply.usage)
+        return score_given(self, reply, grading)
 
     async def _prompt(self, candidate: Candidate, grading: Grading) -> str:
         own = await self.prompt.rendered(self, candidate, grading, self.folder)
@@ -138,7 +149,7 @@ class AgentJudge:
         body = f"{own or sections(candidate)}\n\n{listed}"
         return f"{look}{self.points.task}\n\n{body}\n\n{self.points.reply}"
 
-    async def _asked(self, context: Context, judge: Judge, text: str, workspace: Path | None) -> Reply:
+    async def _reply(self, context: Context, judge: Judge, text: str, workspace: Path | None) -> Reply:
         shape = SCORE if self.points is None else self.points.shape()
         last = None if self.points is None else self.points.partial()
         if workspace is None:
@@ -159,10 +170,10 @@ class AgentJudge:
         return SCORE_REPLY if self.points is None else self.points.reply
 
     async def _looked(self, context: Context, judge: Judge, text: str, workspace: Path, shape: Shape) -> AgentResult:
-        """The conversation with tools. An endpoint that refuses the reply's schema beside tools is asked without it; what was recorded of
+        """The conversation with tools. An endpoint that refuses the reply's schema beside tools is called without it; what was recorded of
         that conversation says that it was."""
         look, plain = context.scope(LOOK), context.scope(LOOK_PLAIN)
-        with asked(judge):
+        with judge_errors(judge):
             if not plain.replaying:
                 try:
                     return await self._loop(look, judge, text, workspace, shape.response_format)
@@ -322,7 +333,7 @@ def _files(tree: Tree, names: str) -> Iterator[Found]:
     return islice(files, _SEARCHED)
 
 
-def _matches(file: Found, wanted: regex.Pattern[str], most: int, end: float) -> list[str]:
+def _matches(file: Found, wanted: regex.Pattern[str], max_matches: int, end: float) -> list[str]:
     """``end``: when to give up, of ``time.monotonic``. Raises TimeoutError."""
     try:
         with os.fdopen(open_regular(file.folder, file.name), "rb") as handle:
@@ -336,6 +347,6 @@ def _matches(file: Found, wanted: regex.Pattern[str], most: int, end: float) -> 
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        if len(found) < most and wanted.search(line, timeout=left, concurrent=True):
+        if len(found) < max_matches and wanted.search(line, timeout=left, concurrent=True):
             found.append(f"{file.path}:{number}: {KNOWN.text(line)[:_MAX_LINE]}")
     return found

@@ -1,31 +1,38 @@
-"""Asking a judge: a model that replies with an object of a given shape.
+"""Asking a judge: a model that replies with an object of a given shape; and what it is given: prompts of the person's own with variables,
+or one of ours in sections.
 
-The reply is asked for with a JSON schema (``response_format``); an endpoint that refuses that is asked without. It is read leniently
+The reply is requested with a JSON schema (``response_format``); an endpoint that refuses that is called without. It is read leniently
 (``answer_json``). A reply that can't be used is answered with what is wrong with it, three calls in all; then the grader broke. Each
 call is a step of kind ``model``, in the shape that ``agents.trajectory`` folds. When an item whose judge broke is executed again, the
-recorded replies would only break it again; so the judge is then asked from the beginning, three calls more.
+recorded replies would only break it again; so the judge is then called from the beginning, three calls more.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from manyhands.agents.loop import settings_digest
 from manyhands.agents.reading import as_sent, brief_usage, flattened, visible_text
 from manyhands.agents.trajectory import MODEL
-from manyhands.core.digests import derive_seed
+from manyhands.core.digests import derive_seed, digest
 from manyhands.core.errors import GraderError, ItemError
 from manyhands.core.failures import Cause
+from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.core.settings import shown
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context, Effect
+from manyhands.graders.contract import GRADE, encoded, environment_of, folder_of, how_it_ended, payload_of, score_of
 from manyhands.graders.json_values import json_in
-from manyhands.graders.protocol import Judge, Score
+from manyhands.graders.protocol import Candidate, Grading, Judge, Score
+from manyhands.io.locations import Location
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
 
 MAX_CALLS = 3
@@ -109,9 +116,16 @@ def broken(grader: Any, reply: Reply) -> Score:
     return Score(grader.name, grader.type, None, "error", error=reply.problem, usage=reply.usage)
 
 
+def score_given(grader: Any, reply: Reply, grading: Grading) -> Score:
+    """The score of a grader whose judge was asked for one."""
+    if reply.value is None:
+        return broken(grader, reply)
+    return score_of(grader, reply.value, grading, usage=reply.usage)
+
+
 async def complete(context: Context, judge: Judge, request: ChatRequest) -> Completion:
     """One call, without the schema if the endpoint refuses it. Raises as ``ask``."""
-    with asked(judge):
+    with judge_errors(judge):
         try:
             return await judge.model.complete(request, context.limits, context.clock)
         except ItemError as error:
@@ -122,8 +136,8 @@ async def complete(context: Context, judge: Judge, request: ChatRequest) -> Comp
 
 
 @contextmanager
-def asked(judge: Judge) -> Iterator[None]:
-    """Within it a judge is asked: a failure that is its own becomes GraderError."""
+def judge_errors(judge: Judge) -> Iterator[None]:
+    """Within it a judge is called: a failure that is its own becomes GraderError."""
     try:
         yield
     except ItemError as error:
@@ -176,3 +190,154 @@ def read_reply(content: str, shape: Shape) -> tuple[dict[str, Any] | None, str]:
 
 def _again(problem: str) -> str:
     return f"That can't be used: {problem[:500]}. Reply again, with one JSON object of the form asked for and nothing else."
+
+
+# --- What judges are given
+
+SHOW_THE_ANSWER = ("answer", "output", "output_text", "expected_output")
+"""Variables of which a prompt file must hold one."""
+_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_FILE = re.compile(r"[^\s{}]+\.(md|txt|prompt|j2|jinja|tmpl)")
+"""What is meant as the name of a file, whether there is one or not."""
+SCORE_TASK = (
+    "Judge how well the answer meets the criteria. 1 is for an answer that meets all of them, 0 for one that meets none; a wrong or "
+    "missing part costs as much as it matters to the criteria. Where there is a reference answer, it shows what is right; other words "
+    "for the same are as good."
+)
+SCORE_REPLY = (
+    'Reply with one JSON object: {"score": a number from 0 to 1, "hits": [up to four things that are right, a few words each], '
+    '"misses": [up to four that are wrong or missing], "reasoning": "one to three sentences"}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Where a prompt comes from: a text, a program that prints it, or neither, which is our own."""
+
+    text: str | None = None
+    script: tuple[str, ...] | str | None = None
+    """The program that prints it."""
+    config: Json = None
+    """What that program gets."""
+
+    async def rendered(self, grader: Any, candidate: Candidate, grading: Grading, folder: Path) -> str | None:
+        """The prompt for a candidate, None if it is ours. A program's run is a step. Raises GraderError."""
+        if self.script is not None:
+            return await self._printed(grader, candidate, grading, folder)
+        return None if self.text is None else filled(self.text, candidate)
+
+    async def _printed(self, grader: Any, candidate: Candidate, grading: Grading, folder: Path) -> str:
+        payload = encoded(payload_of(candidate, grader.type, self.config))
+        script = self.script or ""
+        request = {
+            "grader": grader.name,
+            "prompt": script if isinstance(script, str) else list(script),
+            "payload": digest("payload", payload.decode("utf-8", "replace")).hex(),
+        }
+
+        async def effect() -> Effect:
+            result = await grading.scripts.run(
+                script,
+                payload,
+                folder=folder_of(candidate, folder),
+                seconds=grading.seconds,
+                environment=environment_of(candidate),
+            )
+            text = result.stdout.decode("utf-8", "replace").strip()
+            if result.exit_code != 0 or not text:
+                besides = "" if text else " and printed nothing"
+                raise GraderError(f"the prompt's program {how_it_ended(result, besides)}")
+            return Effect({"prompt": text})
+
+        printed: dict[str, str] = await grading.context.step(GRADE, request, effect)
+        return printed["prompt"]
+
+
+def prompt_of(value: Any, location: Location, folder: Path) -> Prompt:
+    """The prompt that an entry names: a text, the path of a file, or a mapping with ``script`` and ``config``. Raises UserError."""
+    if value is None:
+        return Prompt()
+    if isinstance(value, Mapping):
+        return _program(value, location)
+    if not isinstance(value, str) or not value.strip():
+        raise location.error("must be a text, the path of a file, or a mapping with script")
+    text = _file_text(value, location, folder)
+    if text is None:
+        return Prompt(value)
+    if not any(name in SHOW_THE_ANSWER for name in _VARIABLE.findall(text)):
+        raise location.error(
+            f"{value} shows the judge no answer: it must hold {{{{answer}}}} or {{{{expected_output}}}}"
+        )
+    return Prompt(text)
+
+
+def _program(value: Mapping[str, Any], location: Location) -> Prompt:
+    words = value.get("script", value.get("command"))
+    for name in value:
+        if name not in ("script", "command", "config"):
+            raise location.at(str(name)).error("unknown key")
+    if isinstance(words, str) and words.strip():
+        return Prompt(script=words, config=value.get("config"))
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
+        raise location.at("script").error("must be a line for sh, or a list of a program and its arguments")
+    return Prompt(script=tuple(words), config=value.get("config"))
+
+
+def _file_text(value: str, location: Location, folder: Path) -> str | None:
+    """The text of a file of that name; None if the value is no name of one."""
+    name = value.strip().removeprefix("file://")
+    if "\n" in name or len(name) > 4000 or "\0" in name:
+        return None
+    path = folder / name
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise location.error(f"{path} can't be read: {error}") from error
+    if _FILE.fullmatch(name) or value.startswith("file://"):
+        raise location.error(f"there is no file {path}")
+    return None
+
+
+def filled(text: str, candidate: Candidate) -> str:
+    """A prompt with its variables replaced, in one pass; what is no variable of ours stays."""
+    values = _variables(candidate)
+    return _VARIABLE.sub(lambda found: values.get(found[1], found[0]), text)
+
+
+def _variables(candidate: Candidate) -> dict[str, str]:
+    messages = candidate.output
+    return {
+        "answer": candidate.answer,
+        "output_text": candidate.answer,
+        "output": candidate.answer if messages is None else shown_json(messages),
+        "expected_output": shown_json(candidate.expected_output),
+        "expected_output_text": candidate.reference_answer,
+        "reference_answer": candidate.reference_answer,
+        "question": candidate.question,
+        "input_text": candidate.question,
+        "input": shown_json(candidate.input),
+        "criteria": candidate.criteria,
+        "file_changes": candidate.file_changes or "",
+    }
+
+
+def shown_json(value: Any) -> str:
+    """JSON for a judge's eyes."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, indent=2, ensure_ascii=False, default=str)
+
+
+def sections(candidate: Candidate, *more: tuple[str, str], leave_out: Sequence[str] = ()) -> str:
+    """What there is to judge, in sections with a heading each (in AgentV's form of headings). Empty ones are left out, but for the
+    answer. ``more``: further ones, last."""
+    parts = (
+        ("criteria", candidate.criteria),
+        ("question", candidate.question),
+        ("reference_answer", candidate.reference_answer),
+        ("answer", candidate.answer or "(the answer is empty)"),
+        ("file_changes", candidate.file_changes or ""),
+        *more,
+    )
+    return "\n\n".join(
+        f"[[ ## {name} ## ]]\n{text.strip()}" for name, text in parts if text.strip() and name not in leave_out
+    )

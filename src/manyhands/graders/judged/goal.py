@@ -10,10 +10,8 @@ from pydantic import BeforeValidator
 
 from manyhands.core.jsonio import dumps
 from manyhands.core.settings import OptionalText
-from manyhands.graders.contract import score_of
-from manyhands.graders.judged.asking import ask, broken
+from manyhands.graders.judged.asking import ask, score_given, sections
 from manyhands.graders.judged.judge import SCORE, score_messages
-from manyhands.graders.judged.prompts import sections
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, found
 from manyhands.graders.registry import Setup
 from manyhands.graders.trajectory.steps import Step, steps_of
@@ -51,7 +49,7 @@ class GoalEntry(Entry):
     value: Annotated[Goal, BeforeValidator(_goal, json_schema_input_type=str | Goal)] = key(
         ..., "What was to be reached: a text, or a mapping with goal."
     )
-    target: OptionalText = key(None, "The model that is asked; the test's own judge by default.")
+    target: OptionalText = key(None, "Model that judges; by default the test's own judge.")
 
 
 ENTRY = GoalEntry
@@ -82,7 +80,7 @@ class GoalSuccess:
             candidate, ("goal", self.goal), ("steps", _listed(steps)), leave_out=("criteria", "reference_answer")
         )
         reply = await ask(grading.context, judge, score_messages(f"{_TASK}\n\n{shown}"), SCORE)
-        return broken(self, reply) if reply.value is None else score_of(self, reply.value, grading, usage=reply.usage)
+        return score_given(self, reply, grading)
 
 
 def _listed(steps: list[Step]) -> str:

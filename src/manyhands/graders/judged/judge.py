@@ -15,9 +15,18 @@ from typing import Any, ClassVar
 from manyhands.core.errors import GraderError
 from manyhands.core.messages import Message
 from manyhands.core.settings import OptionalText, shown
-from manyhands.graders.contract import said, score_of
-from manyhands.graders.judged.asking import SYSTEM, Shape, ask, broken
-from manyhands.graders.judged.prompts import SCORE_REPLY, SCORE_TASK, Prompt, prompt_of, sections
+from manyhands.graders.contract import said
+from manyhands.graders.judged.asking import (
+    SCORE_REPLY,
+    SCORE_TASK,
+    SYSTEM,
+    Prompt,
+    Shape,
+    ask,
+    prompt_of,
+    score_given,
+    sections,
+)
 from manyhands.graders.judged.rubric_items import RubricItem, RubricList, RubricValue, criteria_in, rubrics_or_value
 from manyhands.graders.judged.rubrics import rubrics_of
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score
@@ -53,12 +62,12 @@ class JudgeEntry(Entry):
     }
     entries: ClassVar[Mapping[str, type[Entry]]] = {"rubrics": RubricItem}
     open: ClassVar[bool] = True
-    prompt: Any = key(None, "A text, the path of a file, or a mapping with script: what the judge is told.")
+    prompt: Any = key(None, "Prompt of the judge: a text, the path of a file, or a mapping with script.")
     rubrics: RubricList | None = key(None, "Points to be judged one by one.")
     value: RubricValue = key(
         None, "Points to be judged one by one; or a text or an object that counts instead of the test's criteria."
     )
-    target: OptionalText = key(None, "The model that is asked; the test's own judge by default.")
+    target: OptionalText = key(None, "Model that judges; by default the test's own judge.")
 
 
 ENTRY = JudgeEntry
@@ -71,7 +80,7 @@ def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
     own = own_keys(JudgeEntry, entry) | ({"value": settings.value} if prompt.script and settings.value else {})
     if prompt.script is None:
         for word in own:
-            setup.notices(location.at(word).says("has no effect, as only a prompt that is a program is told of it"))
+            setup.notices(location.at(word).says("has no effect, as only a prompt that is a program gets it"))
     elif prompt.config is None:
         prompt = Prompt(script=prompt.script, config=own or None)
     rubrics, at = rubrics_or_value(settings.rubrics, settings.value, location, setup.notices)
@@ -99,9 +108,7 @@ class LlmJudge:
         judge = await grading.judges.judge(self.target)
         text = await self.prompt.rendered(self, candidate, grading, self.folder)
         reply = await ask(grading.context, judge, score_messages(text or default_prompt(candidate)), SCORE)
-        if reply.value is None:
-            return broken(self, reply)
-        return score_of(self, reply.value, grading, usage=reply.usage)
+        return score_given(self, reply, grading)
 
 
 def default_prompt(candidate: Candidate) -> str:
@@ -112,7 +119,7 @@ def default_prompt(candidate: Candidate) -> str:
 
 
 def score_messages(prompt: str) -> list[Message]:
-    """The conversation in which a score is asked for."""
+    """The conversation in which a score is requested."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{prompt}\n\n{SCORE_REPLY}"}]
 
 

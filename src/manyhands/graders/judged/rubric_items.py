@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from manyhands.core.settings import Flag, OptionalText, Text, number, optional_number
 from manyhands.core.statistics import exact
-from manyhands.io.keys import Entry, Notices, key, read, respelled
+from manyhands.io.keys import Entry, Notices, key, read, respelled, share_of_one
 from manyhands.io.locations import Location
 
 MAX_WEIGHT = 10.0
@@ -64,9 +64,7 @@ def _is_points(value: Any) -> bool:
 
 
 def _share(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError("must be a number above 0 and up to 1, the share of the 10 points")
-    return float(value)
+    return share_of_one(value, problem="must be a number above 0 and up to 1, the share of the 10 points")
 
 
 def _item(value: Any) -> Any:
@@ -138,7 +136,7 @@ RubricValue = Annotated[
 def rubrics_or_value(
     rubrics: tuple[RubricItem, ...] | None, value: Any, location: Location, notices: Notices
 ) -> tuple[tuple[RubricItem, ...] | None, Location]:
-    """The points of an entry, None if it has none, and where they stand. Raises UserError if it has them in both places."""
+    """The points of an entry, None if it has none, and where they stand. Raises UserError if it has them under both keys."""
     if not isinstance(value, (list, tuple)):
         return rubrics, location.at("rubrics")
     if rubrics is not None:

@@ -11,7 +11,7 @@ each from 0 to 10:
     score = Σ(weight · points given) ÷ Σ(weight of answered points) ÷ 10
 
 7 and more is a hit; the verdict is fail if one is below its minimum: ``min_score``, a share of the 10 points, or in its older form
-``required_min_score``, points; ``required: true`` alone makes it 10. A point that is not answered, after the judge was asked again, is
+``required_min_score``, points; ``required: true`` alone makes it 10. A point that is not answered, after the judge was called again, is
 left out and named, unless it is required: then the grader broke.
 """
 
@@ -26,8 +26,7 @@ from manyhands.core.errors import GraderError
 from manyhands.core.messages import Message
 from manyhands.core.settings import OptionalText
 from manyhands.core.statistics import weighted_mean
-from manyhands.graders.judged.asking import SYSTEM, Reply, Shape, ask, broken
-from manyhands.graders.judged.prompts import Prompt, prompt_of, sections
+from manyhands.graders.judged.asking import SYSTEM, Prompt, Reply, Shape, ask, broken, prompt_of, sections
 from manyhands.graders.judged.rubric_items import MAX_WEIGHT, Range, RubricItem, RubricList
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, verdict_of
 from manyhands.graders.registry import Setup, free_name
@@ -62,8 +61,8 @@ class RubricsEntry(Entry):
     }
     entries: ClassVar[Mapping[str, type[Entry]]] = {"criteria": RubricItem}
     criteria: RubricList = key(..., "The points: texts, or mappings with outcome, weight, required, score_ranges.")
-    prompt: Any = key(None, "What the judge is told besides: a text, the path of a file, or a mapping with script.")
-    target: OptionalText = key(None, "The model that is asked; the test's own judge by default.")
+    prompt: Any = key(None, "Additional prompt of the judge: a text, the path of a file, or a mapping with script.")
+    target: OptionalText = key(None, "Model that judges; by default the test's own judge.")
 
 
 ENTRY = RubricsEntry

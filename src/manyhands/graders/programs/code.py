@@ -47,6 +47,7 @@ from manyhands.graders.contract import (
     payload_of,
     said,
     score_of,
+    with_stderr,
 )
 from manyhands.graders.judged.asking import complete
 from manyhands.graders.protocol import Candidate, Grader, Grading, Judge, Judges, Score
@@ -57,7 +58,6 @@ from manyhands.models.protocol import ChatRequest
 from manyhands.processes.scripts import ScriptResult
 from manyhands.processes.templates import script_of
 
-_TAIL = 1800
 """Characters of standard error that an error shows."""
 _LAST_LINES = 300
 _JSON_LINE = re.compile(r"\A[\ufeff\s]*\[|^[\ufeff \t]*\{", re.MULTILINE)
@@ -161,13 +161,13 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
     Raises GraderError that says how it ended, with the last lines of what it wrote.
     """
     if result.exit_code is None:
-        raise GraderError(_with_tail(f"the program took more than {seconds:g} s and was stopped", result))
+        raise GraderError(with_stderr(f"the program took more than {seconds:g} s and was stopped", result))
     text = result.stdout.decode("utf-8", "replace")
     if result.exit_code != 0:
         silent = not (result.stderr.strip() or _JSON_LINE.search(text) or _SCORE.search(text[-MAX_CHARACTERS:]))
         if plain and result.exit_code <= _MAX_EXIT_CODE and silent:
             return _plain(text, passed=False)
-        raise GraderError(_with_tail(_ended(result) + _besides(text, result), result))
+        raise GraderError(with_stderr(_ended(result) + _besides(text, result), result))
     value = last_object(text)
     if value is not None:
         return said(value, "the program")
@@ -176,7 +176,7 @@ def read_result(result: ScriptResult, seconds: float, *, plain: bool = False) ->
     what = "nothing" if not text.strip() else f"no JSON object: {shown(text.strip()[-_LAST_LINES:], _LAST_LINES)}"
     if len(text) > MAX_CHARACTERS:
         what += f" (looked for in the last {MAX_CHARACTERS:,} characters)"
-    raise GraderError(_with_tail(f"the program printed {what}", result))
+    raise GraderError(with_stderr(f"the program printed {what}", result))
 
 
 def _meant_as_score(text: str) -> bool:
@@ -206,11 +206,6 @@ def _ended(result: ScriptResult) -> str:
     return f"the program ended with exit code {code}" + (f" (signal {code - 128})" if code > 128 else "")
 
 
-def _with_tail(text: str, result: ScriptResult) -> str:
-    tail = result.stderr.decode("utf-8", "replace").strip()[-_TAIL:]
-    return f"{text}: {tail}" if tail else text
-
-
 class _Refused(Exception):
     """A request that is answered with an error."""
 
@@ -229,7 +224,7 @@ class JudgeProxy:
     ======================  ==============================================================================================
 
     Every request needs the bearer token. 401: it is not there; 400: the request is wrong; 404: no such judge; 429: no calls are left;
-    502: the judge failed. Each call is a step of a scope that is named after what is asked, so a program that is run again after a crash
+    502: the judge failed. Each call is a step of a scope that is named after the request, so a program that is run again after a crash
     gets recorded answers, in whatever order it asks. ``environment``: what points the program to it; ``count``: calls made; ``usage``: what
     they used.
     """
@@ -239,7 +234,7 @@ class JudgeProxy:
         self._judges = judges
         self._max_calls = max_calls
         self._token = secrets.token_urlsafe(32)
-        self._asked: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._failure: ManyhandsError | None = None
         self._url = ""
         self.count = 0
@@ -315,7 +310,7 @@ class JudgeProxy:
         return {"responses": [await self._invoke(each) for each in requests]}
 
     async def _invoke(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        messages, name = _asked(body)
+        messages, name = _counts(body)
         judge = await self._judge(name)
         if self.count >= self._max_calls:
             raise _Refused(429, f"all {self._max_calls} calls were made")
@@ -341,8 +336,8 @@ class JudgeProxy:
     async def _answer(self, judge: Judge, messages: list[Message]) -> str:
         request = {"judge": judge.name, "settings": settings_digest(judge.settings), "added": messages}
         key = digest("ask", request).hex()
-        self._asked[key] += 1
-        scope = self._context.scope(f"{key}-{self._asked[key]}")
+        self._counts[key] += 1
+        scope = self._context.scope(f"{key}-{self._counts[key]}")
 
         async def effect() -> Effect:
             completion = await complete(scope, judge, ChatRequest(judge.settings, messages))
@@ -358,7 +353,7 @@ class JudgeProxy:
         return text
 
 
-def _asked(body: Mapping[str, Any]) -> tuple[list[Message], str | None]:
+def _counts(body: Mapping[str, Any]) -> tuple[list[Message], str | None]:
     question, system, name = body.get("question"), body.get("systemPrompt"), body.get("target")
     if not isinstance(question, str) or not question.strip():
         raise _Refused(400, "question must be a text")

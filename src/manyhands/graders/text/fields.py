@@ -238,7 +238,7 @@ def expected_json(candidate: Candidate) -> Any:
 
 
 def compare(rule: FieldRule, expected: Json, actual: Json) -> Compared:
-    """One field. Raises GraderError if what is expected can't be compared in the way that is asked for."""
+    """One field. Raises GraderError if what is expected can't be compared in the requested way."""
     entry = rule.entry
     wanted, got = at(expected, rule.steps), at(actual, rule.steps)
     if wanted is MISSING:

@@ -186,8 +186,8 @@ def _exploration(settings: ExecutionEntry, candidate: Candidate) -> Iterator[Che
     calls = calls_by_name(candidate)
     total = 0 if calls is None else sum(calls.values())
     looking = sum(count for tool, count in (calls or {}).items() if tool in settings.exploration_tools)
-    least, most = (float(exact(target) + sign * exact(slack)) for sign in (-1, 1))
-    yield Check("share of exploring tool calls", looking / total if total else None, most, min_value=least)
+    minimum, maximum = (float(exact(target) + sign * exact(slack)) for sign in (-1, 1))
+    yield Check("share of exploring tool calls", looking / total if total else None, maximum, min_value=minimum)
 
 
 # --- What is known about an answer

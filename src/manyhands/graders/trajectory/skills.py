@@ -23,7 +23,7 @@ from manyhands.core.jsonio import as_text
 from manyhands.core.settings import Flag, shown
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, ToolUse, all_or_nothing, found
 from manyhands.graders.registry import Setup
-from manyhands.graders.trajectory.steps import Count, like
+from manyhands.graders.trajectory.steps import Count, like, used_and_not, within
 from manyhands.io.keys import Entry, SomeWords, key, read
 from manyhands.io.locations import Location
 
@@ -92,11 +92,11 @@ def parse(entry: Mapping[str, Any], location: Location, setup: Setup) -> Grader:
 def _counted(entry: Mapping[str, Any], count: SkillCount, location: Location, opposite: bool) -> Grader:
     if count.name is None and count.pattern is None:
         raise location.error("name or pattern is required")
-    least = (1 if count.max is None else 0) if count.min is None else count.min
-    if count.max is not None and count.max < least:
-        raise location.at("max").error(f"must be at least min, which is {least}, not {count.max}")
+    minimum = (1 if count.max is None else 0) if count.min is None else count.min
+    if count.max is not None and count.max < minimum:
+        raise location.at("max").error(f"must be at least min, which is {minimum}, not {count.max}")
     if not opposite:
-        return SkillTimes(entry["name"], entry["type"], count.name, count.pattern, least, count.max)
+        return SkillTimes(entry["name"], entry["type"], count.name, count.pattern, minimum, count.max)
     if count.min is not None or count.max:
         raise location.error("where the opposite is meant there are no numbers of times, but max: 0")
     return SkillTimes(entry["name"], entry["type"], count.name, count.pattern, 0, 0)
@@ -180,9 +180,7 @@ class SkillsUsed:
             return _no_data(self)
         there = [skill for skill in self.skills if skill in used]
         missing = [skill for skill in self.skills if skill not in used]
-        parts = [f"{', '.join(there)} used"] if there else []
-        parts += [f"{', '.join(missing)} not used"] if missing else []
-        text = f"{', '.join(parts)} ({_listed(used)})"
+        text = f"{used_and_not(there, missing, 'used')} ({_listed(used)})"
         return all_or_nothing(self, not (there if self.opposite else missing), text, text)
 
 
@@ -203,12 +201,10 @@ class SkillTimes:
         if used is None:
             return _no_data(self)
         count = sum(map(self._fits, used))
-        bounds = f"at least {self.min_count}" if self.max_count is None else f"{self.min_count} to {self.max_count}"
+        held, bounds = within(count, self.min_count, self.max_count)
         what = self.pattern or self.skill
         text = f"{what} used {count} {'time' if count == 1 else 'times'} ({bounds} expected; {_listed(used)})"
-        return all_or_nothing(
-            self, self.min_count <= count and (self.max_count is None or count <= self.max_count), text, text
-        )
+        return all_or_nothing(self, held, text, text)
 
     def _fits(self, skill: str) -> bool:
         return (self.skill is None or skill == self.skill) and (self.pattern is None or like(skill, self.pattern))

@@ -29,7 +29,19 @@ from manyhands.core.settings import shown
 from manyhands.graders.json_values import equal
 from manyhands.graders.protocol import Candidate, Grader, Grading, Score, all_or_nothing, found
 from manyhands.graders.registry import Setup
-from manyhands.graders.trajectory.steps import KINDS, UNKNOWN, Count, Matcher, Step, StepEntry, calls_of, like, steps_of
+from manyhands.graders.trajectory.steps import (
+    KINDS,
+    UNKNOWN,
+    Count,
+    Matcher,
+    Step,
+    StepEntry,
+    calls_of,
+    like,
+    steps_of,
+    used_and_not,
+    within,
+)
 from manyhands.graders.trajectory.tool_calls import shown_call
 from manyhands.io.keys import Entry, EntryType, key, read, respelled, snake
 from manyhands.io.locations import Location
@@ -73,7 +85,9 @@ class ArgsValue(StepEntry):
     spellings: ClassVar[Mapping[str, str]] = {"arguments": "args"}
     args: Any = key(..., "The arguments.")
     mode: Annotated[str, _one_of("partial", "exact")] = key("partial", "partial or exact.")
-    defaults: Mapping[str, Any] | None = key(None, "Arguments that may be there, with these values, unasked for.")
+    defaults: Mapping[str, Any] | None = key(
+        None, "Arguments that may be there, with these values, without being expected."
+    )
     ignore: Annotated[tuple[str, ...], BeforeValidator(_words, json_schema_input_type=str | list[str])] = key(
         (), "Arguments that are not looked at: names, with * and ?."
     )
@@ -158,9 +172,9 @@ def _rule(settings: Entry, location: Location, setup: Setup) -> Rule:
 def _used(value: Any, location: Location, setup: Setup) -> Rule:
     if isinstance(value, Mapping):
         count = _within(ToolCount, value, location, setup)
-        least = (0 if count.max == 0 else 1) if count.min is None else count.min
-        _check_bounds(least, count.max, location)
-        return Times(Matcher.of(count, location), least, count.max)
+        minimum = (0 if count.max == 0 else 1) if count.min is None else count.min
+        _check_bounds(minimum, count.max, location)
+        return Times(Matcher.of(count, location), minimum, count.max)
     return AllUsed([Matcher.of(name, location) for name in _names(value, location)])
 
 
@@ -210,9 +224,9 @@ def _count(value: StepCount, location: Location, setup: Setup) -> Rule:
     return Times(Matcher.of(value, location, kinds=KINDS, named=False), value.min or 0, value.max)
 
 
-def _check_bounds(least: int, most: int | None, location: Location) -> None:
-    if most is not None and most < least:
-        raise location.at("max").error(f"must be at least min, which is {least}, not {most}")
+def _check_bounds(minimum: int, maximum: int | None, location: Location) -> None:
+    if maximum is not None and maximum < minimum:
+        raise location.at("max").error(f"must be at least min, which is {minimum}, not {maximum}")
 
 
 def _within(model: type[EntryType], value: Mapping[str, Any], location: Location, setup: Setup) -> EntryType:
@@ -239,9 +253,8 @@ class AllUsed:
     def check(self, steps: Sequence[Step], *, opposite: bool) -> tuple[bool, str]:
         there = [str(tool) for tool in self.tools if any(map(tool.fits, steps))]
         missing = [str(tool) for tool in self.tools if not any(map(tool.fits, steps))]
-        parts = [f"{', '.join(there)} called"] if there else []
-        parts += [f"{', '.join(missing)} not called"] if missing else []
-        return not (there if opposite else missing), f"{', '.join(parts)} ({_listed(steps)})"
+        text = f"{used_and_not(there, missing, 'called')} ({_listed(steps)})"
+        return not (there if opposite else missing), text
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +268,7 @@ class Times:
 
     def check(self, steps: Sequence[Step], *, opposite: bool) -> tuple[bool, str]:
         count = sum(map(self.what.fits, steps))
-        bounds = f"at least {self.min_count}" if self.max_count is None else f"{self.min_count} to {self.max_count}"
-        held = self.min_count <= count and (self.max_count is None or count <= self.max_count)
+        held, bounds = within(count, self.min_count, self.max_count)
         times = "time" if count == 1 else "times"
         return held is not opposite, f"{self.what}: {count} {times} ({'not ' if opposite else ''}{bounds} expected)"
 
@@ -312,8 +324,8 @@ class Args:
     def _fits(self, given: Json) -> bool:
         expected, actual = self._kept(self.args), self._kept(given)
         if isinstance(actual, Mapping) and isinstance(expected, Mapping):
-            unasked = (name for name in actual if name not in expected and self._is_default(name, actual[name]))
-            actual = {name: actual[name] for name in actual.keys() - set(unasked)}
+            undeclared = (name for name in actual if name not in expected and self._is_default(name, actual[name]))
+            actual = {name: actual[name] for name in actual.keys() - set(undeclared)}
         return equal(expected, actual) if self.exact else _contained(expected, actual)
 
     def _kept(self, args: Json) -> Json:

@@ -86,6 +86,19 @@ def count_of(value: Any) -> int:
 Count = Annotated[int, BeforeValidator(count_of)]
 
 
+def within(count: int, minimum: int, maximum: int | None) -> tuple[bool, str]:
+    """Whether a number of times is within bounds, and these in words. ``maximum``: None if there is no upper bound."""
+    if maximum is None:
+        return minimum <= count, f"at least {minimum}"
+    return minimum <= count <= maximum, f"{minimum} to {maximum}"
+
+
+def used_and_not(there: Sequence[str], missing: Sequence[str], verb: str) -> str:
+    """What of several was used and what was not, in words."""
+    parts = [f"{', '.join(there)} {verb}"] if there else []
+    return ", ".join([*parts, f"{', '.join(missing)} not {verb}"] if missing else parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """What to look for."""

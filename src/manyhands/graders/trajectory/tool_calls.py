@@ -5,7 +5,7 @@ mode        score
 ==========  =========================================================================================================
 any_order   tools that were called as often as ``minimums`` says ÷ tools listed there; 1 if none is listed
 in_order    (expected calls that were made, in order, others between them allowed + limits kept) ÷ (expected calls + limits checked)
-exact       (places where the expected call was made + limits kept) ÷ (places + limits checked); there are as many places as the longer
+exact       (positions where the expected call was made + limits kept) ÷ (positions + limits checked); as many positions as the longer
             of both lists has, so a call too many lowers the score as one too few does
 superset    expected calls that were made ÷ expected calls; each call counts for one of them, matched so that as many as
             possible are found
@@ -224,10 +224,10 @@ class AnyOrder:
         if counts is None:
             return _no_data(self)
         tally = _Tally()
-        for tool, least in self.minimums.items():
+        for tool, minimum in self.minimums.items():
             made = counts.get(tool, 0)
-            text = f"{tool} called {made} {'time' if made == 1 else 'times'} (at least {least} expected)"
-            (tally.hit if made >= least else tally.miss)(text)
+            text = f"{tool} called {made} {'time' if made == 1 else 'times'} (at least {minimum} expected)"
+            (tally.hit if made >= minimum else tally.miss)(text)
         return tally.score(self, "tools were called often enough")
 
 

@@ -33,7 +33,7 @@ from manyhands.workloads.evals.scheduling import SessionSchedule, within
 from manyhands.workloads.evals.targets.answers import Answer, read_text
 from manyhands.workloads.evals.targets.definitions import Target
 from manyhands.workloads.evals.targets.live import Conversational, LiveTarget, Talk
-from manyhands.workloads.evals.targets.recorded import CachedTarget, RecordedTarget
+from manyhands.workloads.evals.targets.recorded import CachedTarget, RecordedSample, RecordedTarget
 from manyhands.workloads.evals.workspaces.workspace import WORKSPACE_KEY, Seen, TestWorkspace
 
 
@@ -100,7 +100,10 @@ class SessionExecutor:
         if isinstance(live, BatchTarget):
             self._batches[item.file, item.target, item.sample] = live
             return await self._run_in_batch(context, item, live)
-        recorded = live.sample(item) if isinstance(live, RecordedTarget) else None
+        recorded: RecordedSample | None = None
+        if isinstance(live, RecordedTarget):
+            live = live.for_item()
+            recorded = live.sample(item)
         if recorded is not None and recorded.reason is not None:
             return left_out(recorded.reason)
         if "conversation" in item.written:
@@ -153,13 +156,13 @@ class SessionExecutor:
         if workspace is not None:
             await workspace.begin()
             shared = SharedWorkspace(workspace)
-        judges, asked = self._target(item)[1], live
+        judges, answering = self._target(item)[1], live
         talk: Talk | None = None
 
         async def ask(scope: Context, turn: TestItem, number: int) -> Answer:
             if isinstance(live, RecordedTarget):
                 return self._counted(item, live.turn(item, number))
-            return await self._answered(scope, turn, asked, shared)
+            return await self._answered(scope, turn, answering, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
             limited = partial(self.schedule.time.running, context.item.number)
@@ -188,7 +191,7 @@ class SessionExecutor:
         )
         async with AsyncExitStack() as stack:
             if isinstance(live, Conversational):
-                asked = talk = await stack.enter_async_context(live.conversing(context))
+                answering = talk = await stack.enter_async_context(live.conversing(context))
             return await converse(context, item, means)
 
     async def _answered(

@@ -27,7 +27,7 @@ from manyhands.workloads.evals.results.writing import check_output, named_output
 from manyhands.workloads.evals.settings import EvalSpec
 from manyhands.workloads.evals.targets.checks import check_usable
 from manyhands.workloads.evals.targets.keys import has_reference
-from manyhands.workloads.evals.workload import EvalsWorkload, nothing_told
+from manyhands.workloads.evals.workload import EvalsWorkload, ignore_notice
 
 MAX_INVALID = 20
 """Tests that were left out as invalid that are named."""
@@ -40,7 +40,7 @@ async def open_eval(
     notice: Notice,
     environ: Mapping[str, str],
     clock: Clock | None = None,
-    tell: Notice = nothing_told,
+    tell: Notice = ignore_notice,
 ) -> Opened[EvalsWorkload]:
     """Make or continue the run that the settings name; a new run without a name gets one of its first dataset and the time. ``tell``: shows
     the person a line while the run is executed.
@@ -71,14 +71,14 @@ async def open_eval(
 
 
 def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -> EvalSpec:
-    """With the eval files' budget for the run where the settings say nothing: the least of several, so that none is passed."""
+    """With the eval files' budget for the run where the settings say nothing: the lowest of several, so that none is exceeded."""
     budgets = [(file.budget_usd, file.location.file) for file in files if file.budget_usd is not None]
     if not budgets or "max_cost" in options.model_fields_set:
         return options
-    least, named = min(budgets)
+    lowest, named = min(budgets)
     if len(files) > 1:
-        notice(f"the run may cost ${least:g}, which is the least budget of its files ({named})")
-    return options.model_copy(update={"max_cost": least})
+        notice(f"the run may cost ${lowest:g}, which is the least budget of its files ({named})")
+    return options.model_copy(update={"max_cost": lowest})
 
 
 def _made(loaded: LoadedEvals, notice: Notice, tell: Notice) -> Opened[EvalsWorkload]:
@@ -94,7 +94,7 @@ def _made(loaded: LoadedEvals, notice: Notice, tell: Notice) -> Opened[EvalsWork
 
 
 def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
-    """Say which targets are asked although answers of earlier runs may be taken."""
+    """Say which targets are run although answers of earlier runs may be taken."""
     options = prepared.options
     if options.regrade is not None:
         return
@@ -104,21 +104,21 @@ def _tell_uncached(prepared: PreparedEval, notice: Notice) -> None:
 
 
 def _warn_of_budget(prepared: PreparedEval, notice: Notice) -> None:
-    """Say what of the budget can't be kept, or changes how models are asked."""
+    """Say what of the budget can't be kept, or changes how models are called."""
     options = prepared.options
     named = [target for file in prepared.files for target in (*file.targets, *file.judges)]
     models = [target.settings for target in named if target.facts.calls_models]
-    asked = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
-    told = [
+    settings_by_model = {model: settings for settings in models if isinstance(model := settings.get("model"), str)}
+    called = [
         ModelSettings(model=model, max_tokens=1 if "max_tokens" in settings else None)
-        for model, settings in asked.items()
+        for model, settings in settings_by_model.items()
         if not has_reference(model)
     ]
     outside = any(target.facts.cost_at_end for target in named)
     programs = (
         "what commands and functions cost is known only when they have ended, so that those at work may pass --max_cost"
     )
-    warn_of_budget(options, told, notice, programs=programs if outside else None)
+    warn_of_budget(options, called, notice, programs=programs if outside else None)
 
 
 def _continued(

@@ -277,7 +277,7 @@ class TargetJudges:
     """The judges of the graders of one target's tests in an eval file."""
 
     def __init__(self, judges: SessionJudges, file: int, own: Target | None) -> None:
-        """``own``: the target's, which is asked where none is named."""
+        """``own``: the target's, which is used where none is named."""
         self._judges = judges
         self._file = file
         self.own = own

@@ -15,7 +15,7 @@ from manyhands.io.locations import Findings, problems_error
 from manyhands.io.search_paths import SearchPath
 from manyhands.workloads.evals.evalfile.contents import EvalFile, JudgeNeed, Test
 from manyhands.workloads.evals.evalfile.files import find_evals
-from manyhands.workloads.evals.evalfile.loading import load_evals, told_apart
+from manyhands.workloads.evals.evalfile.loading import distinctly_named, load_evals
 from manyhands.workloads.evals.evalfile.patterns import id_filter
 from manyhands.workloads.evals.items import in_turn
 from manyhands.workloads.evals.settings import DELAYS, EvalSpec
@@ -133,7 +133,7 @@ class PreparedEval:
         return next(target for target in self.files[file].targets if target.name == name)
 
     def judges_of(self, file: int, target: Target, needs: Iterable[JudgeNeed]) -> Iterator[Target]:
-        """Who is asked where answers of a target are graded."""
+        """The judges of a target's answers."""
         known = (*self.files[file].judges, *self.files[file].targets)
         for need in needs:
             named = next((judge for judge in known if judge.name == need.target), None)
@@ -159,7 +159,7 @@ def load(
     """
     around = around or SearchPath.of(Path.cwd())
     paths = find_evals(options.eval_files, around)
-    found = told_apart(load_evals(paths, around, notices=notices, skip_invalid=options.skip_invalid))
+    found = distinctly_named(load_evals(paths, around, notices=notices, skip_invalid=options.skip_invalid))
     files = [chosen(file, options) for file in found]
     if not any(file.tests or file.invalid for file in files):
         raise UserError("no tests are left: " + _why_none(options))

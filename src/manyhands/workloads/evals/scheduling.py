@@ -71,7 +71,7 @@ class SessionSchedule:
     """Concurrency, order, attempts and time of the tests of one session."""
 
     def __init__(self, prepared: PreparedEval, run_folder: Path, *, replay: bool) -> None:
-        """``replay``: nothing is asked, so that every sample that was made is needed."""
+        """``replay``: nothing is run, so that every sample that was made is needed."""
         self.replay = replay
         self.concurrency = ConcurrencyLimits(prepared)
         self._recorded = RecordedItems(run_folder)
@@ -103,12 +103,12 @@ class SessionSchedule:
             return 1
         payload: Json = item.payload
         target = self._prepared.target_of(payload["file"], payload["target"])
-        asked: Iterable[Target] = [target]
+        involved: Iterable[Target] = [target]
         if failure.record.get("status") == GRADER_ERROR:
             # A test without graders is judged by its target's judge.
             needs = list(judge_needs(payload["test"].get("graders", ()))) or [JudgeNeed("")]
-            asked = self._prepared.judges_of(payload["file"], target, needs)
-        retried = any(each.settings.get(name) is not None for each in asked for name in RETRYING)
+            involved = self._prepared.judges_of(payload["file"], target, needs)
+        retried = any(each.settings.get(name) is not None for each in involved for name in RETRYING)
         return max_attempts(self._prepared.options, failure.cause, calls_retried=retried)
 
     def stop_reason(self, item: Item, outcome: Outcome) -> str | None:
@@ -160,7 +160,7 @@ class ConcurrencyLimits:
 
     @asynccontextmanager
     async def for_target(self, file: int, target: Target) -> AsyncIterator[None]:
-        """Wait until a target may be asked, which is the same one for all files that name it."""
+        """Wait until a target may be run, which is the same one for all files that name it."""
         limit = max_at_target(self._prepared, file, target)
         if limit is None:
             yield
@@ -366,7 +366,7 @@ class Dependencies:
         while number < samples:
             row = self._recorded.by_key(item_key(key.dataset, key.test_id, key.target, number))
             if row is None or row.left_input:
-                return True  # it was left out as invalid, or is not asked for any more
+                return True  # it was left out as invalid, or is not requested any more
             samples = row.payload.get("trials", 1)
             strategy = (row.payload["test"].get("trials") or {}).get("strategy", PASS_AT_K)
             status = known.get(number)

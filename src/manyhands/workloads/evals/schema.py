@@ -169,7 +169,7 @@ def _tidy(value: Any) -> Any:
             case [
                 {"$ref": str(reference)},
                 {"type": "null"},
-            ]:  # so that what is wrong within is told, and not that neither fits
+            ]:  # so that what is wrong within is reported, and not that neither fits
                 kept = {key: entry for key, entry in kept.items() if key != "anyOf"}
                 kept |= {"if": {"type": "null"}, "else": {"$ref": reference}}
         return {**({"$ref": f"#/$defs/{named}"} if named else {}), **{key: _tidy(entry) for key, entry in kept.items()}}

@@ -29,7 +29,17 @@ from manyhands.core.settings import (
 )
 from manyhands.graders.protocol import PASS_LIMIT
 from manyhands.runs.folders import is_made
-from manyhands.runs.options import LIMITS, OUTPUT, RESUME, SPEED, RunOptions, check_run_name
+from manyhands.runs.options import (
+    LIMITS,
+    OUTPUT,
+    RESUME,
+    SPEED,
+    ResumeSettings,
+    RunOptions,
+    TerminalSettings,
+    absolute,
+    check_run_name,
+)
 from manyhands.workloads.evals.evalfile.patterns import id_filter, split_patterns
 
 TESTS = "Tests"
@@ -89,11 +99,11 @@ _INSTEAD = {
 }
 
 
-class EvalSpec(RunOptions):
-    """Everything that can be set for an evaluation run. What agents and models are asked is said by targets."""
+class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
+    """Everything that can be set for an evaluation run. Agents and models are settings of targets."""
 
     instead: ClassVar[Mapping[str, str]] = _INSTEAD
-    retired: ClassVar[frozenset[str]] = frozenset(AgentOptions.model_fields)
+    retired: ClassVar[frozenset[str]] = frozenset((*AgentOptions.model_fields, "log_prefix_chars"))
 
     headings: ClassVar[tuple[str, ...]] = (
         TESTS,
@@ -297,8 +307,8 @@ class EvalSpec(RunOptions):
         delays = [name for name in DELAYS if getattr(self, name) is not None]
         if delays and not self.dry_run:
             raise UserError(f"--{delays[0]} goes with --dry_run")
-        most = self.dry_run_delay if self.dry_run_delay_max is None else self.dry_run_delay_max
-        if most is not None and (self.dry_run_delay_min or 0) > most:
+        max_delay = self.dry_run_delay if self.dry_run_delay_max is None else self.dry_run_delay_max
+        if max_delay is not None and (self.dry_run_delay_min or 0) > max_delay:
             raise UserError("--dry_run_delay_min must not be more than --dry_run_delay_max")
         if self.out is not None:
             check_out_name(FilePath(self.out), self.output_format)
@@ -306,23 +316,19 @@ class EvalSpec(RunOptions):
             check_trace_name(FilePath(self.trace_file))
         spec = super().resolved()
         named = ("targets", "from_output", "out", "cache_dir", "trace_file")
-        changes: dict[str, Any] = {name: _absolute(path) for name in named if (path := getattr(self, name))}
+        changes: dict[str, Any] = {name: absolute(path) for name in named if (path := getattr(self, name))}
         # One way of naming a file, whichever folder the command is given in: these say what run it is.
         changes["eval_files"] = tuple(os.path.abspath(path) for path in self.eval_files)
         if self.regrade is not None and _is_path_of_run(self.regrade, spec.data_dir):
-            changes["regrade"] = _absolute(self.regrade)
+            changes["regrade"] = absolute(self.regrade)
         if self.output is not None:
-            changes["output"] = tuple(_absolute(path) for path in self.output)
+            changes["output"] = tuple(absolute(path) for path in self.output)
         return spec.model_copy(update=changes)
 
 
 def _is_path_of_run(named: str, data_dir: str) -> bool:
     """Whether a run is named by its folder's path, and not by its name in the data folder."""
     return is_made(FilePath(named).expanduser()) and not is_made(FilePath(data_dir) / named)
-
-
-def _absolute(path: str) -> str:
-    return str(FilePath(path).expanduser().absolute())
 
 
 ENDINGS = (".jsonl", ".json", ".xml", ".html", ".yaml", ".yml")

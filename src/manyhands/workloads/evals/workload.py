@@ -33,7 +33,7 @@ from manyhands.workloads.evals.targets.checks import check_usable
 from manyhands.workloads.evals.targets.definitions import Target
 
 
-def nothing_told(text: str) -> None:
+def ignore_notice(text: str) -> None:
     """Shows nothing."""
 
 
@@ -49,7 +49,7 @@ class EvalsWorkload(Workload):
         *,
         files: tuple[EvalFile, ...] | None = None,
         edits: Sequence[Edits] = (),
-        tell: Callable[[str], None] = nothing_told,
+        tell: Callable[[str], None] = ignore_notice,
     ) -> None:
         """``files``: the eval files, if they were read and their targets checked already; ``edits``: what is different in them since the
         run was made; ``tell``: shows the person a line while the run is executed."""
@@ -130,7 +130,7 @@ class EvalsWorkload(Workload):
             scripts = await stack.enter_async_context(
                 Scripts.opened(mark, os.environ, at_once=options.grader_processes)
             )
-            said = self._tell if options.verbose else nothing_told
+            said = self._tell if options.verbose else ignore_notice
             around, run_id = SearchPath.of(Path(self._prepared.here)), run_id_of(self._folder)
             tools = workspace_tools(self._folder, run_id, runner, os.environ, said, around, live=not replay)
             stack.push_async_callback(tools.templates.close)
@@ -166,7 +166,7 @@ class EvalsWorkload(Workload):
         return self._executor
 
     async def _check_targets(self) -> None:
-        """Look after all targets and judges that will be asked, before any of them is, unless that was done just before the run was made.
+        """Look after all targets and judges that will be used, before any of them is, unless that was done just before the run was made.
         Raises UserError."""
         if self._checked:
             self._checked = False

@@ -1,7 +1,7 @@
 """A command that answers all tests at once.
 
 It is invoked once; each test's answer is there as soon as its record is in the output. Every fault belongs to the test that it
-concerns, good records always count, and nothing is invoked again unless that was asked for.
+concerns, good records always count, and nothing is invoked again unless that was requested.
 
 An answer that was taken while the command was still writing may be contradicted by what it wrote later: see ``BatchReport.retracted``.
 """
@@ -129,7 +129,7 @@ class BatchCommand:
         return [test_id for test_id in self._ids if not any(index.answers(test_id) for index in indexes)]
 
     async def start(self) -> bool:
-        """Invoke the command for the tests that it was not asked for yet, or was cut off before it answered. Returns whether that was
+        """Invoke the command for the tests that were not requested yet, or whose answers were cut off. Returns whether that was
         needed: a second call, or one after a finished invocation, starts nothing. Raises StorageError, UserError."""
         async with self._turn:
             if self.running:
@@ -210,7 +210,7 @@ class BatchCommand:
         self._close_outputs()
 
     def _answer_so_far(self, test_id: str) -> Answer | Fault | None:
-        """The answer by the latest invocation that was asked for the test; of one that was cut off only what it had written."""
+        """The answer by the latest invocation that requested the test; of one that was cut off only what it had written."""
         for invocation in reversed(self._invocations):
             if invocation.index.requests(test_id):
                 found = invocation.answer(test_id)
@@ -219,12 +219,12 @@ class BatchCommand:
         return None
 
     def _is_open(self, test_id: str) -> bool:
-        """Whether nothing is known about a test, and nothing that has ended was asked for it."""
-        asked = [each for each in self._invocations if each.index.requests(test_id)]
-        return not any(each.state.ended or each.index.entry(test_id) is not None for each in asked)
+        """Whether nothing is known about a test, and no invocation that has ended requested it."""
+        requested = [each for each in self._invocations if each.index.requests(test_id)]
+        return not any(each.state.ended or each.index.entry(test_id) is not None for each in requested)
 
     def _retracted(self) -> dict[str, str]:
-        """What counts against tests by the latest invocation that was asked for them, in their order."""
+        """What counts against tests by the latest invocation that requested them, in their order."""
         reasons: dict[str, str] = {}
         for invocation in self._invocations:
             reasons = {test_id: why for test_id, why in reasons.items() if not invocation.index.requests(test_id)}

@@ -52,7 +52,7 @@ class RawTest:
     """Why it can't be read, and then there is no value."""
 
     def as_written(self, value: Json, location: Location) -> Json:
-        """A number of the test, at its place, as the person wrote it; a truth value as JSON has it; anything else unchanged."""
+        """A number of the test, where it stands, as the person wrote it; a truth value as JSON has it; anything else unchanged."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return self.written.get(location.path, str(value)) if isinstance(value, (int, float)) else value

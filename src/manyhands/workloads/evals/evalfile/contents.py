@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
 from manyhands.core.jsonio import Json
 from manyhands.graders.composite import AggregatorEntry
+from manyhands.graders.messages import reference_of
 from manyhands.graders.registry import BUILTIN, JUDGED, name_for
 from manyhands.io.locations import Location
 from manyhands.workloads.evals.evalfile import messages
@@ -171,7 +172,7 @@ class Test:
     @property
     def reference_answer(self) -> str:
         """The expected output as text; empty if there is none."""
-        return messages.reference_answer(self.expected_output)
+        return reference_of(self.expected_output)
 
     def prompt(self) -> str:
         """The input as one text, in which files are paths."""

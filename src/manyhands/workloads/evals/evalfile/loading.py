@@ -47,8 +47,8 @@ class Examined:
 def load_evals(
     paths: Sequence[Path], search_path: SearchPath, *, notices: Notices, skip_invalid: bool = False
 ) -> list[EvalFile]:
-    """Eval files, checked. ``skip_invalid``: leave tests out that can't be executed; they are in ``EvalFile.invalid``. Every notice is told
-    once.
+    """Eval files, checked. ``skip_invalid``: leave tests out that can't be executed; they are in ``EvalFile.invalid``. Every notice is
+    passed once.
 
     Raises UserError with a line for every problem of all files (the first 50), each with file, line and field.
     """
@@ -156,7 +156,9 @@ def _eval_file(
 ) -> EvalFile:
     block, execution = file.block, suite.execution
     if block.target is not None:
-        suite.findings.notice(f"{file.location.file}: 'target' is at an obsolete place; it belongs below 'execution'")
+        suite.findings.notice(
+            f"{file.location.file}: 'target' is at an obsolete location; it belongs below 'execution'"
+        )
     return EvalFile(
         path=path,
         dataset=block.dataset or path.name.removesuffix(path.suffix),
@@ -367,7 +369,7 @@ def _circles(graph: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
             taken += circle
 
 
-def told_apart(files: Sequence[EvalFile]) -> tuple[EvalFile, ...]:
+def distinctly_named(files: Sequence[EvalFile]) -> tuple[EvalFile, ...]:
     """The files, with datasets changed where several have the same one and tests of the same id in it: their folders' names go before it,
     and numbers behind it where that does not help."""
     named_alike = Counter(file.dataset for file in files)

@@ -161,15 +161,6 @@ def question(messages: Sequence[_Message]) -> str:
     return " ".join(text for text in texts if text)
 
 
-def reference_answer(messages: Sequence[_Message]) -> str:
-    """The text of the last message, or the tools that it calls. Empty without messages."""
-    if not messages:
-        return ""
-    content = messages[-1].get("content")
-    value = messages[-1].get("tool_calls", "") if content is None else content
-    return value if isinstance(value, str) else indented(value)
-
-
 def prompt_text(messages: Sequence[_Message], files: Files) -> str:
     """Messages as one text: each below its role if several have text, or one is the assistant's or a tool's; else just the text."""
     said = list(_said(messages, files))

@@ -11,7 +11,7 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.settings import shown
-from manyhands.graders.config import Members, Placed, build_graders, parse_graders, placed_entries, plain_entries
+from manyhands.graders.config import Located, Members, build_graders, located_entries, parse_graders, plain_entries
 from manyhands.graders.preprocessors import PreprocessorEntry, media_type
 from manyhands.graders.registry import BUILTIN, Setup, kind_of
 from manyhands.io.keys import Read
@@ -59,14 +59,16 @@ class GraderLists:
         if digest not in self._known:
             with findings.catching():
                 put_in = partial(filled, variables=variables) if variables else None
-                placed = placed_entries(value, location, folder=self._folder, notices=findings.notice, variables=put_in)
-                build_graders(placed, Setup(self._folder, findings.notice))
-                problems = [] if self._hooked else list(missing_programs(placed, self._folder))
+                located = located_entries(
+                    value, location, folder=self._folder, notices=findings.notice, variables=put_in
+                )
+                build_graders(located, Setup(self._folder, findings.notice))
+                problems = [] if self._hooked else list(missing_programs(located, self._folder))
                 if problems:
                     raise UserError("\n".join(problems))
                 if len(self._known) >= _MAX_LISTS:
                     self._known.clear()
-                self._known[digest] = tuple(map(self.shared, plain_entries(placed)))
+                self._known[digest] = tuple(map(self.shared, plain_entries(located)))
         return self._known.get(digest, ())
 
     def check(self, location: Location, findings: Findings) -> None:
@@ -111,10 +113,10 @@ def _bare(location: Location) -> Location:
 _PROGRAMS = ("code_judge", "code_grader")
 
 
-def missing_programs(placed: Sequence[Placed], folder: Path) -> Iterator[str]:
-    """A line, with its location, for each program or folder that graders name and that is not there. ``placed``: entries in normal form;
+def missing_programs(located: Sequence[Located], folder: Path) -> Iterator[str]:
+    """A line, with its location, for each program or folder that graders name and that is not there. ``located``: entries in normal form;
     ``folder``: the eval file's."""
-    for entry, location in placed:
+    for entry, location in located:
         if entry["type"] in _PROGRAMS:
             yield from _program(entry, location, folder)
         elif entry["type"] == "composite":
@@ -138,7 +140,7 @@ def _program(entry: Mapping[str, Any], location: Location, folder: Path) -> Iter
 def _composite(entry: Mapping[str, Any], location: Location, folder: Path) -> Iterator[str]:
     members = entry["assert"]
     if isinstance(members, Members):
-        yield from missing_programs(members.placed, folder)
+        yield from missing_programs(members.located, folder)
     aggregator = aggregator_of(entry)
     if aggregator.type == "code_judge" and aggregator.path is not None:
         yield from _line(aggregator.path, location.at("aggregator", "path"), folder)
@@ -248,12 +250,12 @@ def is_hooked(block: WorkspaceBlock | None) -> bool:
 
 
 def graders_of(source: Read[Any], own: Json, older: Json, findings: Findings) -> tuple[Json, Location]:
-    """A list of graders and its place: that of the mapping itself, or the older one below ``execution``."""
+    """A list of graders and its location: that of the mapping itself, or the older one below ``execution``."""
     location, older_location = source.at("assert"), source.at("execution", "assert")
     if older is None:
         return own, location
     findings.notice(
-        f"{location.file}: graders below 'execution' are at an obsolete place; 'assert' is a key of its own"
+        f"{location.file}: graders below 'execution' are at an obsolete location; 'assert' is a key of its own"
     )
     if own is not None:
         findings.problem(location, f"graders are given twice: here and as {older_location.name}")

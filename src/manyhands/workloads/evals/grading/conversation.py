@@ -61,7 +61,7 @@ class Conversing:
     seen: Callable[[], Seen | None]
     """The workspace, as it is when this is called."""
     answered: Callable[[], Awaitable[None]]
-    """Called when nothing more will be asked."""
+    """Called when no more turns follow."""
 
 
 async def converse(context: Context, item: TestItem, means: Conversing) -> Outcome:
@@ -185,11 +185,11 @@ class _Conversation:
             entries = entries_of(self._test, judged=self._means.judged)
         if not entries:
             return None
-        asked = [message for message in self._history if message["role"] != "assistant"]
+        inputs = [message for message in self._history if message["role"] != "assistant"]
         candidate = replace(
             candidate_of(self._test, self._together(), self._means.folder, self._means.seen()),
             answer=transcript(self._history),
-            question=transcript(asked),
+            question=transcript(inputs),
             input=tuple(self._history),
         )
         return await self._graders(WHOLE, WHOLE, entries, candidate)

@@ -1,7 +1,7 @@
 """Results as one HTML page that needs nothing else: no network, no other file. Without JavaScript only the filters are missing.
 
 It has the figures of the run and of each target with a histogram of scores (SVG), and the tests, each of which opens at a click to show
-what was asked, what was answered, and what the graders found.
+the question, the answer, and what the graders found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from manyhands.workloads.evals.targets.answer_figures import FIGURES
 MAX_TESTS = 5000
 """Tests that a page shows."""
 MAX_CHARACTERS = 20_000_000
-"""Characters of tests' texts that a page has room for, about; each test gets its share of them."""
+"""Characters of tests' texts that a page holds, about; each test gets its share of them."""
 _ALWAYS_SHOWN = ("passed", "failed", "errors", "grader_errors")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _RESOURCES = "manyhands.workloads.evals.results"

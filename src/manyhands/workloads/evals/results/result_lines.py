@@ -109,7 +109,7 @@ class TestResult(AnswerFigures):
     answer: str
     """The text of the target's answer."""
     target: str | None
-    """None for an invalid test, which no target was asked."""
+    """None for an invalid test, which no target was run with."""
     reasoning: str | None = None
     input: list[dict[str, Json]]
     """The test's messages."""

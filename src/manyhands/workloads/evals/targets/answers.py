@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from manyhands.core.jsonio import Json, dumps, without_surrogates
+from manyhands.core.jsonio import Json, as_text, without_surrogates
 from manyhands.core.redaction import KNOWN
 from manyhands.graders.messages import moment, tool_name, tool_uses_of, trace_of
 from manyhands.graders.protocol import MessageJson, ToolUse
@@ -138,12 +138,12 @@ def _about_messages(messages: Sequence[MessageJson], figures: Mapping[str, Any])
 
 def _said(record: Mapping[str, Json], notices: list[str]) -> tuple[tuple[MessageJson, ...] | None, str]:
     """The messages and the answer. A text stands in where the messages don't end in one."""
-    text = None if "text" not in record else _as_text(record["text"])
+    text = None if "text" not in record else as_text(record["text"])
     messages = _messages(record, notices)
     if messages:
         last = next((message for message in reversed(messages) if _speaks(message)), None)
         if last is not None:
-            return messages, _as_text(last["content"])
+            return messages, as_text(last["content"])
         if text is not None:
             notices.append("output has no assistant message with content: text is the answer")
         return messages, text or ""
@@ -211,7 +211,7 @@ def _reported(error: Json) -> str | None:
         kind, message = error.get("type") or error.get("code"), error.get("message")
         if isinstance(message, str) and message:
             error = f"{kind}: {message}" if isinstance(kind, (str, int)) else message
-    return KNOWN.text(_as_text(error))[:MAX_MESSAGE]
+    return KNOWN.text(as_text(error))[:MAX_MESSAGE]
 
 
 def _speaks(message: MessageJson) -> bool:
@@ -220,11 +220,6 @@ def _speaks(message: MessageJson) -> bool:
 
 def _as_message(text: str) -> tuple[MessageJson, ...]:
     return ({"role": "assistant", "content": text},)
-
-
-def _as_text(value: Json) -> str:
-    """A text as it is, anything else as compact JSON."""
-    return value if isinstance(value, str) else dumps(value).decode()
 
 
 def _some(notices: list[str]) -> tuple[str, ...]:

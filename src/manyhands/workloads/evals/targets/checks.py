@@ -156,7 +156,7 @@ async def check_usable(
     patience: float = MIN_SECONDS,
 ) -> None:
     """Check the ``targets`` that will answer and the ``judges`` that will judge, and run healthchecks, once each. ``here``: the folder
-    where the evaluation was given; ``notice`` is told of healthchecks that take more than ``patience`` seconds.
+    where the evaluation was given; ``notice`` gets healthchecks that take more than ``patience`` seconds.
 
     Raises UserError with a line for everything that is wrong.
     """

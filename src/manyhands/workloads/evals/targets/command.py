@@ -21,8 +21,8 @@ from manyhands.core.jsonio import Json, loads, too_deep, without_surrogates
 from manyhands.core.redaction import Redactor
 from manyhands.core.text import decode
 from manyhands.engine.contract import Context, Effect
-from manyhands.io.encodings import wide_encoding
 from manyhands.io.locations import Location
+from manyhands.io.tables.text import wide_encoding
 from manyhands.processes.commands import MAX_OUTPUT, CommandEnd, CommandRunner, failure_of
 from manyhands.processes.templates import MAX_ARGUMENT, PREFIX, CommandTemplate, Words, quoted, spots
 from manyhands.sandboxes.files.trees import NotPlain, Tree
@@ -36,7 +36,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "PROMPT_FILE": "a file with the prompt",
     "GUIDELINES": "the text of the guideline files",
     "EVAL_ID": "the test's id; `batch` in a batch command",
-    "ATTEMPT": "how often this was asked before: 0 the first time",
+    "ATTEMPT": "number of earlier samples of the test: 0 for the first",
     "FILES": "all files that the input names, guidelines first, each once and as `files_format` says",
     "OUTPUT_FILE": "where the answer is to be written",
     "EVAL_FILE": "the eval file",
@@ -188,12 +188,12 @@ class CommandTarget:
         async def effect() -> Effect:
             question = Question(test.id, test.prompt(), test.guidelines, test.all_files, sample)
             folder = Path(context.workspace)
-            asked = await self._invoker.ask(question, folder / FILES, None if workspace is None else workspace.path)
+            invoked = await self._invoker.ask(question, folder / FILES, None if workspace is None else workspace.path)
             if self._keep_files:
                 await asyncio.to_thread(keep_folder, folder)
-            answer = asked.answer
-            printed = {"exit_code": asked.exit_code, "stdout": asked.stdout, "stderr": asked.stderr}
-            output = {"answer": answer.to_json(), "seconds": asked.seconds, **printed}
+            answer = invoked.answer
+            printed = {"exit_code": invoked.exit_code, "stdout": invoked.stdout, "stderr": invoked.stderr}
+            output = {"answer": answer.to_json(), "seconds": invoked.seconds, **printed}
             return Effect(output, cost_usage(answer.cost_usd))
 
         output = await answer_step(context, self._identity, test, sample, workspace, effect)
@@ -202,14 +202,14 @@ class CommandTarget:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a command is asked."""
+    """The input of a command."""
 
     test_id: str
     prompt: str
     guidelines: str = ""
     files: Collection[Path] = ()
     attempt: int = 0
-    """How often it was asked before."""
+    """Number of earlier samples of the test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,8 @@ class CommandInvoker:
         environ: Mapping[str, str] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``environ``: whose secrets are kept out of what is said about the command (its answers are as they are); ``tell``: is told of
-        every command that is run."""
+        """``environ``: whose secrets are kept out of what is said about the command (its answers are as they are); ``tell``: gets a line
+        for every command that is run."""
         self._tell = tell
         self._settings = settings
         self._runner = runner
@@ -300,7 +300,7 @@ class CommandInvoker:
         return {name: self._redactor.text(decode(data))[-MAX_TAIL:] for name, data in found.items()}
 
     def _answer(self, file: Path, end: CommandEnd) -> Answer:
-        """What is in the output file; without one, what was printed by a command that was not told of it."""
+        """What is in the output file; without one, what was printed by a command that did not get its path."""
         data = _content(file)
         if data is None:
             if self._settings.template.uses("OUTPUT_FILE"):

@@ -27,8 +27,8 @@ class LiveTarget(Protocol):
         ...
 
     async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
-        """Answer a test. ``workspace``: where it works, if the test has a workspace; the target has it made when the target is really
-        asked.
+        """Answer a test. ``workspace``: where it works, if the test has a workspace; the target has it made when the target
+        really runs.
 
         Whatever is paid for or takes effect outside is a step of the context, so that a resumed run does not ask again. An answer
         with an ``error`` is a target that failed. Raises ItemError for what may pass (an endpoint that is down …).

@@ -55,6 +55,10 @@ class RecordedTarget:
         self.simulated = False
         """Whether the latest answer was made up."""
 
+    def for_item(self) -> RecordedTarget:
+        """The like for one item, whose ``simulated`` answers to other items do not change."""
+        return RecordedTarget(self._reader, self._dataset, self._target)
+
     async def answer(self, context: Context, test: Test, sample: int, workspace: TestWorkspace | None = None) -> Answer:
         key = item_key(self._dataset, test.id, self._target, sample)
         row = self._reader.item_by_key(key)
@@ -75,8 +79,8 @@ class RecordedTarget:
         turns: Sequence[Mapping[str, Any]] = record.get("turns") or ()
         found: Mapping[str, Any] = next((turn for turn in turns if turn["turn"] == number), {})
         if row is None or "answer" not in found:
-            unasked = self._unasked(row) or f"run {self._reader.folder.name} has no answer to this turn"
-            return read_text("", error=found.get("error") or unasked)
+            why = self._why_unanswered(row) or f"run {self._reader.folder.name} has no answer to this turn"
+            return read_text("", error=found.get("error") or why)
         said = item.written["conversation"]["turns"][number - 1]["input"]
         if number == 1 and row.payload["test"]["input"] != item.written["input"]:
             return self._changed(_given(found), "the input")
@@ -85,12 +89,12 @@ class RecordedTarget:
     def _answer(self, row: ItemRow) -> Answer:
         record: Mapping[str, Any] = row.record or {}
         if "answer" not in record or record.get("status") == "error":
-            error = self._unasked(row) or record.get("error") or row.message or "the target gave no answer"
+            error = self._why_unanswered(row) or record.get("error") or row.message or "the target gave no answer"
             return read_text("", error=error)
         return _given(record)
 
-    def _unasked(self, row: ItemRow | None) -> str | None:
-        """Why the target was not asked, if that is because of a dependency."""
+    def _why_unanswered(self, row: ItemRow | None) -> str | None:
+        """Why the target did not run, if that is because of a dependency."""
         if row is None or FAILED_DEPENDENCIES not in (row.record or {}):
             return None
         return f"run {self._reader.folder.name} has no answer, as this was not executed there: {row.message}"

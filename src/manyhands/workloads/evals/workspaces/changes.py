@@ -49,8 +49,8 @@ async def file_changes(before: Path, after: Path, scratch: Path, runner: Command
     text = await _with_git(compared, scratch, runner) if compared else ""
     if text is None:
         text = await asyncio.to_thread(lambda: "".join(plain_diff(each) for each in compared))
-    told = {each.name for each in compared}
-    others = [each for each in changes if each.name not in told]
+    shown = {each.name for each in compared}
+    others = [each for each in changes if each.name not in shown]
     named = [f"{_heading(each)}[{_TOO_MUCH}]\n" for each in others[:MAX_FILES]]
     return cut(without_surrogates(text + "".join(named)))
 

@@ -58,7 +58,7 @@ class HookEnd:
 
 class Hooks:
     """Runs hooks. A hook gets a JSON object on standard input: ``workspace_path``, ``eval_run_id``, and of the test, where it runs for one,
-    ``test_id``, ``case_input`` (what is asked, as text) and ``case_metadata``. It may leave it unread. What it leaves running is ended with
+    ``test_id``, ``case_input`` (the question, as text) and ``case_metadata``. It may leave it unread. What it leaves running is ended with
     it."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Hooks:
         self._tell = tell
 
     async def run(self, name: str, hook: Hook, workspace: Path, test: Test | None = None) -> HookEnd:
-        """Run a hook to its end or its time limit. Raises ItemError(SANDBOX_LOST) if this machine has no room for a further process."""
+        """Run a hook to its end or its time limit. Raises ItemError(SANDBOX_LOST) if this machine can't start a further process."""
         if not hook.folder.is_dir():
             return HookEnd("", f"{name}: there is no folder {hook.folder} to start it in")
         try:
@@ -88,7 +88,7 @@ class Hooks:
                 hook.argv,
                 folder=hook.folder,
                 additions={**extra, **dict.fromkeys(PATH_VARIABLES, str(workspace))},
-                input=dumps(self._told(workspace, test)) + b"\n",
+                input=dumps(self._hook_input(workspace, test)) + b"\n",
                 timeout=limit,
             )
         except ItemError as error:
@@ -97,7 +97,7 @@ class Hooks:
             return HookEnd("", f"{name}: {error.message}")
         return _hook_end(name, end, limit, redactor)
 
-    def _told(self, workspace: Path, test: Test | None) -> dict[str, Any]:
+    def _hook_input(self, workspace: Path, test: Test | None) -> dict[str, Any]:
         return {
             "workspace_path": str(workspace),
             "test_id": None if test is None else test.id,
@@ -153,7 +153,7 @@ class Templates:
         self._making: dict[str, asyncio.Task[Path]] = {}
 
     async def ready(self, eval_file: str, workspace: Workspace) -> Path:
-        """The folder to copy, for tests of an eval file; made when it is first asked for.
+        """The folder to copy, for tests of an eval file; made when it is first requested.
 
         Raises UserError if ``before_all`` fails, or the template can't be copied: then none of its tests may be executed.
         """
@@ -213,12 +213,12 @@ class Templates:
 
 def template_name(eval_file: str, workspace: Workspace) -> str:
     """What tells a template from others: the eval file, what is copied, and what runs before and after all."""
-    told = {
+    contents = {
         "eval_file": eval_file,
         "template": None if workspace.template is None else str(workspace.template),
         **{name: None if hook is None else [*hook.argv, str(hook.folder)] for name, hook in _of_all(workspace)},
     }
-    return digest("workspace template", told).hex()[:16]
+    return digest("workspace template", contents).hex()[:16]
 
 
 def template_states(run_folder: Path) -> Iterator[tuple[Path, TemplateState]]:

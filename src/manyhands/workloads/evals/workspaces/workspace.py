@@ -1,6 +1,6 @@
 """Workspaces: the folder in which a target answers one test.
 
-Every sample of a test has one of its own with every target: a copy of the template, made afresh whenever the target is asked from the
+Every sample of a test has one of its own with every target: a copy of the template, made afresh whenever the target is run from the
 beginning. It lies in the attempt's folder, so it is there as long as graders may look at it.
 """
 
@@ -88,7 +88,7 @@ class TestWorkspace:
     def around(self, effect: Callable[[], Awaitable[Effect]]) -> Callable[[], Awaitable[Effect]]:
         """An effect in which a target answers, with a fresh workspace before it and a look at that behind. ``recall`` takes its output."""
 
-        async def surrounded() -> Effect:
+        async def bounded() -> Effect:
             made = await self._make()
             self._take(made)
             self._open = True
@@ -96,7 +96,7 @@ class TestWorkspace:
             self._open = False
             return Effect({**done.output, _OUTPUT: {**made, **await self._look()}}, done.usage)
 
-        return surrounded
+        return bounded
 
     async def recall(self, output: Mapping[str, Json]) -> None:
         """Take what is known from the output of ``around``'s effect."""
@@ -202,7 +202,7 @@ class TestWorkspace:
             await asyncio.to_thread(remove_tree, self._folder / BASELINE)
 
     def _added(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A record with what is known of the workspace, and its place in the run folder."""
+        """A record with what is known of the workspace, and its path in the run folder."""
         notices = [*(record.get("notices") or ()), *self._notices]
         return {**record, **self._found, "notices": notices, WORKSPACE_KEY: "/".join(self.path.parts[-3:])}
 

@@ -126,8 +126,8 @@ class TargetOpening(Protocol):
     async def batch(
         self, command: CommandSettings, workspace_template: Path | None, tell: Callable[[str], None] | None
     ) -> LiveTarget:
-        """A command that answers all tests at once, started. ``workspace_template``: the folder that is copied for it; ``tell``: is told
-        of every command that is run."""
+        """A command that answers all tests at once, started. ``workspace_template``: the folder that is copied for it; ``tell``: gets a
+        line for every command that is run."""
         ...
 
     async def answers_in(self, path: Path) -> LiveTarget:

@@ -10,7 +10,7 @@ from manyhands.core.settings import shown
 from manyhands.core.text import suggestion
 from manyhands.io.locations import Location
 from manyhands.workloads.evals.targets.keys import TargetBlock
-from manyhands.workloads.evals.targets.kinds.mock import MockBlock, mock_settings
+from manyhands.workloads.evals.targets.kinds.given_answers import MockBlock, ReplayBlock, mock_settings, replay_settings
 from manyhands.workloads.evals.targets.kinds.model_keys import agent_block, azure_block, model_block
 from manyhands.workloads.evals.targets.kinds.models import BASE_URLS, agent_settings, model_settings
 from manyhands.workloads.evals.targets.kinds.programs import (
@@ -22,7 +22,6 @@ from manyhands.workloads.evals.targets.kinds.programs import (
 )
 from manyhands.workloads.evals.targets.kinds.protocol import Making, TargetSettings
 from manyhands.workloads.evals.targets.kinds.python_function import PythonBlock, python_settings
-from manyhands.workloads.evals.targets.kinds.replay import ReplayBlock, replay_settings
 
 
 @dataclass(frozen=True, slots=True)

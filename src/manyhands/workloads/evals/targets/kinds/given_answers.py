@@ -1,13 +1,14 @@
-"""The mock as a target: the same answer to everything."""
+"""Targets whose answers are given beforehand: the mock, which answers the same to everything, and a file of answers."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from manyhands.core.jsonio import dumps
-from manyhands.core.settings import number
+from manyhands.core.settings import Text, number
 from manyhands.engine.contract import Context
 from manyhands.io.keys import key
 from manyhands.workloads.evals.evalfile.contents import Test
@@ -16,6 +17,8 @@ from manyhands.workloads.evals.targets.keys import TargetBlock
 from manyhands.workloads.evals.targets.kinds.protocol import Making, TargetOpening, TargetSettings
 from manyhands.workloads.evals.targets.live import LiveTarget
 from manyhands.workloads.evals.workspaces.workspace import TestWorkspace
+
+# --- The mock
 
 MOCK_RESPONSE = '{"answer":"Mock dry-run response"}'
 Milliseconds = Annotated[float, number(minimum=0)]
@@ -36,9 +39,9 @@ class MockTargetSettings(TargetSettings):
 
     response: str = MOCK_RESPONSE
     min_seconds: float = 0.0
-    """The least time that it takes."""
+    """Minimum seconds of an answer."""
     max_seconds: float = 0.0
-    """The most time that it takes."""
+    """Maximum seconds of an answer."""
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
         return MockTarget(self)
@@ -73,3 +76,32 @@ def mock_settings(block: MockBlock, making: Making) -> MockTargetSettings:
     if minimum > maximum:
         raise making.at("delay_min_ms").error("must not be more than delay_max_ms")
     return MockTargetSettings(response, minimum / 1000, maximum / 1000)
+
+
+# --- A file of answers
+
+
+class ReplayBlock(TargetBlock):
+    """Answers that are in a file already."""
+
+    spellings: ClassVar = {**TargetBlock.spellings, "file": "path", "output_file": "path"}
+
+    path: Text = key(..., "Output file: JSON Lines with a record for each test, relative to the eval file.")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTargetSettings(TargetSettings):
+    """A file of answers."""
+
+    path: Path
+
+    async def open(self, opening: TargetOpening) -> LiveTarget:
+        return await opening.answers_in(self.path)
+
+
+def replay_settings(block: ReplayBlock, making: Making) -> ReplayTargetSettings:
+    """The file with the answers. Raises UserError if there is no such file."""
+    path = making.path(block.path)
+    if not path.is_file():
+        raise making.at("path").error(f"there is no file {path}")
+    return ReplayTargetSettings(path)
