@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, S
 from manyhands.workloads.trajectories.spec import BatchSpec
 from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of
 from tests.support.commands import PROGRAM, environment
+from tests.support.forked import forked_program
 from tests.support.own_agent import installed
 
 Check = Callable[[BatchFolder], None]
@@ -423,7 +423,8 @@ def _distributions_file(folder: BatchFolder) -> None:
 
 @option("mcp_config")
 def _mcp_config(folder: BatchFolder) -> None:
-    servers = {"math": {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "tools": ["add"]}}
+    command, *args = forked_program(MCP_SERVER, "stdio")
+    servers = {"math": {"command": command, "args": args, "tools": ["add"]}}
     (folder.path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     (folder.path / "own.yaml").write_text("mine:\n  description: My own\n  toolsets:\n    math: 100\n")
     words = ("--mcp_config=mcp.json", "--distributions_file=own.yaml", "--distribution=mine", "--max_samples=1")

@@ -13,6 +13,7 @@ import pytest
 
 from manyhands.cli.execution import details
 from manyhands.cli.main import main
+from manyhands.cli.plain import usage_text
 from manyhands.core.usage import ZERO
 from manyhands.runs.progress import Progress
 
@@ -41,6 +42,16 @@ def test_the_command_to_type_is_one_that_the_shell_finds(tmp_path: Path) -> None
     script.write_text("#!/bin/sh\n")
     script.chmod(0o755)
     assert printed(code, PATH=str(tmp_path)) == "manyhands"
+
+
+def test_what_a_run_used_is_counted_in_singular_and_plural() -> None:
+    one, many = ZERO.to_json(), ZERO.to_json()
+    one |= {"calls": 1, "simulated_calls": 1}
+    many |= {"calls": 1000, "unpriced_calls": 2}
+    assert "1 model call, 0 tokens" in usage_text(one, 0)
+    assert "(1 call answered by" in usage_text(one, 0)
+    assert "1,000 model calls, 0 tokens" in usage_text(many, 0)
+    assert "(the price of 2 calls is unknown" in usage_text(many, 0)
 
 
 def test_help_for_resume_requires_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -226,6 +226,14 @@ def test_a_report_that_can_not_be_written_whole_is_not_begun(folder: Path) -> No
     assert not (folder / "a.json").exists()
 
 
+def test_show_begins_with_what_a_test_was_given_and_how_it_was_scored(folder: Path) -> None:
+    evaluate(folder, "--target=echo")
+    head = run_command(folder, "show", "r", "2").out.splitlines()[1:4]
+    assert head == ["  input: say no", "  outcome: yes", "  score: 0.000 (failed)"]
+    evaluate(folder, "--target=broken", name="errors")
+    assert "score:" not in run_command(folder, "show", "errors", "2").out  # an error is no score
+
+
 def test_results_that_can_not_be_written_are_said_to_be_and_no_older_ones_shown(folder: Path) -> None:
     in_the_way = "test -e free || mkdir -p data/r/results.jsonl; echo yes >>"
     (folder / "targets.yaml").write_text(ECHO.replace("echo yes >>", in_the_way))

@@ -24,6 +24,7 @@ from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.support.batches import Ran, ServerThread, run_command
+from tests.support.forked import forked_program
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
 
@@ -571,7 +572,8 @@ def _toolsets(folder: JobFolder) -> None:
 @option("mcp_config")
 def _mcp_config(folder: JobFolder) -> None:
     folder.write_rows(["one"])
-    servers = {"math": {"command": sys.executable, "args": [str(MCP_SERVER), "stdio"], "tools": ["add"]}}
+    command, *args = forked_program(MCP_SERVER, "stdio")
+    servers = {"math": {"command": command, "args": args, "tools": ["add"]}}
     (folder.path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     responses = first(tool_call("math__add", a=2, b=40))
     bodies = asked(folder, "--mcp_config=mcp.json", "--toolsets=math", responses=responses)

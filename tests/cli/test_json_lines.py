@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.io.tables.writers import write_jsonl
+from manyhands.io.tables.json import write_jsonl
 from manyhands.workloads.evals.batch.output import convert
 from manyhands.workloads.memory.conversation.events import Event, EventType, format_event, parse_event
 from manyhands.workloads.trajectories.results.kept_samples import kept_lines

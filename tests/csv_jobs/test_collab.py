@@ -25,9 +25,8 @@ from manyhands.engine.contract import Item
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
-from manyhands.testing.agent_doubles import CHAT
+from manyhands.testing.agent_doubles import CHAT, ScriptedModel, assistant, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
-from manyhands.testing.scripted_model import ScriptedModel, assistant, tool_call
 from manyhands.testing.scripted_server import RecordedRequest, chat_response
 from manyhands.tools.protocol import ParentRun, ToolEnvironment
 from manyhands.workloads.csv_jobs.mcp.collab import collab_tools, inherited
@@ -279,7 +278,7 @@ async def test_nothing_can_be_started_where_there_is_no_run() -> None:
 
 
 def parent(tmp_path: Path, options: dict[str, Any], **more: Any) -> ParentRun:
-    return ParentRun("id", tmp_path, tmp_path / "jobs" / "1-1", options, **more)
+    return ParentRun("id", tmp_path, "1-1", options, **more)
 
 
 def test_what_workers_inherit(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
@@ -101,6 +101,8 @@ def test_a_schema_that_refers_to_everything_everywhere_is_no_trap() -> None:
         ),
     )
 )
+@example([{"type": [[]]}])
+@example([{"type": [{}]}])
 def test_any_value_in_place_of_a_schema_is_no_trap(value: Any) -> None:
     assert all(
         leaf.path

@@ -474,15 +474,15 @@ async def test_jobs_in_other_folders_are_out_of_reach(place: Site, monkeypatch: 
 
 async def test_workers_start_no_jobs(place: Site) -> None:
     tools, worker = place.tools(), Caller(secret="secret", depth=1)
-    offered = {tool.name for tool in tools.offered(worker)}
+    offered = {tool.name for tool in tools.available(worker)}
     assert offered == {declared.STATUS, declared.WAIT, declared.REPORT, declared.LIST}
     for name in set(DECLARATIONS) - offered:
         with pytest.raises(ToolError, match="agent depth limit reached"):
             await call(tools, name, worker, csv_path="rows.csv", instruction="x", job_id="x")
     own = place.tools(paths=ToolPaths.of(place.folder, own_exports=True))
-    assert {tool.name for tool in own.offered(worker)} == {*offered, declared.EXPORT}
+    assert {tool.name for tool in own.available(worker)} == {*offered, declared.EXPORT}
     deeper = place.tools(max_depth=2)
-    assert len(deeper.offered(worker)) == len(DECLARATIONS)
+    assert len(deeper.available(worker)) == len(DECLARATIONS)
 
 
 async def test_a_caller_that_leaves_stops_nothing(place: Site) -> None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import csv
 import json
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import manyhands
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.workloads.csv_jobs.service.jobs import JobService
 from tests.support.commands import environment
+from tests.support.forked import forked_program
 from tests.support.mcp_clients import HttpServer, content, over_http, over_streams
 
 SCHEMA = {
@@ -39,7 +40,8 @@ HANDED_ON = {HANDED_ON!r}
 
 def over_streams():
     given = {{name: os.environ[name] for name in (*HANDED_ON, "PATH", "PYTHONPATH")}}
-    return stdio_client(StdioServerParameters(command=sys.executable, args=["-m", "manyhands", "mcp"], env=given))
+    command, *args = SERVER
+    return stdio_client(StdioServerParameters(command=command, args=args, env=given))
 
 def over_http(url, token):
     headers = {{"Authorization": "Bearer " + token, "X-Manyhands-Worker": os.environ["MANYHANDS_WORKER"]}}
@@ -70,7 +72,8 @@ asyncio.run(main())
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "rows.csv").write_text("path\na\nbb\n")
-    (tmp_path / "worker.py").write_text(WORKER)
+    server = forked_program(Path(manyhands.__file__).with_name("__main__.py"), "mcp")
+    (tmp_path / "worker.py").write_text(f"SERVER = {server!r}\n{WORKER}")
     yield tmp_path
     desk = JobService(tmp_path / "data", environ=environment())
     for job in desk.list():
@@ -78,7 +81,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def command(folder: Path, *words: str) -> str:
-    return shlex.join([sys.executable, str(folder / "worker.py"), *words])
+    return shlex.join(forked_program(folder / "worker.py", *words))
 
 
 def check(folder: Path, answer: dict[str, Any]) -> None:
@@ -119,7 +122,11 @@ async def test_a_worker_reports_over_http(folder: Path) -> None:
 
 
 async def test_what_a_worker_asks_to_stop_is_stopped(folder: Path) -> None:
-    text = WORKER.replace('{**ids, "result": result}', '{**ids, "result": result, "stop": True}')
+    text = (
+        (folder / "worker.py")
+        .read_text()
+        .replace('{**ids, "result": result}', '{**ids, "result": result, "stop": True}')
+    )
     (folder / "worker.py").write_text(text)
     (folder / "rows.csv").write_text("path\na\nbb\nccc\ndddd\n")
     given = {"csv_path": "rows.csv", "instruction": "x", "max_concurrency": 1, "wait": True}

@@ -47,7 +47,7 @@ VALUES = st.recursive(
             r"^output_schema\.type: a result is always a JSON object, so that nothing would fit 'array'$",
         ),
         ({"type": ["string", "null"]}, r"^output_schema\.type: a result is always"),
-        ({"$ref": "#/$defs/a"}, r"^output_schema\.\$ref: '#/\$defs/a' leads to no place in the schema$"),
+        ({"$ref": "#/$defs/a"}, r"^output_schema\.\$ref: '#/\$defs/a' leads to nothing in the schema$"),
         (
             {"properties": {"a": {"items": {"$ref": "https://example.org/x.json"}}}},
             r"^output_schema\.properties\.a\.items\.\$ref: 'https://example.org/x.json' leads out of the schema, and nothing is",

@@ -15,9 +15,8 @@ from manyhands.core.failures import Cause
 from manyhands.core.messages import Message
 from manyhands.models.protocol import ChatModel
 from manyhands.models.simulated.model import SimulatedModel
-from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder
+from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, ScriptedModel, assistant, texts, tool_call
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
-from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.csv_jobs.workers.agent import REMINDERS, AgentWorker

@@ -15,8 +15,8 @@ from manyhands.core.messages import text_of
 from manyhands.io.files import folder_name
 from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.protocol import ChatRequest, ChatSettings
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.context import MemoryContext
-from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.agents.model_agents import (
     OVERHEAD,

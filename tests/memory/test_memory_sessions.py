@@ -12,8 +12,8 @@ import pytest
 
 from manyhands.core.clock import SystemClock
 from manyhands.models.protocol import ChatSettings
+from manyhands.testing.agent_doubles import ScriptedModel
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal, When
-from manyhands.testing.scripted_model import ScriptedModel
 from manyhands.workloads.memory.agents.external_agent import ExternalAgent
 from manyhands.workloads.memory.agents.model_agents import ChatAgent, ContextSize
 from manyhands.workloads.memory.agents.model_calls import ModelCaller

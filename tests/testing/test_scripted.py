@@ -12,7 +12,7 @@ from manyhands.core.messages import Message
 from manyhands.core.usage import Usage
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
-from manyhands.testing.scripted_model import ScriptedModel, assistant, texts, tool_call
+from manyhands.testing.agent_doubles import ScriptedModel, assistant, texts, tool_call
 from manyhands.testing.scripted_server import RecordedRequest, ScriptedResponse, ScriptedServer, chat_response
 
 REQUEST = ChatRequest(ChatSettings("m"), [{"role": "user", "content": "hello"}])

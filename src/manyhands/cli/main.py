@@ -1,7 +1,7 @@
 """The entry point: ``manyhands COMMAND …``.
 
 Only what every command needs is imported here, so that ``manyhands --help`` answers at once; a command's own module is
-imported when it is called. Here is also the one place where exceptions become a line for the person and an exit code (``ExitCode``):
+imported when it is called. Here alone exceptions become a line for the person and an exit code (``ExitCode``):
 
 ====  ==========================================================================================================
 0     everything that was requested was done
@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Commands by name: the function that runs it, given the words behind its name, as ``module:function``; and what it does."""
 
 PROGRAM = "manyhands"
-_LONGEST_MESSAGE = 1000
+_MAX_MESSAGE_CHARS = 1000
 _KEY_OPTIONS = ("__api_key", "__token")
 
 
@@ -272,7 +272,7 @@ def _print_traceback(error: BaseException, argv: Sequence[str]) -> None:
 def _one_line(text: str) -> str:
     from manyhands.core.redaction import KNOWN
 
-    return " ".join(KNOWN.text(text).split())[:_LONGEST_MESSAGE]
+    return " ".join(KNOWN.text(text).split())[:_MAX_MESSAGE_CHARS]
 
 
 def _without_keys(text: str, argv: Sequence[str]) -> str:

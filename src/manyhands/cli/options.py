@@ -107,7 +107,7 @@ def make(settings: type[SettingsType], values: Mapping[str, Any], program: str) 
 
 
 def read(settings: type[SettingsType], argv: Sequence[str], program: str, description: str) -> SettingsType | None:
-    """``parse`` and ``make`` in one; if help is asked for, print it and return None."""
+    """``parse`` and ``make`` in one; if help is requested, print it and return None."""
     line = parse(settings, argv, program)
     if line.help:
         print(help_text(settings, program, description))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from manyhands.core.errors import UserError
+from manyhands.core.text import counted
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 GAP = "  "
 
@@ -20,10 +23,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Coll
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], ends: Sequence[bool]) -> str:
-    placed = (
+    padded = (
         cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(cells, widths, ends, strict=True)
     )
-    return GAP.join(placed).rstrip()
+    return GAP.join(padded).rstrip()
 
 
 def shown_path(path: Path) -> str:
@@ -45,13 +48,13 @@ def duration(seconds: float) -> str:
 def usage_text(usage: dict[str, Any], working_seconds: float) -> str:
     """What a whole run has used, all sessions together. ``usage``: as ``Usage.to_json`` gives it."""
     text = (
-        f"Used by the whole run: {usage['calls']:,} model calls, {usage['input_tokens']:,} tokens in, "
+        f"Used by the whole run: {counted(usage['calls'], 'model call')}, {usage['input_tokens']:,} tokens in, "
         f"{usage['output_tokens']:,} out, ${usage['cost']:.4f}"
     )
     if usage["simulated_calls"]:
-        text += f" ({usage['simulated_calls']:,} calls answered by the simulated model, which costs nothing)"
+        text += f" ({counted(usage['simulated_calls'], 'call')} answered by the simulated model, which costs nothing)"
     if usage["unpriced_calls"]:
-        text += f" (the price of {usage['unpriced_calls']:,} calls is unknown, so the true cost is higher)"
+        text += f" (the price of {counted(usage['unpriced_calls'], 'call')} is unknown, so the true cost is higher)"
     return f"{text}; {working_seconds:.1f} s of work"
 
 
@@ -59,36 +62,39 @@ MAX_WHOLE = 1_000_000_000
 """The largest number that an argument may be."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see {self.prog} --help)")
-
-
-def parser(command: str, description: str) -> argparse.ArgumentParser:
+def parser(command: str, description: str) -> ArgumentParser:
     """A parser for ``manyhands COMMAND`` that takes no abbreviations and reports errors as UserError."""
-    return _Parser(prog=f"manyhands {command}", description=description, allow_abbrev=False)
+    from argparse import ArgumentParser  # here, because the commands with settings need none
+
+    class Parser(ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise UserError(f"{message} (see {self.prog} --help)")
+
+    return Parser(prog=f"manyhands {command}", description=description, allow_abbrev=False)
 
 
 def positive(text: str) -> int:
     """A whole number from 1 up, for ``add_argument(type=…)``."""
+    from argparse import ArgumentTypeError
+
     if not text.isdecimal() or len(text) > len(str(MAX_WHOLE)) or not 1 <= int(text) <= MAX_WHOLE:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_WHOLE:,}, not {text!r}")
+        raise ArgumentTypeError(f"must be a whole number from 1 to {MAX_WHOLE:,}, not {text!r}")
     return int(text)
 
 
-def add_run(result: argparse.ArgumentParser) -> None:
+def add_run(result: ArgumentParser) -> None:
     """The arguments that name a run."""
     result.add_argument("run", metavar="RUN", help="the run's folder, or its name in the data folder")
     add_data_dir(result)
 
 
-def add_job(result: argparse.ArgumentParser) -> None:
+def add_job(result: ArgumentParser) -> None:
     """The arguments that name a job."""
     result.add_argument("job", metavar="JOB", help="the job's id (or its first 8 or more characters), name or folder")
     add_data_dir(result)
 
 
-def add_data_dir(result: argparse.ArgumentParser) -> None:
+def add_data_dir(result: ArgumentParser) -> None:
     """The data folder."""
     result.add_argument(
         "--data_dir", "--data-dir", default="data", help="folder that holds the run folders (default: data)"

@@ -18,24 +18,28 @@ from manyhands.core.settings import Settings
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.runs.folders import find_run, load_recorded, open_reader
 from manyhands.runs.making import Opened
-from manyhands.runs.options import RunOptions
+from manyhands.runs.options import ResumeSettings, RunOptions, TerminalSettings
 from manyhands.runs.registry import resume_command
 
 PROGRAM = "manyhands resume RUN"
 DESCRIPTION = (
-    "Continues a run from its folder: what is recorded is not done again, failed items are tried again (tests of an evaluation "
-    "with --retry_errors). RUN is the folder, or the run's name under --data_dir. Options may be given to change settings; what is "
-    "not given is as it was. A change that would make it another run is refused unless --override names it. "
+    "Continues a run from its folder: recorded steps are not repeated, failed items are retried (tests of an evaluation "
+    "with --retry_errors). RUN is the folder, or the run's name under --data_dir. Options change settings; settings that are not "
+    "given stay as they were. A change that would make it another run is rejected unless --override names it. "
     "manyhands resume RUN --help lists all options that the run takes."
 )
 NOT_FOR_RESUME = ("run_name", "resume", "list_distributions")
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
+class AnyRun(RunOptions, TerminalSettings, ResumeSettings):
+    """What can be said when a run of any workload is continued."""
+
+
 def run(argv: list[str]) -> int:
     """Continue the run that the command line names; the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
-        print_help(RunOptions)
+        print_help(AnyRun)
         return 0 if argv else _usage("name the run to resume")
     name, rest = argv[0], argv[1:]
     if name.startswith("-"):

@@ -15,9 +15,9 @@ from manyhands.core.text import json_text, printable
 from manyhands.engine.contract import ItemRow, RecordedStep, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import load_recorded, open_run
-from manyhands.runs.items import ItemDetails, find_item, item_contents, item_details, step_contents
 from manyhands.runs.ledger import timestamp
-from manyhands.runs.summaries import ItemSummary, item_summaries, run_status
+from manyhands.runs.listing import ItemDetails, find_item, item_contents, item_details, step_contents
+from manyhands.runs.summaries import ItemSummary, item_summaries, run_status, summarizer_of
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("--attempt", type=positive, help="an earlier attempt of the item (default: the latest)")
     result.add_argument("--state", choices=[str(state) for state in ItemState], help="only items in this state")
     result.add_argument(
-        "--limit", type=positive, default=LIST_LIMIT, help=f"items to list at most (default: {LIST_LIMIT})"
+        "--limit", type=positive, default=LIST_LIMIT, help=f"maximum number of items to list (default: {LIST_LIMIT})"
     )
     result.add_argument("--full", action="store_true", help=f"do not cut texts at {TEXT_LIMIT} characters")
     result.add_argument("--json", action="store_true", help="print JSON, one line an item or step")
@@ -86,19 +86,28 @@ def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
             print(json_text(step_contents(step)))
         return
     console, limit = out(), None if options.full else TEXT_LIMIT
-    _print_head(console, row, item_details(reader, row), limit)
+    _print_head(console, row, summarizer_of(reader).item(row), item_details(reader, row), limit)
     print_steps(console, load_recorded(reader), steps, limit)
     if not steps:
         console.print(f"attempt {attempt} has no recorded steps")
 
 
-def _print_head(console: Console, row: ItemRow, details: ItemDetails, limit: int | None) -> None:
+def _print_head(console: Console, row: ItemRow, item: ItemSummary, details: ItemDetails, limit: int | None) -> None:
     console.print(f"item {row.number} ({row.key}): {row.state}, attempt {row.attempt}")
-    for line in failure_lines(details):
+    for line in (*_score_lines(item), *failure_lines(details)):
         console.print(line)
     if details.system_prompt:
         console.print("\nsystem, as it was sent:", style="bold")
         console.print("  " + cut(details.system_prompt, limit).replace("\n", "\n  "))
+
+
+def _score_lines(item: ItemSummary) -> Iterator[str]:
+    """What an item with a score was given, what came of it, and how it was scored: its steps need not show that in one place."""
+    if item["score"] is None:
+        return
+    yield f"  input: {printable(item['input'])}"
+    yield f"  outcome: {printable(item['outcome'])}"
+    yield f"  score: {item['score']:.3f}" + (f" ({item['verdict']})" if item["verdict"] else "")
 
 
 def failure_lines(details: ItemDetails) -> Iterator[str]:

@@ -37,9 +37,10 @@ class NoLimits:
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """Where to die: at the ``step``-th step that is not replayed (from 1, all scopes together), and when in it."""
+    """Where to die."""
 
     step: int
+    """The number of the step, from 1, of those that are not replayed, all scopes together."""
     when: When = "before_recording"
 
 

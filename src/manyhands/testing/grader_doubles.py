@@ -74,7 +74,7 @@ def make_grading(
     seconds: float = 120.0,
     pass_limit: float = PASS_LIMIT,
 ) -> Grading:
-    """What graders work with; each part that is not given is one that has nothing to offer."""
+    """What graders work with; each part that is not given is one that has nothing."""
     return Grading(
         context or MemoryContext(), judges or NamedJudges(), scripts or ScriptedPrograms(), seconds, pass_limit
     )

@@ -286,7 +286,7 @@ async def made(backend: SandboxBackend, request: SandboxRequest) -> AsyncIterato
 
 
 def request_for(folder: Path, run_id: str, project: Path | None = None) -> SandboxRequest:
-    """A request whose commands can be told from all others on the machine, whether or not they carry the run's mark."""
+    """A request whose commands can be distinguished from all others on the machine, whether or not they carry the run's mark."""
     return SandboxRequest(folder, run_id, environment={SEEN: run_id}, project=project)
 
 

@@ -89,13 +89,13 @@ class StepsWorkload(Workload):
             time.sleep(seconds)  # noqa: ASYNC251 - to block is the point
         if delay := self.spec.get("delay", 0.0):
             await asyncio.sleep(delay)
-        self._fail_if_asked(key)
+        self._fail_if_requested(key)
         return Effect(total + number, Usage(calls=1, input_tokens=10, output_tokens=1))
 
     def _filler(self, context: Context) -> str:
         return f"{context.item.key:{self.spec.get('filler', 0)}}"
 
-    def _fail_if_asked(self, key: str) -> None:
+    def _fail_if_requested(self, key: str) -> None:
         causes = self.spec.get("failures", {}).get(key, [])
         if causes == ["die"]:
             os._exit(3)

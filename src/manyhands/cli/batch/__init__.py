@@ -12,9 +12,7 @@ from manyhands.cli.options import help_text, make, parse
 from manyhands.workloads.trajectories.spec import BatchSpec
 
 PROGRAM = "manyhands batch"
-DESCRIPTION = (
-    "Turns each prompt of a dataset into a trajectory made by a tool-using agent, and can be resumed after any crash."
-)
+DESCRIPTION = "Runs a tool-using agent on each prompt of a dataset, and records its trajectory. A run can be resumed after any crash."
 
 
 def run(argv: list[str]) -> int:

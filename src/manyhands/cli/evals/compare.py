@@ -47,7 +47,7 @@ def _exit_code(comparison: Comparison, fail_on: str) -> ExitCode:
 def _parser() -> argparse.ArgumentParser:
     result = parser("eval compare", _DESCRIPTION)
     result.add_argument("base", metavar="BASE", help="a run's folder or name, or a file of results")
-    result.add_argument("candidate", metavar="CANDIDATE", help="the same")
+    result.add_argument("candidate", metavar="CANDIDATE", help="as BASE")
     result.add_argument(
         "-t", "--threshold", type=_share, default=TIE, help=f"minimum difference of a win (default: {TIE})"
     )
@@ -133,10 +133,10 @@ def _between(comparison: Comparison) -> str:
 
 def _never_below(comparison: Comparison) -> str:
     """That so few tests can't show a difference by this p-value, whatever it is, if that is so."""
-    least, clusters = comparison.statistics.least_p_value, comparison.statistics.difference.clusters
-    if least is None or least < 1 - comparison.level:
+    minimum, clusters = comparison.statistics.least_p_value, comparison.statistics.difference.clusters
+    if minimum is None or minimum < 1 - comparison.level:
         return ""
-    return f"; with {clusters} independent {_tests(clusters)} it is never below {least:g}"
+    return f"; with {clusters} independent {_tests(clusters)} it is never below {minimum:g}"
 
 
 def _detectable(comparison: Comparison) -> str:

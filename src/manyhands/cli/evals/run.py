@@ -223,7 +223,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 _VALIDATE = (
     "Check files without running anything; a folder stands for the files below it. An eval file is valid if manyhands eval, with the same "
-    "options, would run it, but for healthchecks."
+    "options, would run it, healthchecks aside."
 )
 
 

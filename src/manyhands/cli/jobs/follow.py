@@ -160,7 +160,7 @@ def job_command(command: str, status: JobStatus) -> str:
 
 
 def wait(argv: list[str]) -> int:
-    """Wait; 0 if every row was completed, 1 if not or if the time was up."""
+    """Wait; 0 if every row was completed, 1 if not, or if the time limit was reached."""
     options = _wait_parser().parse_args(argv)
     service = job_service(options.data_dir)
     seconds = None if options.timeout_ms is None else options.timeout_ms / 1000
@@ -185,7 +185,7 @@ def _wait_parser() -> argparse.ArgumentParser:
     result = parser(
         "jobs wait",
         "Wait until a job ends, or until no process executes it any more. Exit code: 0 if every row was completed; 1 if not, or "
-        "if the time was up.",
+        "if the time limit was reached.",
     )
     add_job(result)
     result.add_argument("--timeout_ms", "--timeout-ms", type=positive, metavar="N", help="maximum wait in milliseconds")

@@ -20,7 +20,7 @@ from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader, run_id_of
 from manyhands.io.tables.formats import format_in_name, format_named, formats
 from manyhands.runs.folders import open_reader
-from manyhands.runs.items import item_details, step_contents
+from manyhands.runs.listing import item_details, step_contents
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.rows.planning import JobRow
 from manyhands.workloads.csv_jobs.service.status import rfc3339

@@ -15,10 +15,11 @@ from manyhands.cli.jobs.results import find_item
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.plain import add_job, parser, shown_path
 from manyhands.core.errors import RunError, UserError
-from manyhands.core.settings import Flag, OptionalList, Text, optional_whole, setting
+from manyhands.core.settings import Flag, Text, optional_whole, setting
 from manyhands.core.text import counted
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import open_reader
+from manyhands.runs.options import ResumeSettings
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run
 from manyhands.workloads.csv_jobs.service.control import LOG
@@ -50,7 +51,6 @@ class SpawnOptions(JobSpec):
         value="N",
         bare="3",
     )
-    override: OptionalList = setting(None, "Nothing is recorded yet that could be overridden.", typed=False)
 
 
 def spawn(argv: list[str]) -> int:
@@ -136,7 +136,7 @@ _RUN_DESCRIPTION = (
 _NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "data_dir", "quiet")
 
 
-class RunOptions(JobSettings):
+class RunOptions(JobSettings, ResumeSettings):
     """The options of ``manyhands jobs run``: the job's, and what to do here."""
 
     instead: ClassVar[Mapping[str, str]] = dict.fromkeys(

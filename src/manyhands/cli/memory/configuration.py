@@ -36,7 +36,7 @@ from manyhands.workloads.memory.settings import GenerationSpec
 
 _DESCRIBE = (
     "Describes the tests of a configuration or a run, and how they are interleaved: a conversation is simulated with an agent that "
-    "remembers nothing and rules in place of a judge. No model is called and nothing is written."
+    "remembers nothing, judged by rules. No model is called and nothing is written."
 )
 _WIDTH = 64
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, field_validator
 
-from manyhands.agents.options import AgentOptions
+from manyhands.agents.options import AgentOptions, AgentTerminalSettings
 from manyhands.agents.programs import AgentProgram
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
@@ -24,6 +24,7 @@ from manyhands.core.settings import (
     OptionalPath,
     OptionalText,
     Path,
+    Settings,
     optional_whole,
     setting,
     whole,
@@ -31,7 +32,18 @@ from manyhands.core.settings import (
 from manyhands.io.tables.formats import BUILTIN, formats
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.processes.templates import CommandTemplate
-from manyhands.runs.options import CONVERSATION, LIMITS, MODEL, OUTPUT, RESUME, SPEED, TOOLS, FileSettings, read_text
+from manyhands.runs.options import (
+    CONVERSATION,
+    LIMITS,
+    MODEL,
+    OUTPUT,
+    RESUME,
+    SPEED,
+    TOOLS,
+    FileSettings,
+    ResumeSettings,
+    read_text,
+)
 from manyhands.sandboxes.project import checked_project
 
 JOB = "Job"
@@ -98,24 +110,9 @@ FormatName = Annotated[str, BeforeValidator(_format_name)]
 FORMATS = "|".join(BUILTIN)
 
 
-class TableSettings(FileSettings):
-    """Which table a job is made of, how it is read, and what the job is called: what can't be changed once it is made."""
+class ReadingSettings(Settings):
+    """How a table is read."""
 
-    paths: ClassVar[tuple[str, ...]] = ("csv_path",)
-
-    csv_path: Path = setting(
-        ...,
-        "Input table: .csv, .tsv (also .gz), .jsonl or .parquet; each row is an item.",
-        group=JOB,
-        identity=True,
-        value="FILE",
-    )
-    id_column: OptionalText = setting(
-        None, "Column with item ids (default: row-1, row-2, …).", group=JOB, identity=True
-    )
-    job_name: Annotated[str | None, BeforeValidator(_job_name)] = setting(
-        None, "Display name of the job and name of its folder (default: the job id).", group=JOB
-    )
     on_bad_row: Literal["fail", "skip"] = setting(
         "fail",
         "Action for unreadable rows: refuse the table, or skip and report them.",
@@ -136,26 +133,34 @@ class TableSettings(FileSettings):
         identity=True,
         value="CHARACTER",
     )
+
+
+class TableSettings(ReadingSettings, FileSettings):
+    """Which table a job is made of, how it is read, and what the job is called: what can't be changed once it is made."""
+
+    paths: ClassVar[tuple[str, ...]] = ("csv_path",)
+
+    csv_path: Path = setting(
+        ...,
+        "Input table: .csv, .tsv (also .gz), .jsonl or .parquet; each row is an item.",
+        group=JOB,
+        identity=True,
+        value="FILE",
+    )
+    id_column: OptionalText = setting(
+        None, "Column with item ids (default: row-1, row-2, …).", group=JOB, identity=True
+    )
+    job_name: Annotated[str | None, BeforeValidator(_job_name)] = setting(
+        None, "Display name of the job and name of its folder (default: the job id).", group=JOB
+    )
     table_format: FormatName | None = setting(
         None, "Format of the table (default: from its name).", group=TABLE, identity=True, value=FORMATS
     )
 
 
-class JobSettings(AgentOptions):
-    """What can be set for a job besides its table, also when it is continued."""
+class TaskSettings(FileSettings):
+    """The task and the output of one job."""
 
-    headings: ClassVar[tuple[str, ...]] = (
-        JOB,
-        TABLE,
-        WORKER,
-        MODEL,
-        CONVERSATION,
-        TOOLS,
-        SPEED,
-        LIMITS,
-        RESUME,
-        OUTPUT,
-    )
     contents: ClassVar[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
         "instruction_file": ("instruction", read_text)
     }
@@ -183,11 +188,28 @@ class JobSettings(AgentOptions):
         identity=True,
         value="FILE",
     )
-    max_concurrency: Annotated[int, whole(0, MAX_WORKERS)] = setting(
-        64, "Maximum rows executed concurrently.", group=SPEED
-    )
     max_workers: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
         None, "Alias of --max_concurrency; used if that is not given.", group=SPEED
+    )
+
+
+class WorkerSettings(AgentOptions):
+    """What can be set for several jobs at once: who does the work, and within which limits."""
+
+    headings: ClassVar[tuple[str, ...]] = (
+        JOB,
+        TABLE,
+        WORKER,
+        MODEL,
+        CONVERSATION,
+        TOOLS,
+        SPEED,
+        LIMITS,
+        RESUME,
+        OUTPUT,
+    )
+    max_concurrency: Annotated[int, whole(0, MAX_WORKERS)] = setting(
+        64, "Maximum rows executed concurrently.", group=SPEED
     )
     max_runtime_seconds: Annotated[int, whole(1)] = setting(
         1800, "Time limit per row in seconds, from the start of the worker.", group=LIMITS
@@ -269,6 +291,19 @@ class JobSettings(AgentOptions):
             return "command"
         return "agent" if self.worker_function is None else "function"
 
+    def resolved(self) -> Self:
+        """With absolute paths. Raises UserError for what can't be read, and for settings of workers that contradict each other."""
+        if self.worker_command is not None and self.worker_function is not None:
+            raise UserError("give --worker_command or --worker_function, not both")
+        if self.worker_command is not None and self.executor == "processes":
+            raise UserError("--executor=processes is not for --worker_command: each command is a process already")
+        check_binding(self, self.model_fields_set)
+        return super().resolved().model_copy(update={"project": _project(self)})
+
+
+class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
+    """What can be set for a job besides its table, also when it is continued."""
+
     @property
     def workers(self) -> int:
         """Maximum rows executed concurrently: as requested, within the limit."""
@@ -305,15 +340,10 @@ class JobSettings(AgentOptions):
         settings that contradict each other."""
         if self.instruction is not None and self.instruction_file is not None and self._both_given():
             raise UserError("give --instruction or --instruction_file, not both")
-        if self.worker_command is not None and self.worker_function is not None:
-            raise UserError("give --worker_command or --worker_function, not both")
-        if self.worker_command is not None and self.executor == "processes":
-            raise UserError("--executor=processes is not for --worker_command: each command is a process already")
-        check_binding(self, self.model_fields_set)
         spec = super().resolved()
-        changes: dict[str, Any] = {"project": _project(self)}
+        changes: dict[str, Any] = {}
         if self.max_workers is not None:  # one name from here on, so that a later --max_concurrency counts
-            changes |= {"max_concurrency": self._requested_concurrency, "max_workers": None}
+            changes = {"max_concurrency": self._requested_concurrency, "max_workers": None}
         if self.output_csv_path is not None:
             changes["output_csv_path"] = str(FilePath(self.output_csv_path).expanduser().absolute())
         return spec.model_copy(update=changes)
@@ -326,7 +356,11 @@ class JobSpec(TableSettings, JobSettings):
     """Everything that can be set for a job. ``JobSpec.make`` gives clear messages; ``resolved`` reads what is named."""
 
 
-def check_binding(spec: JobSettings, given: Iterable[str]) -> None:
+class JobChanges(JobSpec, ResumeSettings):
+    """The settings of a job that is continued."""
+
+
+def check_binding(spec: WorkerSettings, given: Iterable[str]) -> None:
     """Refuse settings that the worker would ignore. ``given``: the names of those that were given.
 
     The built-in agent uses all. A command ignores ``_for_agents``, and a function those and ``_NOT_FOR_FUNCTIONS``.
@@ -351,7 +385,7 @@ def check_binding(spec: JobSettings, given: Iterable[str]) -> None:
     _check_budget(spec)
 
 
-def _check_budget(spec: JobSettings) -> None:
+def _check_budget(spec: WorkerSettings) -> None:
     """Refuse a budget if it is known beforehand that the costs of launches will be unknown."""
     if not spec.bounded:
         return
@@ -374,7 +408,7 @@ _NOT_FOR_FUNCTIONS = ("max_cost", "max_total_tokens", "prices", "max_corrections
 def _for_agents() -> frozenset[str]:
     """Settings that only the built-in agent uses."""
     groups = (MODEL, CONVERSATION, TOOLS)
-    found = {name for name in JobSettings.model_fields if JobSettings.about(name).group in groups}
+    found = {name for name in WorkerSettings.model_fields if WorkerSettings.about(name).group in groups}
     others = {"call_timeout", "tool_timeout", "reasoning_config", "prefill_messages"}
     return frozenset((found | others) - {"keep_workspaces"})
 
@@ -389,7 +423,7 @@ def concurrency_limit(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _project(spec: JobSettings) -> str | None:
+def _project(spec: WorkerSettings) -> str | None:
     """The folder that workers start in. Commands and functions have always started where the person is."""
     if spec.project is None and spec.worker_kind == "agent":
         return None

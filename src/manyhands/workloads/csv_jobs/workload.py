@@ -76,7 +76,7 @@ class CsvJobsWorkload(Workload):
             workers=workers,
             concurrency=concurrency,
             max_in_flight=options.workers,
-            calls_asked=options.workers,
+            calls_wanted=options.workers,
             item_timeout=limit,
             keep_workspaces=options.keep_workspaces,
             claim_first=True,

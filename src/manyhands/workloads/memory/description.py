@@ -73,7 +73,7 @@ class DatasetDescription:
     written: bool
     """Whether its tests are made; else a model has to write them."""
     judged: int
-    """Tests for which a model is asked something when nothing is remembered."""
+    """Tests for which a model is called when nothing is remembered."""
     uses_callback: bool
     is_temporal: bool
 
@@ -279,7 +279,7 @@ class SimulatedConversation:
 
     scheduler: Scheduler
     judged: dict[str, int] = field(default_factory=dict)
-    """How often the judge was asked, by test."""
+    """How often the judge was called, by test."""
     messages: int = 0
     """How many the agent was sent."""
     answered: int = 0

@@ -1,4 +1,4 @@
-"""The tests of a configuration, made before any agent is asked.
+"""The tests of a configuration, made before any agent runs.
 
 Where a model has to write them, that is a run of its own, in the folder of definitions, so that no call is paid twice.
 """

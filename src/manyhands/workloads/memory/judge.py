@@ -55,12 +55,12 @@ class RuleJudge:
 
 def judge_of(options: BenchmarkSettings, secrets: Mapping[str, str], folder: Path) -> ModelJudge | RuleJudge | None:
     """The judge that is configured; None if none is. ``folder``: of the run, which keeps the files that the settings name."""
-    asked = options.judge
-    if asked is None:
+    model = options.judge
+    if model is None:
         return None
-    if is_simulated(asked.model, asked.base_url):
+    if is_simulated(model.model, model.base_url):
         return RuleJudge()
-    return ModelJudge(ModelCaller(model_of(asked, secrets.get(JUDGE_KEY), folder, options), chat_settings(asked)))
+    return ModelJudge(ModelCaller(model_of(model, secrets.get(JUDGE_KEY), folder, options), chat_settings(model)))
 
 
 def _message(said: Mapping[str, str]) -> Message:

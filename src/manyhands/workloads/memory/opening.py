@@ -36,7 +36,7 @@ from manyhands.workloads.memory.settings import MemorySpec, keys_of
 from manyhands.workloads.memory.workload import ConversationEntry, MemoryWorkload, clock_of_process
 
 Ask = Callable[[str, bool], bool]
-"""Asks the person a yes-or-no question; the default is what is assumed where nobody can be asked."""
+"""Asks the person a yes-or-no question; the default is what is assumed where nobody can answer."""
 
 
 def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Notice, ask: Ask) -> Opened[MemoryWorkload]:
@@ -235,15 +235,15 @@ def _kept_name(choice: AgentChoice, limit: int | None, name: str, recorded: Iter
 
 
 def _tell_of_budget(options: MemorySpec, choices: Sequence[AgentChoice], notice: Notice) -> None:
-    """What of the budget can't be kept, or changes how models are asked."""
-    asked = [options.for_model(choice.model) for choice in choices if choice.kind in WITH_MODELS]
+    """What of the budget can't be kept, or changes how models are called."""
+    models = [options.for_model(choice.model) for choice in choices if choice.kind in WITH_MODELS]
     if options.judge is not None:
-        asked.append(options.judge)
+        models.append(options.judge)
     if any(choice.kind == "embeddings" for choice in choices):
-        asked.append(options.embedding.model_copy(update={"max_tokens": 1}))  # it answers with no tokens
+        models.append(options.embedding.model_copy(update={"max_tokens": 1}))  # it answers with no tokens
     outside = any(choice.kind in ("command", "http", "python") for choice in choices)
     programs = "what agents outside cost is known only afterwards, so that one message may pass --max_cost"
-    warn_of_budget(options, asked, notice, programs=programs if outside else None)
+    warn_of_budget(options, models, notice, programs=programs if outside else None)
 
 
 def _check_contradictions(options: MemorySpec) -> None:

@@ -25,7 +25,17 @@ from manyhands.core.settings import (
     whole,
 )
 from manyhands.models.settings import CallSettings, ModelSettings
-from manyhands.runs.options import LIMITS, MODEL, OUTPUT, RESUME, SPEED, FileSettings, RunOptions
+from manyhands.runs.options import (
+    LIMITS,
+    MODEL,
+    OUTPUT,
+    RESUME,
+    SPEED,
+    FileSettings,
+    ResumeSettings,
+    RunOptions,
+    TerminalSettings,
+)
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.settings import ToolSettings
 from manyhands.workloads.memory.agents.choice import WITH_MODELS, AgentChoice, choose_agent
@@ -54,8 +64,8 @@ def _agents(value: Any) -> Any:
     return tuple(dict.fromkeys(text.strip() for text in texts))
 
 
-class BenchmarkSettings(CallSettings, RunOptions):
-    """What can be set for all runs of the benchmark: how its own model is asked, and how long all may take."""
+class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettings):
+    """What can be set for all runs of the benchmark: how its own model is called, and how long all may take."""
 
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys((*ToolSettings.model_fields, *SandboxSettings.model_fields), "agents have no tools here"),
@@ -74,7 +84,7 @@ class BenchmarkSettings(CallSettings, RunOptions):
         value="MODEL",
     )
     judge_base_url: OptionalText = setting(
-        None, "Endpoint of the judge; without it that of --base_url.", group=MODEL, value="URL"
+        None, "Endpoint of the judge (default: --base_url).", group=MODEL, value="URL"
     )
     concurrency: Annotated[int, whole(1, 10_000)] = setting(20, "Maximum concurrent conversations.", group=SPEED)
     item_timeout: Annotated[float, number(above=0)] = setting(
@@ -87,7 +97,7 @@ class BenchmarkSettings(CallSettings, RunOptions):
 
     @property
     def judge(self) -> ModelSettings | None:
-        """How the judge is asked; None if there is none."""
+        """How the judge is called; None if there is none."""
         return None if self.judge_model is None else self.for_model(self.judge_model, self.judge_base_url)
 
 
@@ -128,7 +138,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
         value="AGENT",
     )
     max_prompt_size: Annotated[int | None, optional_whole(1)] = setting(
-        None, "Context size of the agent in tokens; without it there is no limit.", group=AGENTS, value="TOKENS"
+        None, "Context size of the agent in tokens (default: unlimited).", group=AGENTS, value="TOKENS"
     )
     yes: Flag = setting(False, "Reuse test definitions and resume, without asking.", group=RESUME, recorded=False)
     # Of the conversations that are begun now, not of the run: each keeps its own.
@@ -143,14 +153,14 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
     )
     filler: OptionalPath = setting(
         None,
-        "File of filler questions and answers (TriviaQA's format); without it the built-in ones.",
+        "File of filler questions and answers (TriviaQA's format) (default: the built-in ones).",
         group=BENCHMARK,
         identity=True,
         value="FILE",
     )
     wording: OptionalPath = setting(
         None,
-        "File with the benchmark's own messages; without it the built-in ones.",
+        "File with the benchmark's own messages (default: the built-in ones).",
         group=BENCHMARK,
         identity=True,
         value="FILE",
@@ -169,7 +179,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
     )
     time_travel: Literal["virtual", "process", "real"] = setting(
         "virtual",
-        "How time passes: virtual (agents are told), process (the clock of the agent's own process jumps), real (actual waits).",
+        "How time passes: virtual (agents get that time), process (the clock of the agent's own process jumps), real (actual waits).",
         group=BENCHMARK,
         identity=True,
     )
@@ -181,21 +191,21 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
         value="MODEL",
     )
     embedding_base_url: OptionalText = setting(
-        None, "Endpoint for embeddings; without it that of --base_url.", group=MODEL, value="URL"
+        None, "Endpoint for embeddings (default: --base_url).", group=MODEL, value="URL"
     )
     executor: Literal["processes", "local"] = setting(
         "local", "Where conversations run: processes (worker processes) or local (this process).", group=SPEED
     )
     start_time: Annotated[str | None, BeforeValidator(_moment)] = setting(
         None,
-        "Start of the conversation in virtual time (ISO 8601), as 2024-05-17T09:00:00; without it now.",
+        "Start of the conversation in virtual time (ISO 8601), such as 2024-05-17T09:00:00 (default: now).",
         group=BENCHMARK,
         value="TIME",
     )
 
     @property
     def embedding(self) -> ModelSettings:
-        """How the embedding model is asked."""
+        """How the embedding model is called."""
         return self.for_model(self.embedding_model, self.embedding_base_url)
 
 
@@ -230,12 +240,12 @@ EMBEDDING_KEY = "embedding_api_key"
 
 
 def keys_of(options: MemorySpec, choices: Iterable[AgentChoice], environ: Mapping[str, str]) -> dict[str, str]:
-    """The keys of all endpoints that will be asked, by the names of the secrets. Raises UserError for one that is missing."""
+    """The keys of all endpoints that will be called, by the names of the secrets. Raises UserError for one that is missing."""
     chosen = list(choices)
-    asked = [(API_KEY, options.for_model(choice.model)) for choice in chosen if choice.kind in WITH_MODELS]
+    models = [(API_KEY, options.for_model(choice.model)) for choice in chosen if choice.kind in WITH_MODELS]
     if any(choice.kind == "embeddings" for choice in chosen):
-        asked.append((EMBEDDING_KEY, options.embedding))
-    keys = {name: key for name, model in asked if (key := usable_key(model, environ)) is not None}
+        models.append((EMBEDDING_KEY, options.embedding))
+    keys = {name: key for name, model in models if (key := usable_key(model, environ)) is not None}
     return {**keys, **judge_keys(options, environ)}
 
 

@@ -124,7 +124,7 @@ class MemoryWorkload(Workload):
             seed=options.seed or 0,
             workers=min(options.concurrency, max(1, len(self.executed))) if apart else 1,
             concurrency=1 if apart else options.concurrency,
-            calls_asked=options.concurrency,
+            calls_wanted=options.concurrency,
             item_timeout=options.item_timeout,
         )
 
@@ -148,7 +148,7 @@ class MemoryWorkload(Workload):
 
     @asynccontextmanager
     async def opened(self, *, replay: bool = False) -> AsyncIterator[None]:
-        _ = self.benchmark  # whatever is wrong with it is found before anything is asked
+        _ = self.benchmark  # whatever is wrong with it is found before anything is called
         yield
         self.watching.clear()
 

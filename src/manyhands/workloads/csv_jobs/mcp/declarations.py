@@ -342,4 +342,4 @@ DECLARATIONS: dict[str, Declaration] = {
         ),
     )
 }
-"""The tools by name, in the order in which they are offered."""
+"""The tools by name, in the order in which they are listed."""

@@ -177,8 +177,8 @@ def make_server(serving: Serving) -> Server[Any]:
     """The server, without a transport."""
 
     async def on_list_tools(context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        offered = serving.tools.offered(_caller(serving, context))
-        return types.ListToolsResult(tools=[_tool(tool, serving) for tool in offered])
+        available = serving.tools.available(_caller(serving, context))
+        return types.ListToolsResult(tools=[_tool(tool, serving) for tool in available])
 
     async def on_call_tool(context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         caller = _caller(serving, context)

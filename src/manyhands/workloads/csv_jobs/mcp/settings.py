@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from manyhands.core.errors import ToolError, UserError
-from manyhands.core.settings import About, Flag, OptionalList, OptionalSecret, Text, number, optional_whole, setting
-from manyhands.core.settings import Path as PathSetting
-from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.core.settings import Flag, OptionalList, OptionalSecret, Text, number, optional_whole, setting
+from manyhands.workloads.csv_jobs.spec import JobSpec, ReadingSettings, WorkerSettings
 from manyhands.workloads.csv_jobs.workers.reports import SECRET
 
 TOKEN_VARIABLE = "MANYHANDS_MCP_TOKEN"
@@ -26,32 +25,13 @@ DEFAULT_CONCURRENCY_LIMIT = 64
 _DATA_DIR_VARIABLE = "MANYHANDS_DATA_DIR"
 _SERVER = "Server"
 _MIN_TOKEN_CHARS = 16
-_OF_ONE_JOB = frozenset(
-    {
-        "csv_path",
-        "instruction",
-        "instruction_file",
-        "id_column",
-        "job_name",
-        "output_csv_path",
-        "output_schema",
-        "max_workers",
-        "table_format",
-        "verbose",
-        "quiet",
-        "override",
-        "log_prefix_chars",
-    }
-)
-"""Settings of a job that calls make, or that mean nothing without a terminal."""
 
 
-class McpSettings(JobSpec):
+class McpSettings(ReadingSettings, WorkerSettings):
     """The options of ``manyhands mcp``: those of the server, and the settings of all jobs that its clients create."""
 
     headings: ClassVar[tuple[str, ...]] = (_SERVER, *JobSpec.headings)
 
-    csv_path: PathSetting = setting("-", "Each call names its table.", typed=False)
     http: Annotated[int | None, optional_whole(0, 65535)] = setting(
         None, "Serve streamable HTTP on this port of this machine; 0 selects a free port.", group=_SERVER, value="PORT"
     )
@@ -73,7 +53,7 @@ class McpSettings(JobSpec):
     )
     own_exports: Flag = setting(
         False,
-        "Let the export tool write only into the jobs' own folders, and offer it as read-only.",
+        "Let the export tool write only into the jobs' own folders, and list it as read-only.",
         group=_SERVER,
     )
     wait_limit: Annotated[float, number(1, 100_000)] = setting(
@@ -84,11 +64,6 @@ class McpSettings(JobSpec):
     run_interrupted: Flag = setting(
         True, "Continue jobs whose runner was killed, when the server starts.", group=_SERVER
     )
-
-    @classmethod
-    def about(cls, name: str) -> About:
-        about = super().about(name)
-        return replace(about, typed=False) if name in _OF_ONE_JOB else about
 
     @property
     def checked_token(self) -> str | None:
@@ -192,7 +167,7 @@ def _followed(name: str, path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """What the person who offers the tools has decided."""
+    """What the person who serves the tools has decided."""
 
     paths: ToolPaths
     """The paths that calls may name."""

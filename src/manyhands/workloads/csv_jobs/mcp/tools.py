@@ -84,7 +84,7 @@ class JobTools:
             declared.RETRY: self._retry,
         }
 
-    def offered(self, caller: Caller) -> list[Declaration]:
+    def available(self, caller: Caller) -> list[Declaration]:
         """The tools that a caller may use."""
         return [tool for tool in DECLARATIONS.values() if self._may_call(tool, caller)]
 

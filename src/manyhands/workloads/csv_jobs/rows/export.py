@@ -27,6 +27,7 @@ from manyhands.engine.journal.lock import LOCK, is_owned
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.base import Kind, TableInfo, Values
+from manyhands.io.tables.csv import write_csv
 from manyhands.io.tables.formats import CSV, PARQUET, format_named, formats, suffix_of
 from manyhands.io.tables.parquet_writer import (
     ParquetColumn,
@@ -38,7 +39,6 @@ from manyhands.io.tables.parquet_writer import (
     survey,
     write_parquet,
 )
-from manyhands.io.tables.writers import write_csv
 from manyhands.processes.strays import remove_asides
 
 _OWN_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK)
@@ -286,7 +286,7 @@ def _kind(parts: list[Schema]) -> Kind | None:
         stated = part.get("type")
         types = [name for name in ([stated] if isinstance(stated, str) else _list(stated)) if name != "null"]
         if types:
-            return _SCALARS.get(types[0], "json") if len(types) == 1 else "json"
+            return _SCALARS.get(types[0], "json") if len(types) == 1 and isinstance(types[0], str) else "json"
     return None
 
 

@@ -14,7 +14,7 @@ from typing import Self
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.io.tables.base import known_columns, shown
-from manyhands.io.tables.writers import cell_text
+from manyhands.io.tables.csv import cell_text
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 
 _MARKS = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")

@@ -34,7 +34,7 @@ def checked(schema: dict[str, Any]) -> Validator:
     try:
         kind.check_schema(schema, format_checker=checker)
     except SchemaError as error:
-        raise UserError(f"{_NAME}{_place(error)}: {_explained(error)}") from None
+        raise UserError(f"{_NAME}{_location(error)}: {_explained(error)}") from None
     _check_references(schema, kind.META_SCHEMA["$schema"])
     wanted = schema.get("type", "object")
     if "object" not in (wanted if isinstance(wanted, list) else [wanted]):
@@ -57,7 +57,7 @@ def _draft(schema: Mapping[str, Any]) -> Any:
 
 
 def _check_references(schema: dict[str, Any], draft: str) -> None:
-    """Refuse every reference that does not lead to a place that is known here."""
+    """Refuse every reference that does not lead to a known location."""
     root = specification_with(draft).create_resource(schema)
     identity = root.id() or ""
     paths = {id(part): path for part, path in _parts(schema, _NAME)}
@@ -81,7 +81,7 @@ def _check_references(schema: dict[str, Any], draft: str) -> None:
 def _lost(reference: str) -> str:
     shown = beginning_and_end(repr(reference), _MAX_MESSAGE_CHARS)
     if reference.startswith("#"):
-        return f"{shown} leads to no place in the schema"
+        return f"{shown} leads to nothing in the schema"
     return f"{shown} leads out of the schema, and nothing is fetched; put what it names under $defs"
 
 
@@ -95,7 +95,7 @@ def _parts(value: Json, path: str) -> Iterator[tuple[dict[str, Any], str]]:
             yield from _parts(part, f"{path}[{index}]")
 
 
-def _place(error: SchemaError) -> str:
+def _location(error: SchemaError) -> str:
     """Where in the schema, as ``.properties.score.type``."""
     return error.json_path.removeprefix("$")
 

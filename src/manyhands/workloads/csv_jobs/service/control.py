@@ -27,7 +27,7 @@ from manyhands.processes.interpreters import PYTHONPATH, own_module_path, python
 from manyhands.processes.strays import MARK, SANDBOX_VARIABLE
 
 RUNNER = "runner.json"
-_PLACE, _SOCKET = "manyhands-", "control"
+_PREFIX, _SOCKET = "manyhands-", "control"
 MAX_MESSAGE_BYTES = 256 << 20
 """Maximum bytes of a message."""
 ANSWER_SECONDS = 60.0
@@ -154,7 +154,7 @@ class ControlServer:
         """Raises StorageError if no socket can be made."""
         remove_leftovers(self._file.parent)
         try:
-            self._folder_of_server = Path(tempfile.mkdtemp(prefix=_PLACE))
+            self._folder_of_server = Path(tempfile.mkdtemp(prefix=_PREFIX))
             address = self._folder_of_server / _SOCKET
             self._server = await asyncio.start_unix_server(self._serve, str(address), limit=MAX_MESSAGE_BYTES)
         except OSError as error:
@@ -267,7 +267,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove the socket of a runner that was killed. Only for who owns the job."""
     with suppress(OSError, ValueError):
         address = Path(_address(folder))
-        if address.name == _SOCKET and address.parent.name.startswith(_PLACE) and address.is_socket():
+        if address.name == _SOCKET and address.parent.name.startswith(_PREFIX) and address.is_socket():
             address.unlink()
             address.parent.rmdir()
     with suppress(OSError):

@@ -39,7 +39,7 @@ from manyhands.workloads.csv_jobs.service.status import (
     job_status,
     job_statuses,
 )
-from manyhands.workloads.csv_jobs.spec import JobSpec, check_binding
+from manyhands.workloads.csv_jobs.spec import JobChanges, JobSpec, check_binding
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
@@ -138,7 +138,7 @@ class JobService:
         given = dict(changes or {})
         options = recorded.options
         if given:
-            checked = JobSpec.make({"csv_path": options.csv_path, **given}, lambda name: f"--{name}")
+            checked = JobChanges.make({"csv_path": options.csv_path, **given}, lambda name: f"--{name}")
             options = checked.inherit(options)
             check_binding(options, given)
             given = _sendable(checked, given)
@@ -377,7 +377,7 @@ def _end_of(folder: Path) -> Any:
         return reader.meta(END)
 
 
-def _sendable(checked: JobSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+def _sendable(checked: JobChanges, given: Mapping[str, Any]) -> dict[str, Any]:
     """Changed settings as JSON, without secrets, which go another way, and independent of the current folder: with the contents of
     files in place of their names."""
     resolved = checked.resolved()

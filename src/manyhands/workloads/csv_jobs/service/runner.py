@@ -51,7 +51,7 @@ from manyhands.workloads.csv_jobs.service.status import (
     WITH_FAILURES,
     rfc3339,
 )
-from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.spec import JobChanges
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
@@ -267,7 +267,7 @@ def _with_changes(job: PreparedJob, changes: Mapping[str, Any]) -> PreparedJob:
     """The job with settings that are other than recorded. Raises RunError for those that would make it another job."""
     if not changes:
         return job
-    given = JobSpec.make({"csv_path": job.options.csv_path, **changes}, lambda name: f"--{name}")
+    given = JobChanges.make({"csv_path": job.options.csv_path, **changes}, lambda name: f"--{name}")
     options = resume_spec(job.options, given)
     return replace(job, options=options, output_csv_path=options.output_csv_path or job.output_csv_path)
 

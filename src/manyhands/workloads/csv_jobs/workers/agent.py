@@ -75,7 +75,7 @@ class AgentWorker:
         secrets: Mapping[str, str] | None = None,
         depth: int = 0,
     ) -> None:
-        """``tools``: what agents are offered besides the report tool; ``backend``: where those run; ``secrets``: what is not recorded of
+        """``tools``: tools of agents besides the report tool; ``backend``: where those run; ``secrets``: what is not recorded of
         the settings, for jobs that agents start themselves."""
         self._options = options
         self._agent = load_agent(options.agent)
@@ -104,8 +104,8 @@ class AgentWorker:
         """The worker that the settings describe. ``mcp``: the record of mounted servers, which are started; ``depth``: how many jobs
         this one was started from. Raises UserError if the model, the sandbox or a server can't be used."""
         async with AsyncExitStack() as stack:
-            offer = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
-            tools = [tool for tool in offer.tools(options.toolsets or ()) if tool.name != REPORT_TOOL]
+            run_tools = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
+            tools = [tool for tool in run_tools.tools(options.toolsets or ()) if tool.name != REPORT_TOOL]
             model: ChatModel = NeverCalled()
             backend: SandboxBackend = NeverCalled()
             if not replay:
@@ -322,10 +322,10 @@ class Embedded(NamedTuple):
 
 
 def embedded(schema: Mapping[str, Any], path: Sequence[str]) -> Embedded:
-    """A schema of objects as it reads at a place in another schema: what refers to a part of it still does.
+    """A schema of objects as it reads at a location in another schema: what refers to a part of it still does.
 
     Definitions move to the top, where endpoints and models look for them, so that references to them stay as they are; other
-    references within the schema get the place before them.
+    references within the schema are prefixed with the location.
     """
     prefix = "#/" + "/".join(path)
     definitions = {name: _moved_part(name, schema[name], prefix) for name in _DEFINITIONS if name in schema}

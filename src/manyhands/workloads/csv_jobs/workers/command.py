@@ -355,14 +355,9 @@ class _Launch:
 
     async def _first(self, command: RunningCommand) -> Report | None:
         """Wait for a report, for the command's end, for a report too many that does not fit, or for the time limit."""
-        ended = asyncio.ensure_future(command.wait())
-        arrived = asyncio.ensure_future(self._report.arrived())
-        try:
-            await asyncio.wait((ended, arrived), timeout=max(0.0, self._seconds), return_when=asyncio.FIRST_COMPLETED)
-            return None if not arrived.done() or arrived.exception() is not None else arrived.result()
-        finally:
-            ended.cancel()
-            arrived.cancel()
+        arrived, patience = self._report.arrived(), max(0.0, self._seconds)
+        await asyncio.wait((command.ended, arrived), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        return None if not arrived.done() or arrived.exception() is not None else arrived.result()
 
     async def _outcome(
         self, report: Report | None, exit_code: int | None, printed: str, account: Account
@@ -418,9 +413,9 @@ class _Files:
         files = cls(folder / "prompt.txt", folder / "row.json", folder / "schema.json")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            files.prompt.write_text(prompt, encoding="utf-8")
+            files.prompt.write_bytes(prompt.encode())
             files.row.write_bytes(dumps(dict(assignment.row)))
-            files.schema.write_text(assignment.schema.text, encoding="utf-8")
+            files.schema.write_bytes(assignment.schema.text.encode())
         except OSError as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't write the worker's files: {error}") from error
         return files

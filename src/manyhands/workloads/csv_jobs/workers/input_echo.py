@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from manyhands.core.jsonio import Json, canonical
@@ -39,19 +40,14 @@ class EchoFilter:
     """Tells what was given from what a worker made. ``given``: None if that is not known."""
 
     def __init__(self, given: WorkerInput | None, schema: OutputSchema) -> None:
-        self._lines = [] if given is None else _bare(given.prompt)
-        self._indices: dict[str, list[int]] = {}
-        prose = _prose(self._lines)
-        self._prose = frozenset(prose)
-        for index in prose:
-            self._indices.setdefault(self._lines[index], []).append(index)
+        self._given = given
         self._prompt = "" if given is None else given.prompt.strip()
         self._required = _required(schema)
         self._known: dict[bytes, str] = {}
         if given is not None:
             if schema.value:
                 self._known[canonical(schema.value)] = SCHEMA
-            if given.row and not _asked_for(given.row, schema):
+            if given.row and not _is_requested(given.row, schema):
                 self._known[canonical(dict(given.row))] = ROW
 
     def what(self, value: Mapping[str, Json]) -> str | None:
@@ -93,7 +89,7 @@ class EchoFilter:
     def without_prompt(self, text: str) -> tuple[str, bool]:
         """The text without passages of the prompt, and whether there were any. A passage is consecutive lines of it, at least two of
         which are no JSON: JSON alone, or behind a heading, may be an answer that the prompt had shown."""
-        if not self._indices:
+        if text.strip().count("\n") < _MIN_PROSE_LINES - 1 or not self._indices:
             return text, False
         lines = text.split("\n")
         bare = _bare(text)
@@ -115,13 +111,29 @@ class EchoFilter:
             kept.append("")
         return "\n".join(kept), cut
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return [] if self._given is None else _bare(self._given.prompt)
+
+    @cached_property
+    def _prose(self) -> frozenset[int]:
+        return frozenset(_prose(self._lines))
+
+    @cached_property
+    def _indices(self) -> dict[str, list[int]]:
+        """Where in the prompt each line of its prose is."""
+        found: dict[str, list[int]] = {}
+        for index in sorted(self._prose):
+            found.setdefault(self._lines[index], []).append(index)
+        return found
+
     def _passage(self, lines: list[str], index: int) -> tuple[int, int]:
         """Where in the prompt the longest passage is that begins here, and how many lines it has; 0 if there is none."""
         found = (0, 0)
         for start in self._indices.get(lines[index], ())[:_MAX_MATCHES]:
-            most = min(len(lines) - index, len(self._lines) - start)
+            bound = min(len(lines) - index, len(self._lines) - start)
             length = 0
-            while length < most and lines[index + length] == self._lines[start + length]:
+            while length < bound and lines[index + length] == self._lines[start + length]:
                 length += 1
             if (
                 length > found[1]
@@ -169,7 +181,7 @@ def _as_text(row: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
-def _asked_for(row: Mapping[str, Any], schema: OutputSchema) -> bool:
+def _is_requested(row: Mapping[str, Any], schema: OutputSchema) -> bool:
     """Whether the schema requires every column of the row, so that the row itself may be the right answer."""
     return _required(schema).issuperset(row)
 

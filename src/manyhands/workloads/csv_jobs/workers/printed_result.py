@@ -57,7 +57,7 @@ _NOT_SAID = frozenset(
         *("reasoning", "thinking", "command_execution", "mcp_tool_call", "file_change", "web_search", "todo_list"),
     )
 )
-"""Types and roles of what is not an answer: what was asked, thought, and done on the way."""
+"""Types and roles of what is not an answer: questions, thoughts, and what was done on the way."""
 _FRAME_KEYS = frozenset(("session_id", "sessionID", "thread_id", "is_error", "duration_ms", "stats", "msg"))
 _REPORT_KEYS = frozenset(("job_id", "item_id", "result", "stop"))
 
@@ -148,7 +148,7 @@ class _Search:
         self.why: str | None = None
 
     def passed_over(self, why: str) -> None:
-        """Remember why something is no result; the first reason is told."""
+        """Remember why something is no result; the first reason is reported."""
         self.why = self.why or why
 
     def in_text(self, text: str, depth: int = 0) -> _Candidates:
@@ -186,7 +186,7 @@ class _Search:
             yield object_or_list(part)
 
     def _in_value(self, value: Json, depth: int) -> _Candidates:
-        """Candidates in a value that was found in some place, or that a frame holds."""
+        """Candidates in a value that was found somewhere, or that a frame holds."""
         if depth > _MAX_DEPTH:
             return
         if isinstance(value, str):

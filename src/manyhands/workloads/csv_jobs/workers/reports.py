@@ -12,7 +12,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from manyhands.core.errors import ItemError
@@ -71,7 +71,13 @@ class Accepted:
     """Refused reports before it."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "result": self.result,
+            "reported_at": self.reported_at,
+            "via": self.via,
+            "stop": self.stop,
+            "corrections": self.corrections,
+        }
 
 
 class Worker(Protocol):
@@ -119,12 +125,10 @@ class PendingReport:
         self._arrived: asyncio.Future[Report] = loop.create_future()
         self._settled: asyncio.Future[Acceptance] = loop.create_future()
 
-    async def arrived(self) -> Report:
-        """Wait for a report that fits; its worker waits until ``settled``.
-
-        Raises ItemError(INVALID_OUTPUT) once a report does not fit and no correction is left.
-        """
-        return await asyncio.shield(self._arrived)
+    def arrived(self) -> asyncio.Future[Report]:
+        """Done with a report that fits, whose worker waits until ``settled``; or with ItemError(INVALID_OUTPUT) once a report does not
+        fit and no correction is left. Nobody may cancel it."""
+        return self._arrived
 
     def settled(self, accepted: bool, reason: str | None = None) -> None:
         """Answer the report that arrived: it is on disk, or not (and why not)."""

@@ -76,7 +76,7 @@ class AgentChoice:
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
+        """The model that is called."""
         return _ALIASES.get(self.target, self.target)
 
     @property

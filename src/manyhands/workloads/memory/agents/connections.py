@@ -255,7 +255,7 @@ class TerminalConnection:
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         match message["type"]:
             case "message":
-                return {"text": await self._asked(message), "cost_usd": 0.0}
+                return {"text": await self._reply(message), "cost_usd": 0.0}
             case "load":
                 return {"number": message["number"]}  # people remember by themselves
             case "reset":
@@ -265,7 +265,7 @@ class TerminalConnection:
     async def close(self) -> None:
         """Nothing to close."""
 
-    async def _asked(self, message: Mapping[str, Any]) -> str:
+    async def _reply(self, message: Mapping[str, Any]) -> str:
         moment = datetime.fromtimestamp(float(message["now"])).strftime("%Y-%m-%d %H:%M:%S")
         print(f"\n[{moment}]\n{message['text']}\n(your reply, then an empty line)", flush=True)
         lines: list[str] = []

@@ -1,7 +1,7 @@
 """Agents that are not this program's: one exchange is one step, and what they remember is their own.
 
-After a crash such an agent is first asked what it has kept (``load``), and is then told again what was said since, with its own replies
-(``exchange``), so that one that keeps nothing can follow too. No message is put to it twice, but for one that was on its way.
+After a crash such an agent first gets a request for what it has kept (``load``), and then again what was said since, with its own replies
+(``exchange``), so that one that keeps nothing can follow too. No message is sent to it twice, but for one that was on its way.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ExternalAgent(MemoryAgent):
         tokens: TokenCounter | None = None,
     ) -> None:
         """``conversation``: names it to the agent; ``clock``: what this process's clock shows to the agent, None for what it is;
-        ``isolated``: it must be able to forget, and is asked to before anything is said; ``tokens``: how it counts tokens itself."""
+        ``isolated``: it must be able to forget, and gets a request to before anything is said; ``tokens``: how it counts tokens itself."""
         self.name = name
         self.tokens = tokens
         self._is_isolated = isolated
@@ -153,8 +153,8 @@ class ExternalAgent(MemoryAgent):
 
     async def _repeat(self, seen: SeenExchange) -> None:
         if seen.kind == "message":
-            told = {"type": "exchange", "number": seen.number, "text": seen.text, "reply": seen.reply}
-            await self._sent(told, seen.now)
+            message = {"type": "exchange", "number": seen.number, "text": seen.text, "reply": seen.reply}
+            await self._sent(message, seen.now)
         else:
             await self._tell(seen.kind, seen.now)
 

@@ -49,7 +49,7 @@ class AgentSetup:
     token_length: TokenLength
     size: ContextSize
     max_message_size: int
-    """Tokens of the longest message, if the agent says nothing else."""
+    """Maximum tokens of a message, if the agent says nothing else."""
     seconds: float
     """For one reply."""
     started_at: float

@@ -103,7 +103,7 @@ class ModelAgent(MemoryAgent):
         self._fixed = self._size(*instructions)
 
     async def reply(self, context: Context, incoming: Incoming) -> Answer:
-        if incoming.expected_reply is not None:  # filler is kept, and the model is not asked
+        if incoming.expected_reply is not None:  # filler is kept, and the model is not called
             answer = Answer(incoming.expected_reply)
         else:
             answer = await self._answer(context, incoming)

@@ -96,7 +96,7 @@ class ModelCaller:
                 left_out += max(1, min(droppable, int(len(messages) * _DROPPED_SHARE)))
 
     def with_settings(self, **changes: Any) -> ModelCaller:
-        """The same model, asked in another way."""
+        """The same model, called in another way."""
         return ModelCaller(self._model, replace(self._settings, **changes))
 
     async def close(self) -> None:

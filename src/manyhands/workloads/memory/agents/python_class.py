@@ -266,7 +266,7 @@ class OwnClass:
         return value if isinstance(value, int) else None
 
     def message_size(self, make: Callable[[], Any]) -> int | None:
-        """Tokens of the longest message that it takes, None if it doesn't say. Raises ItemError if it can't be made."""
+        """Maximum tokens of a message that it takes, None if it doesn't say. Raises ItemError if it can't be made."""
         value = getattr(self._class, "max_message_size", None)
         if value is not None and not isinstance(value, int):
             with _as_item_errors(self._seconds):
@@ -274,7 +274,7 @@ class OwnClass:
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
     def counter(self, make: Callable[[], Any]) -> TokenCounter | None:
-        """How it counts tokens, None if it doesn't. Its counts must be the same whenever it is asked."""
+        """How it counts tokens, None if it doesn't. Its counts must be the same whenever it is called."""
         if not callable(getattr(self._class, "token_len", None)):
             return None
 

@@ -121,11 +121,11 @@ class ReadingModel:
         if last < 0:
             return {"role": "assistant", "content": _ACKNOWLEDGED}
         said = _unstamped(texts[last])
-        if request.tools and last == len(roles) - 1 and self._is_told(said):
+        if request.tools and last == len(roles) - 1 and self._is_statement(said):
             return _note(said, len(roles))
         return {"role": "assistant", "content": self._answer(said, "\n".join(texts[:last]))}
 
-    def _is_told(self, text: str) -> bool:
+    def _is_statement(self, text: str) -> bool:
         """Whether a line tells something, rather than asking."""
         return any(not definition.is_question[index] for definition, _, index in self._lines.get(text, ()))
 
@@ -139,7 +139,7 @@ class ReadingModel:
         known = [each for each in asking if all(line in before for line in each[0].script[: each[2]])]
         if not known:
             return NOTHING
-        definition, dataset, index = max(known, key=lambda each: _last_told(each[0], each[2], before))
+        definition, dataset, index = max(known, key=lambda each: _last_statement(each[0], each[2], before))
         earlier = [
             Message(definition.unique_id, line, _ACKNOWLEDGED, definition.is_question[number], 0.0, 0.0)
             for number, line in enumerate(definition.script[:index])
@@ -147,7 +147,7 @@ class ReadingModel:
         return dataset.ideal(definition, earlier, text)
 
 
-def _last_told(definition: Definition, index: int, before: str) -> int:
+def _last_statement(definition: Definition, index: int, before: str) -> int:
     """How late in the context a test's last line stands: of several repetitions the latest is meant."""
     return max((before.rfind(line) for line in definition.script[:index]), default=-1)
 
@@ -174,7 +174,7 @@ _REPLY = " ".join(["word"] * REPLY_TOKENS)
 class CostEstimator(MemoryAgent):
     """No agent, but what one would cost: every message gets a reply of the same number of tokens, and its price is added up.
 
-    Nothing is asked, so its usage is no call's. (The estimator of the GoodAI LTM Benchmark leaves out the tokens of replies.)
+    No model is called, so its usage is no call's. (The estimator of the GoodAI LTM Benchmark leaves out the tokens of replies.)
     """
 
     simulated = True
@@ -199,10 +199,10 @@ class CostEstimator(MemoryAgent):
         if incoming.expected_reply is not None:
             self._window.add(incoming.text, incoming.expected_reply, incoming.now)
             return Answer(incoming.expected_reply)
-        asked = self._fixed + self._token_length(incoming.text) + OVERHEAD
-        asked += sum(pair.tokens for pair in self._window.kept(asked))
-        cost = asked * self._prices[0] + REPLY_TOKENS * self._prices[1]
-        used = Usage(calls=1, input_tokens=asked, output_tokens=REPLY_TOKENS, cost=cost, simulated_calls=1)
+        input_tokens = self._fixed + self._token_length(incoming.text) + OVERHEAD
+        input_tokens += sum(pair.tokens for pair in self._window.kept(input_tokens))
+        cost = input_tokens * self._prices[0] + REPLY_TOKENS * self._prices[1]
+        used = Usage(calls=1, input_tokens=input_tokens, output_tokens=REPLY_TOKENS, cost=cost, simulated_calls=1)
         self.spent = self.spent + used
         self._window.add(incoming.text, _REPLY, incoming.now)
         return Answer(_REPLY, used)

@@ -53,7 +53,7 @@ class Ask:
     messages: tuple[Mapping[str, str], ...]
     """Each with ``role`` and ``content``."""
     purpose: str
-    """What it is asked for, as results name it."""
+    """Its purpose, as results name it."""
     temperature: float = 0.0
     max_tokens: int = 256
 
@@ -153,7 +153,7 @@ Step = Say | Wait | Ask
 Play = Generator[Step, str, Evaluation]
 """A dynamic test under way: a generator of its steps, which gets the replies and returns how it was answered."""
 Scoring = Generator[Ask, str, Evaluation]
-"""The scoring of a test: a generator that yields what a model has to be asked, gets the model's reply, and returns the evaluation. One that
+"""The scoring of a test: a generator that yields requests for a model, gets the model's reply, and returns the evaluation. One that
 needs no model yields nothing."""
 
 
@@ -179,7 +179,7 @@ class Dataset(Protocol):
         ...
 
     def generate(self, examples: int, seed: int, memory_span: int) -> Generator[Ask, str, Sequence[Definition]]:
-        """Make tests. The same arguments give the same tests. (As scorings do, it yields what a model has to be asked.)"""
+        """Make tests. The same arguments give the same tests. (As scorings do, it yields requests for a model.)"""
         ...
 
     def temporal_question(self, definition: Definition, sent_at: Sequence[float], now: float) -> str:

@@ -63,7 +63,7 @@ class MemoryAgent(ABC):
     simulated: bool
     """Whether what it says is made up by this program."""
     max_message_size: int | None = None
-    """Tokens of the longest message that it takes; None: what the run says."""
+    """Maximum tokens of a message that it takes; None: what the run says."""
     tokens: TokenCounter | None = None
     """How it counts tokens itself; None: as the benchmark does."""
 
@@ -93,7 +93,7 @@ WAITED = "waited"
 NO_JUDGE = "not scored: a model has to judge answers of this dataset, and none is configured (judge_model)"
 ESTIMATE = "not scored: the agent only estimates what one would cost"
 TimeTravel = Literal["virtual", "process", "real"]
-"""How time passes: agents are told the virtual time, the process's own clock shows it, or it really passes."""
+"""How time passes: agents get the virtual time, the process's own clock shows it, or it really passes."""
 
 
 def exchange_mark(message: str, reply: str) -> str:
@@ -140,13 +140,13 @@ class Conversation:
     unscored: dict[str, str] = field(default_factory=dict)
     """Why tests have no score, by their ids."""
     judged: set[str] = field(default_factory=set)
-    """Ids of the tests that the judge was asked about."""
+    """Ids of the tests for which the judge was called."""
     sending: Send | None = None
     """The message that was last sent."""
     is_free: bool = False
     """The agent's costs are not counted."""
     is_estimate: bool = False
-    """Nothing is scored, and the judge is not asked."""
+    """Nothing is scored, and the judge is not called."""
     real_until: float | None = None
     """The time of day until which real time has to pass now."""
     now: float = field(init=False)
@@ -231,7 +231,7 @@ class Conversation:
         await self.agent.forward_time(context, to)
 
     async def _wait(self, context: Context, seconds: float) -> None:
-        """Let time really pass: from when this was first asked for, whatever crashes come between."""
+        """Let time really pass: from when this was first called, whatever crashes come between."""
 
         async def begin() -> Effect:
             return Effect(context.clock.now())

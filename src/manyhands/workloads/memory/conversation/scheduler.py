@@ -117,10 +117,10 @@ class Scheduler:
 
     def answered(self, text: str, answered_at: float) -> None:
         """The benchmark's own model's answer to what a dynamic test asked."""
-        asked = self._take(AskModel)
-        assert isinstance(asked, AskModel)
+        question = self._take(AskModel)
+        assert isinstance(question, AskModel)
         self._now = answered_at
-        self._log(EventType.LLM_CALL, asked.test_id, response=text)
+        self._log(EventType.LLM_CALL, question.test_id, response=text)
         self._given = text
 
     def evaluated(self, evaluation: Evaluation) -> None:

@@ -116,7 +116,7 @@ class BaseDataset:
     Arguments: ClassVar[type[DatasetArguments]] = DatasetArguments
     callback_based: ClassVar[bool] = False
     needs_judge: ClassVar[bool | None] = None
-    """Whether a model is asked about any of its answers; None: if the class has an ``evaluate`` or ``play`` of its own."""
+    """Whether a model is called for any of its answers; None: if the class has an ``evaluate`` or ``play`` of its own."""
     judge_rules: ClassVar[Mapping[str, JudgeRule]] = {}
     """What answers in place of a model (``--judge_model=simulated``), by the purpose of the request: see ``registry.rule_judge``."""
 

@@ -115,7 +115,7 @@ def _unknown_incompatibilities(configuration: Configuration) -> Iterator[str]:
 def generate(
     configuration: Configuration, datasets: Mapping[str, BaseDataset]
 ) -> Generator[Ask, str, list[Definition]]:
-    """Make all tests. What a model has to be asked is yielded. Raises UserError for tests that can't be made."""
+    """Make all tests. Requests for a model are yielded. Raises UserError for tests that can't be made."""
     definitions: list[Definition] = []
     by_id = {dataset.id: dataset for dataset in datasets.values()}
     for entry in configuration.datasets:
@@ -130,7 +130,7 @@ def generate(
 
 
 def generated_alone(configuration: Configuration, datasets: Mapping[str, BaseDataset]) -> list[Definition] | None:
-    """The tests, if no model has to be asked for them; else None."""
+    """The tests, if no model has to be called for them; else None."""
     making = generate(configuration, datasets)
     try:
         next(making)

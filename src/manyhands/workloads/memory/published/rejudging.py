@@ -93,7 +93,7 @@ class ScoresWorkload(JudgeRun):
         judge = judge_of(self._options, self._secrets, self._folder)
         if judge is None:
             raise ItemError(Cause.INVALID_INPUT, "no judge is configured; give --judge_model")
-        asked = 0
+        calls = 0
         cost = 0.0
         scoring: Generator[Ask, str, Rescored] = agent.scored(
             payload["dataset"], agent.folder / payload["dataset"] / payload["file"]
@@ -102,7 +102,7 @@ class ScoresWorkload(JudgeRun):
             ask = next(scoring)
             while True:
                 text, usage = await judge.ask(context, ask)
-                asked, cost = asked + 1, cost + usage.cost
+                calls, cost = calls + 1, cost + usage.cost
                 ask = scoring.send(text)
         except StopIteration as end:
             found: Rescored = end.value
@@ -110,7 +110,7 @@ class ScoresWorkload(JudgeRun):
             raise ItemError(Cause.INVALID_INPUT, str(error)) from error
         finally:
             await judge.close()
-        judged = {"judge": judge.name, "asked": asked, "cost": cost}
+        judged = {"judge": judge.name, "asked": calls, "cost": cost}
         return Outcome(ItemState.COMPLETED, {**asdict(found), "reasons": list(found.reasons), **judged})
 
     def export(self, reader: RunReader) -> None:

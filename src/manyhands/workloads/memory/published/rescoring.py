@@ -1,7 +1,7 @@
 """Published results scored again, from what their folders hold: definitions, results and, where it is there, the master log.
 
-Each dataset says itself how a test that is over is scored (``BaseDataset.rescore``). Nothing is asked of a model unless one is given: what
-it said during a test is in the log, and what else it would have to be asked makes a test one that "needs LLM". ``rejudging`` asks one
+Each dataset says itself how a test that is over is scored (``BaseDataset.rescore``). No model is called unless one is given: what
+it said during a test is in the log, and what else it would have to be called for makes a test one that "needs LLM". ``rejudging`` asks one
 durably.
 """
 
@@ -171,7 +171,7 @@ class AgentResults:
                 yield dataset.name, path
 
     def scored(self, dataset: str, path: Path) -> Generator[Ask, str, Rescored]:
-        """Score one result. What a model has to be asked is yielded. Raises UserError for a file that can't be read."""
+        """Score one result. Requests for a model are yielded. Raises UserError for a file that can't be read."""
         found = read_object(path, json.loads)
         example = path.stem.rpartition("_")[0]
         definition = self.definitions.get(f"{dataset} - {example}") or _definition_in(dataset, example, found)

@@ -1,6 +1,6 @@
 """How a page writes figures, colours and texts from outside.
 
-The colours of scores and agents stay the same from report to report. Texts are cut where there is no more room, and then it says so.
+The colours of scores and agents stay the same from report to report. Texts are cut at the page's size limit, and then it says so.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class TextBudget:
         return self._left <= 0
 
     def fit(self, text: str, max_bytes: int = MAX_MESSAGE_BYTES) -> tuple[str, int]:
-        """As much of a text as there is room for, and how many characters of it are left out."""
+        """As much of a text as fits, and how many characters of it are left out."""
         allowed = max(0, min(self._left, max_bytes))
         # Each character takes a byte or more, so what is behind cannot be shown whatever it is.
         kept = shown_text(text[: allowed + 1])
@@ -212,7 +212,7 @@ def brief(text: object) -> str:
 
 
 def task_log(result: Mapping[str, Any], budget: TextBudget) -> tuple[list[Line], int]:
-    """The messages of a test, from its result; and how many there is no room for."""
+    """The messages of a test, from its result; and how many do not fit."""
     lines = [str(line) for line in _list(result.get("task_log"))]
     shown: list[Line] = []
     for line in lines:
@@ -230,8 +230,8 @@ def answered(result: Mapping[str, Any], questions: Sequence[str], budget: TextBu
     expected = _list(result.get("expected_responses"))
     actual, reasoning = _list(result.get("actual_responses")), _list(result.get("reasoning"))
     if len(expected) == len(actual) == len(reasoning) <= _MAX_ANSWERS:
-        asked = questions if len(questions) == len(actual) else [""] * len(actual)
-        return [_answered(*each, budget=budget) for each in zip(asked, expected, actual, reasoning, strict=True)]
+        headings = questions if len(questions) == len(actual) else [""] * len(actual)
+        return [_answered(*each, budget=budget) for each in zip(headings, expected, actual, reasoning, strict=True)]
     joined = ["\n".join(map(_text, each)) for each in (questions, expected, actual, reasoning)]
     return [_answered(*joined, budget=budget)] if any(joined[1:]) else []
 

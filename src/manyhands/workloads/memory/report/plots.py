@@ -182,7 +182,7 @@ def _draw_interval(axes: Axes, row: float, interval: Interval | None, colour: st
 def span_plot(
     name: str, points: Sequence[tuple[int, float, str]], groups: Sequence[SpanGroup], span: int | None, title: str
 ) -> str:
-    """Each test's score over the tokens between what it told and what it asked, and the means of tests near each other."""
+    """Each test's score over the tokens between its statements and its questions, and the means of tests near each other."""
     with _plain():
         figure = Figure(figsize=(WIDTH * 0.62, 3.0))
         axes = figure.add_subplot()

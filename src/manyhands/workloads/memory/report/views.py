@@ -159,7 +159,7 @@ def warnings(agent: Reported) -> Iterator[str]:
 
 
 MAX_BYTES = 20_000_000
-"""Bytes of conversations that a page has room for, about; each test gets its share of them."""
+"""Bytes of conversations that a page holds, about; each test gets its share of them."""
 MIN_SHARE = 2_000
 
 
@@ -179,7 +179,7 @@ class TestView:
     answers: tuple[Answered, ...]
     log: tuple[Line, ...]
     left_out: int
-    """Messages there is no room for."""
+    """Messages that do not fit."""
     notes: tuple[str, ...]
 
 

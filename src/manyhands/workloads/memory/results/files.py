@@ -111,13 +111,13 @@ def _since_first(events: Sequence[Event], test_id: str) -> Iterable[Event]:
 
 def _of_test(events: Sequence[Event], definition: Definition) -> Iterable[Event]:
     """The test's own messages; of a test with a callback, all messages from its first question on."""
-    asked = False
+    has_questions = False
     for event in events:
         if event.type not in MESSAGES:
             continue
         own = event.test_id == definition.unique_id
-        asked = asked or (own and event.is_question and definition.uses_callback)
-        if own or asked:
+        has_questions = has_questions or (own and event.is_question and definition.uses_callback)
+        if own or has_questions:
             yield event
 
 

@@ -13,9 +13,9 @@ class MemorySummarizer(Summarizer):
 
     def item(self, row: ItemRow) -> ItemSummary:
         record = row.record or {}
-        most = record.get("max_score")
+        max_score = record.get("max_score")
         tests = f", {len(record['tests'])} tests" if "tests" in record else ""  # of the first version not
-        text = f"{record['score']:.2f} of {most}{tests}" if most else None
+        text = f"{record['score']:.2f} of {max_score}{tests}" if max_score else None
         return {
             **super().item(row),
             "label": row.payload["name"],

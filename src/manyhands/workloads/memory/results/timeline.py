@@ -36,7 +36,7 @@ class Course:
 
     @property
     def distance(self) -> int | None:
-        """Tokens from its first message to its last question; None for a test that asked nothing."""
+        """Tokens from its first message to its last question; None for a test without questions."""
         return self.asked[-1] - min(*self.told[:1], *self.asked[:1], self.asked[-1]) if self.asked else None
 
 

@@ -1,4 +1,4 @@
-"""What models are asked when answers can't be compared by a rule: requests with the data as JSON, and how their replies are read.
+"""Requests to models where answers can't be compared by a rule: requests with the data as JSON, and how their replies are read.
 
 The checklist of the general judge is that of the GoodAI LTM Benchmark, in other words. All that a model decided is marked so in the
 reasons. Where there is no model, ``answers_by_rule`` fills in the checklist.

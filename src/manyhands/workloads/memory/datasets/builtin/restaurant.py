@@ -34,7 +34,7 @@ COURSES = 5
 """Points there are."""
 
 ROLE, ORDER, NOTICED, RECALLS = "restaurant: role", "restaurant: order", "restaurant: noticed", "restaurant: recalls"
-"""What a model is asked."""
+"""A request to a model."""
 
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = _TEXTS["sections"]
 
