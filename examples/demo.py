@@ -6,6 +6,7 @@ A simulated model plays the agent, so this needs no key and costs nothing; its t
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -35,8 +36,16 @@ def demo() -> int:
     results = Path("data") / run_name / "trajectories.jsonl"
     if code == 0 and results.is_file():
         show_first(results)
-        print(f"\nLook inside:  {program()} show data/{run_name} 1")
+        print(f"\nTo show its steps:  {activation()}{program()} show data/{run_name} 1")
     return code
+
+
+def activation() -> str:
+    """What to type first, where the commands of this virtual environment are not found yet."""
+    script = Path(sys.prefix) / "bin/activate"
+    if "VIRTUAL_ENV" in os.environ or not script.is_file():
+        return ""
+    return f". {script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script}; "
 
 
 def show_first(results: Path) -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,17 @@ def test_snippets_run_as_printed(path: Path, folder: Path) -> None:
                 assert_printed(line, output)
 
 
+def test_pages_use_names_of_their_own() -> None:
+    """So that someone can follow several pages in one folder. ``quick`` is named by its configuration."""
+    named = re.compile(r"(?:--run_name|--job_name)=(\w+)|(?:cp -r \S+|mkdir) (\w+)")
+    users: dict[str, set[str]] = {}
+    for path in RUNNABLE:
+        for snippet in snippets(path):
+            for found in named.finditer(snippet.text if snippet.kind == "run" else ""):
+                users.setdefault(found[0].split("=")[-1], set()).add(path.name)
+    assert {name: pages for name, pages in users.items() if len(pages) > 1} == {}
+
+
 def test_the_loader_of_the_readme_reads_lines_of_any_program(tmp_path: Path) -> None:
     """Also those in which characters stand as they are that end a line for ``str.splitlines``."""
     (loader,) = (
@@ -145,9 +157,9 @@ def test_the_loader_of_the_readme_reads_lines_of_any_program(tmp_path: Path) -> 
     )
     turns = [{"from": "system", "value": "S"}, {"from": "human", "value": "one\u2028two\u2029three\x85four"}]
     entry = {"conversations": turns, "metadata": {"stop_reason": "answered", "usage": {"calls": 1}}}
-    (tmp_path / "data/killed").mkdir(parents=True)
+    (tmp_path / "data/first").mkdir(parents=True)
     written = json.dumps(entry, ensure_ascii=False) + "\n" + json.dumps(entry) + "\n"
-    (tmp_path / "data/killed/trajectories.jsonl").write_text(written, encoding="utf-8")
+    (tmp_path / "data/first/trajectories.jsonl").write_text(written, encoding="utf-8")
     code, output = run([sys.executable, "-c", loader.text], tmp_path)
     assert code == 0, output
     assert output.count("one\u2028two\u2029three\x85four") == 2
@@ -177,6 +189,30 @@ def test_links_and_file_names_lead_somewhere(path: Path) -> None:
         assert not heading or heading in headings(target), link
     for name in IN_CODE.findall(text):
         assert (ROOT / name).exists(), name
+
+
+def test_modules_that_contributors_are_sent_to_exist() -> None:
+    """Modules are named by the end of their path, with the package before them or in the sentence before."""
+    modules = [
+        f"/{path.relative_to(ROOT)}" for folder in ("src", "tests", "tools") for path in (ROOT / folder).rglob("*.py")
+    ]
+    for page in (ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md"):
+        named = re.findall(r"`([\w./]+\.py)`", page.read_text(encoding="utf-8"))
+        assert [name for name in named if not any(module.endswith(f"/{name}") for module in modules)] == [], page.name
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    described = re.findall(r"^\| `(\w+)` \|", page.split("## Layers")[1].split("\n## ")[0], re.MULTILINE)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    assert described == contracts[0]["layers"]
+    inside = page.split("## Inside the workloads")[1].split("\n## ")[0]
+    for workload, parts in re.findall(r"^\| `(\w+)` \| (.+) \|$", inside, re.MULTILINE):
+        folder = ROOT / "src/manyhands/workloads" / workload
+        found = {path.stem for path in folder.iterdir() if path.suffix in ("", ".py")}
+        assert set(re.findall(r"`(\w+)`", parts)) <= found, workload
 
 
 def headings(path: Path) -> set[str]:
