@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 N ?= 100
 # With real processes, kills and limits of time, one test in some thousands meets a busy machine: what fails is run once more, and is
 # named RERUN in the summary. A test that is named there twice is to be mended. slow-test, attack-test and crash-test repeat nothing.
-# Many tests wait for something: one more at once than two processors can do keeps these busy.
-TESTS_AT_ONCE ?= 3
+# Many tests wait for something: two more at once than two processors can do keep these busy. Each process takes some 700 MB.
+TESTS_AT_ONCE ?= 4
 # Tests start many processes: what they compile is kept, whatever is usual on this machine.
 export PYTHONDONTWRITEBYTECODE :=
 # As in an activated environment: programs that tests start may be called python.
@@ -34,16 +34,16 @@ lint:
 
 tests:
 	@VENV=$(VENV) tools/setup dev
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadgroup --reruns 1 -r fER
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --reruns 1 -r fER
 
 slow-test:
 	@VENV=$(VENV) tools/setup dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=thorough
+	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile=thorough
 
 attack-test:
 	@VENV=$(VENV) tools/setup dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" tests/attacks tests/faults
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow" tests/attacks tests/faults
 
 crash-test:
 	@VENV=$(VENV) tools/setup dev

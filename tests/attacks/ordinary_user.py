@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 USER = 54_321
 """An id that no account has."""
-NEEDED = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+NEEDED = ("pytest", "pytest-asyncio", "pytest-timeout")
 COPIED = ("src/manyhands", "tests/attacks", "tests/sandboxes", "tests/support", "tests/__init__.py", "pyproject.toml")
 SECONDS = 300.0
 

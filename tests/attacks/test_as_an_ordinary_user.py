@@ -11,10 +11,7 @@ import pytest
 from tests.attacks.held_sandbox import BACKENDS
 from tests.attacks.ordinary_user import OrdinaryUser, ordinary_user
 
-pytestmark = [
-    pytest.mark.xdist_group("attacks-user"),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 
 
 LONGER = {

@@ -16,7 +16,6 @@ from manyhands.core.errors import ItemError, ToolError
 from tests.attacks.held_sandbox import PYTHON, HeldSandbox
 from tests.attacks.outside import CANARY, Outside, key_in_the_environment, own_folder
 
-pytestmark = pytest.mark.xdist_group("attacks")
 CONFINED = "grep -E '^(NoNewPrivs|Seccomp|CapEff|CapPrm|CapAmb):' /proc/self/status | tr -d '\\t\\n'"
 AS_CONFINED = b"CapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:1Seccomp:2"
 DESCRIPTORS = """\

@@ -8,7 +8,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import pytest
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.sandboxes.bubblewrap.backend import BubblewrapBackend
-from manyhands.sandboxes.files.disk_use import DiskUse, disk_use
 from manyhands.sandboxes.files.removing import clear_folder
+from manyhands.sandboxes.files.walking import DiskUse, disk_use
 from manyhands.sandboxes.local import LocalBackend
 from manyhands.sandboxes.protocol import Sandbox, SandboxBackend, SandboxLimits, SandboxRequest
 
@@ -31,6 +31,11 @@ FAR = DiskUse(1 << 40, 1 << 30)
 def backend(request: pytest.FixtureRequest) -> SandboxBackend:
     made: SandboxBackend = request.param()
     return made
+
+
+async def with_each(check: Callable[[SandboxBackend], Awaitable[None]]) -> None:
+    """What waits for seconds is done with all backends at once."""
+    await asyncio.gather(check(BubblewrapBackend()), check(LocalBackend()))
 
 
 @asynccontextmanager
@@ -147,12 +152,16 @@ async def test_a_short_lived_excess_between_two_counts_is_no_excess(backend: San
         assert await last_line(sandbox, "head -c 15M /dev/zero >a; rm a; echo ok") == "ok"
 
 
-async def test_one_sandbox_over_its_quota_is_no_other_ones_business(backend: SandboxBackend, tmp_path: Path) -> None:
-    async with opened(backend, tmp_path / "1-1") as bad, opened(backend, tmp_path / "2-1") as good:
-        waiting = asyncio.ensure_future(good.shell("sleep 3; echo still here", timeout=30))
-        with pytest.raises(ItemError):
-            await bad.shell("head -c 40M /dev/zero >a; sleep 20", timeout=30)
-        assert (await waiting).output == b"still here\n"
+async def test_one_sandbox_over_its_quota_is_no_other_ones_business(tmp_path: Path) -> None:
+    async def none(backend: SandboxBackend) -> None:
+        folder = tmp_path / type(backend).__name__
+        async with opened(backend, folder / "1-1") as bad, opened(backend, folder / "2-1") as good:
+            waiting = asyncio.ensure_future(good.shell("sleep 3; echo still here", timeout=30))
+            with pytest.raises(ItemError):
+                await bad.shell("head -c 40M /dev/zero >a; sleep 20", timeout=30)
+            assert (await waiting).output == b"still here\n"
+
+    await with_each(none)
 
 
 async def test_temporary_files_count(tmp_path: Path) -> None:
@@ -260,15 +269,21 @@ print("never found")
 """
 
 
-async def test_files_that_only_a_socket_holds(backend: SandboxBackend, tmp_path: Path) -> None:
-    async with opened(backend, tmp_path / "box") as sandbox:
-        result = await sandbox.run(["/usr/bin/python3", "-c", HIDDEN], timeout=40)
-        assert result.exit_code == 137
-        assert "never found" not in result.output.decode()
-        assert await last_line(sandbox, "echo fine") == "fine"
+async def test_files_that_only_a_socket_holds(tmp_path: Path) -> None:
+    async def found(backend: SandboxBackend) -> None:
+        async with opened(backend, tmp_path / type(backend).__name__) as sandbox:
+            result = await sandbox.run(["/usr/bin/python3", "-c", HIDDEN], timeout=40)
+            assert result.exit_code == 137
+            assert "never found" not in result.output.decode()
+            assert await last_line(sandbox, "echo fine") == "fine"
+
+    await with_each(found)
 
 
-async def test_descriptors_may_be_sent(backend: SandboxBackend, tmp_path: Path) -> None:
-    async with opened(backend, tmp_path / "box") as sandbox:
-        result = await sandbox.run(["/usr/bin/python3", "-c", HIDDEN, "received"], timeout=40)
-        assert result.output.decode().strip() == "never found"
+async def test_descriptors_may_be_sent(tmp_path: Path) -> None:
+    async def received(backend: SandboxBackend) -> None:
+        async with opened(backend, tmp_path / type(backend).__name__) as sandbox:
+            result = await sandbox.run(["/usr/bin/python3", "-c", HIDDEN, "received"], timeout=40)
+            assert result.output.decode().strip() == "never found"
+
+    await with_each(received)

@@ -18,7 +18,7 @@ from tests.attacks.outside import CANARY, Outside, key_in_the_environment, own_f
 from tests.support.batches import REASONED, ServerThread, prompt_of
 from tests.support.commands import Command, alive, batch_words, ledger, run, trajectories, write_prompts
 
-pytestmark = [pytest.mark.xdist_group("attacks-agents"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 Call = tuple[str, dict[str, Any]]
 
 

@@ -15,8 +15,6 @@ from tests.attacks.hostile_call import KEY, called
 from tests.attacks.hostile_server import Answer, HostileServer, bomb, completion, endless, fixed, head, whole
 from tests.support.commands import batch_words, ledger, run, write_prompts
 
-pytestmark = pytest.mark.xdist_group("attacks-endpoints")
-
 GROWTH = 420
 """MB that a process may grow by for one call, whose answer may have 64 MB."""
 GZIP, ZLIB = 31, 15

@@ -13,8 +13,6 @@ from tests.support.batches import BatchFolder
 from tests.support.commands import one_line, run
 from tests.support.job_folders import FUNCTION, JobFolder
 
-pytestmark = pytest.mark.xdist_group("attacks-files")
-
 PLANTED = (
     "</td></pre></script><script>planted()</script>",
     '"><img src=x onerror=planted()>',

@@ -22,7 +22,6 @@ CASES = [
     for attack in ATTACKS
     if kind != "local" or not attack.isolated
 ]
-pytestmark = pytest.mark.xdist_group("attacks")
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from manyhands.processes.children import ExecResult
 from tests.attacks.held_sandbox import HeldSandbox
 from tests.attacks.outside import digests, own_folder, own_programs
-
-pytestmark = pytest.mark.xdist_group("attacks")
 
 # Holds whatever executable of another process it gets, by a descriptor that the running program does not mind, and writes to it when
 # nobody runs it any more. The programs are copies: nothing of the machine's own is in reach.

@@ -29,7 +29,8 @@ from manyhands.testing.scripted_server import chat_response
 from tests.support.commands import PROGRAM, run
 
 KEY = "sk-planted/0123456789+abcdefXYZ"
-BLOBS = {"items": ("payload", "record"), "steps": ("request", "output")}
+UNPACKED = "digest"
+"""The only column of a journal whose bytes are no packed JSON: they may begin in any way."""
 
 
 def spelled(text: str) -> dict[str, str]:
@@ -260,10 +261,10 @@ def _leaks_of_journal(path: Path) -> list[str]:
             names = [column[0] for column in cursor.description]
             for row in cursor:
                 for name, cell in zip(names, row, strict=True):
-                    data = cell if isinstance(cell, bytes) else str(cell).encode()
-                    if isinstance(cell, bytes) and cell[:1] in (b"j", b"z"):
-                        data = json.dumps(unpack(cell), ensure_ascii=False).encode()
-                    found += found_in(data, f"{table}.{name}")
+                    where = f"{table}.{name}"
+                    found += found_in(cell if isinstance(cell, bytes) else str(cell).encode(), where)
+                    if isinstance(cell, bytes) and name != UNPACKED:
+                        found += found_in(json.dumps(unpack(cell), ensure_ascii=False).encode(), where)
     return found
 
 

@@ -19,7 +19,7 @@ from manyhands.runs.folders import is_made
 from tests.crash.rounds import slow_server
 from tests.support.commands import Command, SimulatedProcess, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("conversation-crash")]
+pytestmark = pytest.mark.slow
 
 TALKS = 5
 TURNS = 3

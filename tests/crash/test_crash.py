@@ -20,8 +20,6 @@ from tests.support.commands import Command, batch_words, run, write_prompts
 WORK = Work(24)
 SAMPLED = Work(12, samples=2)
 
-pytestmark = pytest.mark.xdist_group("crash")
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:

@@ -22,7 +22,7 @@ from manyhands.runs.folders import is_made
 from tests.crash.rounds import slow_server
 from tests.support.commands import Command, SimulatedProcess, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("eval-crash")]
+pytestmark = pytest.mark.slow
 
 TESTS = 10
 WORKERS = 4

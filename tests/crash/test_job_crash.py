@@ -20,8 +20,6 @@ from tests.crash.job_site import ANSWERED, JobSite, wait_for
 from tests.crash.rounds import Report, Site, slow_server
 from tests.support.commands import environment, run
 
-pytestmark = pytest.mark.xdist_group("job-crash")
-
 PLANS = (
     JobPlan("runner", "function", 20, 2),
     JobPlan("runner", "reporting", 3, 1),

@@ -23,7 +23,6 @@ from tests.support.commands import (
 from tests.support.ports import held_port
 
 
-@pytest.mark.xdist_group("crash")
 @pytest.mark.parametrize(("prompts", "often"), [(300, 3), pytest.param(1000, 1, marks=pytest.mark.slow)])
 def test_prompts_all_end_completed(tmp_path: Path, prompts: int, often: int) -> None:
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number} [simulate: tools=0]" for number in range(prompts)))

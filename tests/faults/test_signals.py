@@ -70,11 +70,13 @@ def recorded_calls(folder: Path) -> int:
 @SIGNALS
 def test_one_signal_finishes_the_calls_in_flight(tmp_path: Path, executor: str, number: signal.Signals) -> None:
     prompts(tmp_path)
-    with SimulatedProcess(tmp_path, latency=0.5) as server:
+    with SimulatedProcess(tmp_path, latency=0.15) as server:
         words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=2, concurrency=2, seed=1)
         with Command(*words) as command:
             assert command.wait_until(lambda: server.count() >= 5)
-            command.interrupt(number)
+            with server.held():
+                command.interrupt(number)
+                assert command.wait_until(lambda: FIRST in command.said)
             ended = command.wait(20)
         assert ended.code == 130
         assert ended.errors == [FIRST, "manyhands: stopped: interrupted"]

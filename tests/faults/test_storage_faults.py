@@ -184,14 +184,15 @@ def test_a_read_only_run_folder(tmp_path: Path, finished: bool) -> None:
 def test_a_second_owner(tmp_path: Path, executor: str) -> None:
     write_prompts(tmp_path / "prompts.jsonl", (f"Question {number}" for number in range(12)))
     folder = tmp_path / "r"
-    with SimulatedProcess(tmp_path, latency=0.6) as server:
+    with SimulatedProcess(tmp_path, latency=0.1) as server:
         words = batch_words(tmp_path, base_url=server.base_url, executor=executor, num_workers=2)
         with Command(*words) as first:
             assert first.wait_until(lambda: server.count() >= 2)
-            others = [("resume", str(folder), "--quiet"), (*words, "--resume"), tuple(words)]
-            with ThreadPoolExecutor(len(others)) as threads:
-                *seconds, third = threads.map(lambda other: run(*other), others)
-            assert first.running, "the first ended too early to mean anything"
+            with server.held():
+                others = [("resume", str(folder), "--quiet"), (*words, "--resume"), tuple(words)]
+                with ThreadPoolExecutor(len(others)) as threads:
+                    *seconds, third = threads.map(lambda other: run(*other), others)
+                assert first.running, "the first ended too early to mean anything"
             ended = first.wait()
         counts = server.stats()
     for second in seconds:

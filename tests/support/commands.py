@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -227,6 +227,15 @@ class SimulatedProcess:
         with urllib.request.urlopen(self.base_url.replace("/v1", "/stats"), timeout=10) as answer:
             counts: dict[str, Any] = json.load(answer)
         return counts
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Answers nothing meanwhile: what is in flight stays so."""
+        self._command.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._command.send(signal.SIGCONT)
 
     def asked(self, start: int = 0) -> list[Asked]:
         """The requests so far, in order, from the ``start``-th on."""

@@ -7,6 +7,9 @@ instant. Only its command line, in ``/proc``, is the server's. There is one serv
 The runners of jobs are started by the code under test, as interpreters of their own. With ``forked_runners``, such an interpreter
 imports nothing but ``handover/sitecustomize.py``, which has the server fork the runner, and ends, as it does anyway. Without a
 server, it goes on as if nothing had been.
+
+``forked_program`` is for the other Python programs that tests have started and that import much, as MCP servers and clients do: a small
+process stands in for the program, which is forked.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -53,6 +57,7 @@ _IMPORTED = (
 """What is imported beside the modules of the commands that are asked for."""
 _IMPORTED_FOR = {"mcp": ("manyhands.workloads.csv_jobs.mcp.server", "manyhands.workloads.csv_jobs.mcp.http")}
 """What a command imports late, because it is an extra."""
+_IMPORTED_FOR_PROGRAMS = ("mcp.server.mcpserver", *_IMPORTED_FOR["mcp"])
 
 
 class ForkedProcess:
@@ -136,6 +141,20 @@ def forked_runners() -> Iterator[None]:
             os.environ["PYTHONPATH"] = path
 
 
+def forked_program(script: Path, *words: str) -> list[str]:
+    """A command line for a Python program that has no children to be looked for: it is forked, in a session of its own, and ends with
+    the process that this command line starts."""
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        str(Path(__file__).parent / "handover/stand_in.py"),
+        _server()[1],
+        str(script),
+        *words,
+    ]
+
+
 @cache
 def _server() -> tuple[socket.socket, str]:
     """The server of this process, begun at the first command, and the address where it listens for runners."""
@@ -184,7 +203,10 @@ def serve(channel: socket.socket, listening: socket.socket) -> Callable[[], int]
                     _tell_end(key.fd, key.data, ends.pop(key.fd))
                     continue
                 order = json.loads(message)
-                _import_for(order["words"])
+                if "script" in order:
+                    _import_all(_IMPORTED_FOR_PROGRAMS)
+                else:
+                    _import_for(order["words"])
                 gc.freeze()  # no child looks at what the server has imported, which would copy it
                 if not (pid := os.fork()):
                     for end in (*ends, *ends.values()):
@@ -212,11 +234,16 @@ def _forget(listening: socket.socket) -> None:
         address.parent.rmdir()
 
 
+def _import_all(modules: Sequence[str]) -> None:
+    """Import those that are installed."""
+    for module in modules:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(module)
+
+
 def _import_for(words: list[str]) -> None:
     """Import the module of a command, and that of the command below it, if it has some."""
-    for late in _IMPORTED_FOR.get(words[0] if words else "", ()):
-        with suppress(ModuleNotFoundError):
-            importlib.import_module(late)
+    _import_all(_IMPORTED_FOR.get(words[0] if words else "", ()))
     commands: Mapping[str, Any] = COMMANDS
     for word in words[:2]:
         if (found := commands.get(word)) is None:
@@ -238,19 +265,33 @@ def _become(order: dict[str, Any], files: list[int]) -> Callable[[], int]:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environ"])
-    for ready in others[3:]:
-        os.environ[READY] = str(ready)
+    if "program" in order:
+        os.environ[READY] = str(others[3])
     asked = order["environ"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = list(dict.fromkeys([*filter(None, asked), *sys.path]))
     importlib.invalidate_caches()
     os.write(tell, b"%d\n" % os.getpid())
     os.close(tell)
     words: list[str] = order["words"]
-    sys.argv = [order.get("program", "manyhands"), *words]
+    sys.argv = [order.get("program") or order.get("script", "manyhands"), *words]
+    if "script" in order:
+        threading.Thread(target=_end_with, args=others[3:], daemon=True).start()
+        return partial(_perform_script, order["script"])
     if "program" in order:
         runner: Callable[[], int] = importlib.import_module(RUNNER).main
         return runner
     return partial(main, words)
+
+
+def _end_with(lives: int) -> None:
+    """End, as by SIGKILL, when nobody has the other end of a pipe any more."""
+    os.read(lives, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _perform_script(script: str) -> int:
+    runpy.run_path(script, run_name="__main__")
+    return 0
 
 
 def _tell_end(end: int, pid: int, tell: int) -> None:
