@@ -1,4 +1,4 @@
-"""Modules that people were told to import by another name: the former names lead to the same modules, with a DeprecationWarning.
+"""Modules that were documented under another name: the former names lead to the same modules, with a DeprecationWarning.
 
 Nothing is imported before somebody asks for a former name.
 """
