@@ -20,6 +20,8 @@ RAW = "raw"
 """In a completion's ``extra``: the fields of the message as the server sent them, where they were changed."""
 UNBEGUN = "unbegun_reasoning"
 """In a completion's ``extra``: the content ends reasoning that it does not begin (see ``Gathered.unbegun``)."""
+_KEPT_IN = {"content": "content", "reasoning_details": "reasoning_details", **dict.fromkeys(FIELDS, "reasoning")}
+"""The members of a message as it is sent that texts and reasoning come from, and the members of ours that hold them."""
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CUT_OFF = ("length", "max_tokens")
 _CHARACTERS_PER_TOKEN = 4
@@ -81,12 +83,11 @@ def _message(sent: dict[str, Any], gathered: Gathered) -> Message:
 
 def _raw(sent: Mapping[str, Any], message: Message) -> dict[str, Any]:
     """What was sent and the message does not hold as it was."""
-    kept = {
-        "content": message.get("content"),
-        "reasoning_details": message.get("reasoning_details"),
-        **dict.fromkeys(FIELDS, message.get("reasoning")),
+    raw = {
+        name: sent[name]
+        for name, kept in _KEPT_IN.items()
+        if name in sent and sent[name] not in (None, "", [], message.get(kept))
     }
-    raw = {name: sent[name] for name, value in kept.items() if sent.get(name) not in (None, "", [], value)}
     if sent.get("refusal"):
         raw["refusal"] = sent["refusal"]
     name = "tool_calls" if sent.get("tool_calls") else "function_call"
@@ -228,10 +229,8 @@ def tells_usage(payload: Json) -> bool:
     reported = payload.get("usage") if isinstance(payload, dict) else None
     if not isinstance(reported, dict):
         return False
-    reported = [
-        [reported[name] for name in names if _is_count(reported.get(name))] for names in (_INPUT_NAMES, _OUTPUT_NAMES)
-    ]
-    return all(reported) and any(map(any, reported))
+    counts = [[reported[name] for name in names if name in reported and _is_count(reported[name])] for names in _SIDES]
+    return all(counts) and any(map(any, counts))
 
 
 def reported_usage(payload: Json, *, model: str, prices: PriceTable) -> Usage | None:
@@ -244,8 +243,8 @@ def reported_usage(payload: Json, *, model: str, prices: PriceTable) -> Usage | 
     return prices.priced(usage, model, cost)
 
 
-_INPUT_NAMES = ("prompt_tokens", "input_tokens")
-_OUTPUT_NAMES = ("completion_tokens", "output_tokens")
+_SIDES = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
+"""The names of a call's input and of its output."""
 
 
 def object_in(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -255,8 +254,8 @@ def object_in(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _count(value: Mapping[str, Any], name: str) -> int:
     found = value.get(name)
-    if type(found) is int and 0 <= found <= MAX_COUNT:  # as nearly all are
-        return found
+    if found is None or (type(found) is int and 0 <= found <= MAX_COUNT):  # as nearly all are
+        return found or 0
     return int(found) if _is_count(found) else 0
 
 

@@ -186,7 +186,12 @@ def _score_members(score: Mapping[str, Any]) -> dict[str, Any]:
 
 def _turn_text(turn: Turn) -> str:
     value = _system_text(turn["value"]) if turn["from"] == "system" else line(turn["value"])
-    return f'{{"from": {line(turn["from"])}, "value": {value}}}'
+    return f'{{"from": {_speaker_text(turn["from"])}, "value": {value}}}'
+
+
+@lru_cache(CACHED)
+def _speaker_text(speaker: str) -> str:
+    return line(speaker)
 
 
 @lru_cache(CACHED)
