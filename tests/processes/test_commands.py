@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import REDACTED, Redactor
 from manyhands.processes.commands import CommandEnd, CommandRunner
-from manyhands.processes.strays import MARK, process_mark, process_table
+from manyhands.processes.strays import MARK, process_mark, process_table, started
 from manyhands.processes.templates import MAX_ARGUMENT, CommandTemplate
 
 PATH = {"PATH": os.environ["PATH"]}
@@ -197,6 +198,7 @@ async def test_patience_lets_a_command_end_by_itself(runner: CommandRunner, tmp_
 
 IGNORING = """
 import os, signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from manyhands.processes.commands import CommandRunner
 from manyhands.processes.event_loop import run_on_loop
@@ -219,6 +221,7 @@ async def test_exit_codes_are_known_where_whoever_started_us_ignores_the_ends_of
 
 OWNER = """
 import asyncio, os, sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from manyhands.processes.commands import CommandRunner
 
@@ -279,3 +282,23 @@ def test_secrets_are_known_by_their_names_and_taken_out_everywhere() -> None:
     value = {"a": ["x sk-1234567890", 3, None], "sk-1234567890": True}
     assert redactor.json(value) == {"a": [f"x {REDACTED}", 3, None], REDACTED: True}
     assert Redactor([]).text(text) == text
+
+
+async def test_runners_do_not_keep_a_file_open_for_each_process_of_the_machine_each() -> None:
+    """Each agent outside that is a program has a runner of its own."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(CommandRunner.opened("first.1", os.environ))
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(3):
+            await stack.enter_async_context(CommandRunner.opened(f"other-{number}.1", os.environ))
+        assert len(os.listdir("/proc/self/fd")) - before <= 3 * 3
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+async def test_what_a_command_leaves_is_ended_after_another_runner_was_closed(tmp_path: Path) -> None:
+    async with CommandRunner.opened("second.1", os.environ) as second:
+        async with CommandRunner.opened("first.1", os.environ) as first:
+            await first.run(["true"], folder=tmp_path, additions={}, timeout=20)
+        script = "setsid sleep 60 >/dev/null 2>&1 & echo $!"
+        end = await second.run(["sh", "-c", script], folder=tmp_path, additions={}, timeout=20)
+    assert started(int(end.output)) is None

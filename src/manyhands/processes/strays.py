@@ -24,8 +24,9 @@ import secrets
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -184,10 +185,10 @@ def tagged_words(
     return [system.tag_setter() or "", f"--rttime={tag}:{tag}", "--", *words]
 
 
-def kill_left(wanted: Mapping[str, int | None], elders: Elders | None = None) -> int:
+def kill_left(wanted: Mapping[str, int | None], elders: Callable[[], Set[int]] = frozenset) -> int:
     """Kill every process on this machine with one of these values of ``SANDBOX_VARIABLE`` in its environment, or the tag beside it, until
-    none is left; ``elders`` are none of them. Returns how many there were. Reads the whole process table: not for the event loop's
-    thread."""
+    none is left; ``elders``, by their ids, are none of them. Returns how many there were. Reads the whole process table: not for the event
+    loop's thread."""
     return _kill_all(_has_any(wanted), elders)
 
 
@@ -202,12 +203,44 @@ def _has_tag(first: int, end: int) -> Belongs:
     return has_tag
 
 
+class _SharedElders:
+    """The elders of all that this process looks for at the same time: who comes later needs none of its own, as what was there before the
+    first came was there before it, too. Each must be as many times left as entered."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._elders: Elders | None = None
+        self._users = 0
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._elders is None:
+                self._elders = Elders()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._elders is not None:
+                self._elders.close()
+                self._elders = None
+
+    def ids(self) -> Set[int]:
+        """Those that live; none if nobody has entered."""
+        with self._lock:
+            return frozenset() if self._elders is None else self._elders.ids()
+
+
+_ELDERS = _SharedElders()
+
+
 class Leftovers:
     """Kills what ended commands left behind (``kill_left``). A search takes milliseconds, so commands that end during one share the
     next. What had been there before it was made is none of it. For one event loop; to be closed."""
 
     def __init__(self) -> None:
-        self._elders: Elders | None = Elders()
+        _ELDERS.enter()
+        self._closed = False
         self._wanted: dict[str, int | None] = {}
         self._next: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
@@ -222,14 +255,14 @@ class Leftovers:
     async def _search(self) -> None:
         async with self._turn:
             wanted, self._wanted, self._next = self._wanted, {}, None
-            await asyncio.to_thread(kill_left, wanted, self._elders)
+            await asyncio.to_thread(kill_left, wanted, frozenset if self._closed else _ELDERS.ids)
 
     async def close(self) -> None:
-        """Let go of what it knows, once no search is under way."""
+        """Let go of what it knows, once no search is under way. Idempotent."""
         async with self._turn:
-            if self._elders is not None:
-                self._elders.close()
-                self._elders = None
+            if not self._closed:
+                self._closed = True
+                _ELDERS.leave()
 
 
 def _has_any(wanted: Mapping[str, int | None]) -> Belongs:
@@ -299,7 +332,7 @@ def _ancestors(pid: int, table: dict[int, ProcessLine]) -> Iterator[int]:
         yield pid
 
 
-def _kill_all(belongs: Belongs, elders: Elders | None = None) -> int:
+def _kill_all(belongs: Belongs, elders: Callable[[], Set[int]] = frozenset) -> int:
     """Kill every process that belongs, until a look at all of them finds none: it may have made others meanwhile. ``elders`` are not looked
     at. Returns how many there were.
 
@@ -339,10 +372,10 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _newest_first(elders: Elders | None = None) -> list[int]:
+def _newest_first(elders: Callable[[], Set[int]] = frozenset) -> list[int]:
     """The ids of all processes but this one and ``elders``: what was made last has the highest, as long as they do not begin anew."""
-    known = set() if elders is None else elders.ids()
-    return sorted(set(system.process_ids()) - known - {os.getpid()}, reverse=True)
+    found = set(system.process_ids())
+    return sorted(found - elders() - {os.getpid()}, reverse=True)  # an elder that lives now had its id then, too
 
 
 def started(pid: int) -> int | None:
