@@ -18,13 +18,13 @@ import pytest
 
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.failures import Cause
-from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import Claim, Ended, Failed
-from manyhands.engine.contract import CallReport, Item
+from manyhands.engine.contract import Item
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.processes import ProcessExecutor
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
 from manyhands.engine.journal.records import StepRow
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.runs.registry import workload_target
 from tests.support.engine_runs import perform_steps_run, start_steps_run
 
@@ -197,21 +197,15 @@ def test_workers_that_die_before_they_are_ready_stop_the_run(tmp_path: Path) -> 
 
 
 class Nothing:
-    """A journal that records nothing, and limits that never bind."""
+    """A journal that records nothing."""
 
     async def record(self, row: StepRow) -> None:
-        return
-
-    async def acquire(self, key: str, reserve: Reserve) -> int:
-        return 1
-
-    def release(self, permit: int, report: CallReport) -> None:
         return
 
 
 async def test_a_worker_that_hangs_beyond_the_time_limit_is_killed(tmp_path: Path) -> None:
     begin = wire.Begin(workload_target("steps"), {"blocks": {"b": 60.0}}, {}, str(tmp_path), 0, item_timeout=0.3)
-    executor = ProcessExecutor(begin, "test", Nothing(), Nothing(), workers=1, concurrency=1, grace=0.3)
+    executor = ProcessExecutor(begin, "test", Nothing(), SharedLimits(), workers=1, concurrency=1, grace=0.3)
     began = time.monotonic()
     try:
         await executor.start()
@@ -226,7 +220,7 @@ async def test_a_worker_that_hangs_beyond_the_time_limit_is_killed(tmp_path: Pat
 
 async def test_a_worker_that_becomes_ready_gets_all_the_items_it_has_places_for(tmp_path: Path) -> None:
     begin = wire.Begin(workload_target("steps"), {"delay": 0.5}, {}, str(tmp_path), 0, item_timeout=None)
-    executor = ProcessExecutor(begin, "test", Nothing(), Nothing(), workers=1, concurrency=20)
+    executor = ProcessExecutor(begin, "test", Nothing(), SharedLimits(), workers=1, concurrency=20)
     ended: list[float] = []
 
     async def execute(number: int) -> None:

@@ -14,7 +14,7 @@ from manyhands.core.jsonio import pretty
 from manyhands.core.outcomes import Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.attempt import AttemptSettings
-from manyhands.engine.contract import Execution, Item, Limits, Workload
+from manyhands.engine.contract import Execution, Item, Workload
 from manyhands.engine.discards import nothing_kept
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.local import Executor, LocalExecutor
@@ -290,7 +290,7 @@ class _Session:
                 "(unreadable, or in flight when the run was killed)"
             )
 
-    def _executor(self, execution: Execution, limits: Limits) -> Executor:
+    def _executor(self, execution: Execution, limits: SharedLimits) -> Executor:
         if execution.executor == "local":
             settings = AttemptSettings(self._store, limits, self._clock, execution.seed, self._store.folder)
             capacity = execution.workers * execution.concurrency

@@ -15,9 +15,10 @@ from typing import IO
 from manyhands.core.errors import ItemError, ManyhandsError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.engine.attempt import AttemptResult, Claim, Failed, Journal, Stopped
-from manyhands.engine.contract import CallReport, Limits
+from manyhands.engine.contract import CallReport
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.io.files import mask_secrets
 from manyhands.processes.fork_server import ForkedProcess, ForkServer
 from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
@@ -57,7 +58,7 @@ class ProcessExecutor:
         begin: wire.Begin,
         run_id: str,
         journal: Journal,
-        limits: Limits,
+        limits: SharedLimits,
         *,
         workers: int,
         concurrency: int,
@@ -108,24 +109,20 @@ class ProcessExecutor:
             return Stopped()
         self._ticket += 1
         ticket = self._ticket
-        future: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[AttemptResult] = loop.create_future()
         worker.tickets[ticket] = future
         worker.channel.send(wire.Execute(ticket, claim))
+        limit = self._begin.item_timeout
+        overdue = None if limit is None else loop.call_later(limit + self._grace, _give_up, worker, future)
         try:
-            async with asyncio.timeout(self._max_seconds()):
-                return await future
-        except TimeoutError:
-            _kill(worker.process)
-            return Failed(ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
+            return await future
         finally:
+            if overdue is not None:
+                overdue.cancel()
             if claim.alone:
                 worker.reserved = False
                 self._wake_all()
-
-    def _max_seconds(self) -> float | None:
-        """Seconds after which a worker is not trusted any more to end an item that is past its time limit."""
-        limit = self._begin.item_timeout
-        return None if limit is None else limit + self._grace
 
     def stop(self) -> None:
         self._stopping = True
@@ -209,8 +206,8 @@ class ProcessExecutor:
         match message:
             case wire.Record(request, row):
                 self._record(worker, request, row)
-            case wire.Acquire(request, key, reserve):
-                self._answer(worker, request, self._grant(worker, self._limits.acquire(key, reserve)))
+            case wire.Acquire():
+                self._acquire(worker, message)
             case wire.Release(permit, report):
                 if permit in worker.permits:
                     worker.permits.discard(permit)
@@ -250,20 +247,31 @@ class ProcessExecutor:
 
         durable.add_done_callback(reply)
 
-    def _answer(self, worker: _Worker, request: int, answer: Awaitable[int | None]) -> None:
-        async def reply() -> None:
-            try:
-                worker.channel.send(wire.Granted(request, await answer or 0))
-            except ManyhandsError as error:
-                worker.channel.send(wire.Granted(request, error=error))
-
-        task = worker.requests[request] = self._background(reply())
+    def _acquire(self, worker: _Worker, wanted: wire.Acquire) -> None:
+        """Answer at once where the call may be made at once, as most may: that needs no task."""
+        request = wanted.request
+        try:
+            permit = self._limits.acquire_now(wanted.key, wanted.reserve)
+        except ManyhandsError as error:
+            worker.channel.send(wire.Granted(request, error=error))
+            return
+        if permit is not None:
+            self._grant(worker, request, permit)
+            return
+        task = worker.requests[request] = self._background(self._acquire_later(worker, wanted))
         task.add_done_callback(lambda _: worker.requests.pop(request, None))
 
-    async def _grant(self, worker: _Worker, acquired: Awaitable[int]) -> int:
-        permit = await acquired
+    async def _acquire_later(self, worker: _Worker, wanted: wire.Acquire) -> None:
+        try:
+            permit = await self._limits.acquire(wanted.key, wanted.reserve)
+        except ManyhandsError as error:
+            worker.channel.send(wire.Granted(wanted.request, error=error))
+        else:
+            self._grant(worker, wanted.request, permit)
+
+    def _grant(self, worker: _Worker, request: int, permit: int) -> None:
         worker.permits.add(permit)
-        return permit
+        worker.channel.send(wire.Granted(request, permit))
 
     async def _free_worker(self) -> _Worker | None:
         """A worker with a free slot; None if the run is stopping."""
@@ -368,6 +376,14 @@ async def _exit_code(process: asyncio.subprocess.Process | ForkedProcess) -> int
     except TimeoutError:
         _kill(process)
         return await process.wait()
+
+
+def _give_up(worker: _Worker, execution: asyncio.Future[AttemptResult]) -> None:
+    """Trust a worker no more to end an item that is past its time limit."""
+    _kill(worker.process)
+    if not execution.done():
+        message = "its process did not answer in time, and was killed"
+        execution.set_result(Failed(ItemError(Cause.TIMEOUT, message)))
 
 
 def _kill(process: asyncio.subprocess.Process | ForkedProcess) -> None:

@@ -87,11 +87,18 @@ class AdaptiveLimiter:
         """Give up all waits: they raise Interrupted."""
         give_up(self._waiters)
 
+    def acquire_now(self) -> int | None:
+        """As ``acquire``, where nothing has to be waited for; else None."""
+        if self._waiters or self.in_flight >= int(self._limit) or self._held_until:
+            return None
+        self.in_flight += 1
+        return self.episodes
+
     async def acquire(self) -> int:
         """Wait until one more call may be in flight. A cancelled wait leaves nothing behind."""
-        if not self._waiters and self.in_flight < int(self._limit) and not self._held_until:
-            self.in_flight += 1
-            return self.episodes
+        episode = self.acquire_now()
+        if episode is not None:
+            return episode
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._admit()

@@ -128,10 +128,11 @@ class SharedLimits:
         Raises ItemError(OVER_BUDGET), and StorageError if it can't be kept what may be spent. A cancelled or failed
         acquire leaves nothing behind.
         """
-        if self._stopped:
-            raise Interrupted
+        permit = self.acquire_now(key, reserve)
+        if permit is not None:
+            return permit
         limiter = self._limiters.get(key) or self._new_limiter(key)
-        held = self.budget.reserve_now(reserve) or await self.budget.reserve(reserve)
+        held = await self.budget.reserve(reserve)
         try:
             if self._mark is not None:
                 await self._mark.cover(self.budget)
@@ -139,6 +140,23 @@ class SharedLimits:
         except BaseException:
             self.budget.settle(held, ZERO)
             raise
+        return self._permit(key, episode, held)
+
+    def acquire_now(self, key: str, reserve: Reserve) -> int | None:
+        """As ``acquire``, where nothing bounds the run and nothing has to be waited for; else None. Raises Interrupted."""
+        if self._stopped:
+            raise Interrupted
+        held = None if self.budget.bounded else self.budget.reserve_now(reserve)
+        if held is None:
+            return None
+        limiter = self._limiters.get(key) or self._new_limiter(key)
+        episode = limiter.acquire_now()
+        if episode is None:
+            self.budget.settle(held, ZERO)
+            return None
+        return self._permit(key, episode, held)
+
+    def _permit(self, key: str, episode: int, held: Reserve) -> int:
         self._next += 1
         self._permits[self._next] = (key, episode, held)
         return self._next
