@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.agents.task import AgentResult
-from manyhands.agents.trajectory import fold, fold_transcript
+from manyhands.agents.task import CLOCK, AgentResult
+from manyhands.agents.trajectory import describe_step, fold, fold_transcript
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.usage import Usage
+from manyhands.engine.contract import RecordedStep
 from manyhands.models.protocol import ChatRequest, Completion
 from manyhands.testing.agent_doubles import FakeBackend, FakeTool, Folder, ScriptedModel, hold
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, MemoryJournal
@@ -117,3 +118,8 @@ async def test_unfinished_attempts_fold_to_the_conversation_so_far() -> None:
         await perform([asked], journal, Folder(), CrashPoint(2))
     assert [message["role"] for message in fold(journal.values())] == ["user", "assistant"]
     assert fold([]) == []
+
+
+def test_a_time_is_shown_as_people_write_it() -> None:
+    step = RecordedStep(1, "began", 0, CLOCK, {}, 1_700_000_000.25, 0.0, 0.0, {})
+    assert list(describe_step(step)) == [(CLOCK, "2023-11-14T22:13:20Z")]

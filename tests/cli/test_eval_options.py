@@ -106,6 +106,12 @@ def test_what_targets_say_themselves_is_refused_with_a_line_that_says_so(folder:
     assert "write temperature below the target" in resumed.err
 
 
+@pytest.mark.parametrize("option", ["--rerun-failed", "--retry_failed"])
+def test_who_wants_failed_tests_again_learns_the_option(folder: Path, option: str) -> None:
+    ran = evaluate(folder, option)
+    assert (ran.code, "--retry_errors" in ran.err) == (2, True)
+
+
 def test_the_help_has_nothing_that_does_nothing() -> None:
     text = help_text(EvalSpec, "manyhands eval FILE…", "", positional="eval_files")
     for name in ("model", "temperature", "sandbox", "max_turns", "executor", "api_key", "seed", "call_timeout"):

@@ -188,7 +188,7 @@ async def test_a_spawn_that_waits_has_the_later_shape(place: Site) -> None:
     assert answer["status"] == "failed"
     assert answer["state"] == "completed_with_failures"
     assert (answer["total_items"], answer["completed_items"], answer["failed_items"]) == (2, 1, 1)
-    assert "1 failed item" in answer["job_error"]
+    assert answer["job_error"] == "job completed with 1 failed item"
     (error,) = answer["failed_item_errors"]
     assert (error["item_id"], error["source_id"]) == ("bad", "bad")
     assert "this row is bad" in error["last_error"]

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from manyhands.agents.task import ToolUse
+from manyhands.agents.task import CLOCK, ToolUse
 from manyhands.core.jsonio import Json, spaced
 from manyhands.core.messages import Message, ToolCall, text_of
 from manyhands.core.outcomes import Outcome
@@ -22,6 +22,7 @@ from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Item, RecordedStep
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.models.openai.response import RAW
+from manyhands.runs.ledger import timestamp
 from manyhands.tools.protocol import ToolResult
 from manyhands.tools.results import bounded
 
@@ -170,6 +171,8 @@ def describe_step(step: RecordedStep) -> Iterable[tuple[str, str]]:
         return [(call_label(call), _text(result)) for call, result in pairs]
     if step.kind == TOOL:
         return [(call_label(step.request["call"]), _text(step.output))]
+    if step.kind == CLOCK:
+        return [(CLOCK, str(timestamp(step.output)))]
     return [(step.kind, json.dumps(step.output, ensure_ascii=False))]
 
 

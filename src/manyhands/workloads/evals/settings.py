@@ -93,6 +93,10 @@ _INSTEAD = {
     },
     **dict.fromkeys(_OF_NOBODY, "it has no meaning for evaluations"),
     **dict.fromkeys(
+        ("rerun_failed", "retry_failed"),
+        "manyhands resume RUN --retry_errors executes the tests of a run again that ended in errors",
+    ),
+    **dict.fromkeys(
         _OTEL,
         "nothing is written for OpenTelemetry; --trace_file writes a line of JSON for each test, with its tool calls",
     ),

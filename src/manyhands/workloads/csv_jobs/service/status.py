@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypedDict, cast, overload
 
 from manyhands.core.errors import RunError, StorageError
 from manyhands.core.outcomes import ItemState
+from manyhands.core.text import counted
 from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.discards import nothing_kept
 from manyhands.engine.journal.lock import is_owned
@@ -229,7 +230,7 @@ def _last_error(state: str, counts: dict[ItemState, int], end: dict[str, Any], n
     if nothing is not None:
         return nothing
     failed, skipped = counts[ItemState.FAILED] + counts[ItemState.CANCELLED], counts[ItemState.DISCARDED]
-    parts = [f"{failed} failed items"] * bool(failed) + [f"{skipped} skipped rows"] * bool(skipped)
+    parts = [counted(count, noun) for count, noun in ((failed, "failed item"), (skipped, "skipped row")) if count]
     return f"job completed with {' and '.join(parts)}"
 
 
