@@ -32,6 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from manyhands.core.errors import StorageError
 from manyhands.io.files import asides
 from manyhands.processes import system
 from manyhands.processes.system import Elders, ProcessLine, open_up, process_line, ticks_now
@@ -410,6 +411,16 @@ def remove_asides(folder: Path, name: str | None = None) -> None:
     for path, writer in asides(folder, name):
         if not _may_be_writing(path, writer):
             path.unlink(missing_ok=True)
+
+
+def make_way(path: Path) -> None:
+    """Make the folder of a file that is about to be written, and remove what killed processes were writing aside in its place. Raises
+    StorageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_asides(path.parent, path.name)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: the folder can't be written ({error.strerror or error})") from error
 
 
 def _may_be_writing(path: Path, pid: int) -> bool:

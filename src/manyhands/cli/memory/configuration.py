@@ -28,7 +28,7 @@ from manyhands.workloads.memory.description import (
     price_of,
     schedule_settings,
 )
-from manyhands.workloads.memory.folders import CONFIGURATION, find_run
+from manyhands.workloads.memory.folders import CONFIGURATION, find_memory_run
 from manyhands.workloads.memory.generation import GenerationWorkload, generated_tests, reopen_generation
 from manyhands.workloads.memory.report.formatting import duration, money
 from manyhands.workloads.memory.results.timeline import schedule_text
@@ -46,7 +46,7 @@ def describe(argv: list[str]) -> int:
     options = _parser().parse_intermixed_args(argv)
     if (options.run is None) == (options.configuration is None):
         raise UsageError("give a run or --configuration (-c; see manyhands memory describe --help)")
-    folder = None if options.run is None else find_run(options.run, Path(options.data_dir), with_tests=True)
+    folder = None if options.run is None else find_memory_run(options.run, Path(options.data_dir), with_tests=True)
     settings = _settings(options, folder)
     description = (
         describe_run(folder, settings) if folder else describe_configuration(Path(options.configuration), settings)

@@ -49,16 +49,16 @@ class Refusals:
         self.reason: str | None = None
         """Why nothing comes of going on; None if something may."""
 
-    def refused(self, wanted: str, said: str, *, by_content: bool = False) -> None:
+    def refused(self, target: str, said: str, *, by_content: bool = False) -> None:
         """A call was refused. ``by_content``: perhaps for its content, which is so if another call was answered before."""
-        if by_content and wanted in self._answered:
+        if by_content and target in self._answered:
             return
         same = shape(said)
-        streak = self._streaks.setdefault(wanted, Counter())
+        streak = self._streaks.setdefault(target, Counter())
         if same not in streak and len(streak) >= MAX_SENTENCES:
             return
         streak[same] += 1
-        if wanted not in self._answered and same not in self._reported and len(self._reported) < MAX_SENTENCES:
+        if target not in self._answered and same not in self._reported and len(self._reported) < MAX_SENTENCES:
             self._reported.add(same)
             self._news.append(said)
         if streak[same] >= MAX_REFUSALS and self.reason is None:
@@ -72,10 +72,10 @@ class Refusals:
         news, self._news = self._news, []
         return news
 
-    def answered(self, wanted: str) -> None:
+    def answered(self, target: str) -> None:
         """A call was answered."""
-        self._answered.add(wanted)
-        self._streaks.pop(wanted, None)
+        self._answered.add(target)
+        self._streaks.pop(target, None)
 
     def explains(self, message: str) -> bool:
         """Whether an item's failure is one of the refusals that no answer has followed."""
@@ -189,14 +189,14 @@ class SharedLimits:
         ]
         return [wait for wait in (*found, self.budget.wait(now)) if wait is not None]
 
-    def _learn(self, key: str, wanted: str, report: CallReport) -> None:
+    def _learn(self, key: str, target: str, report: CallReport) -> None:
         """What a call says about its endpoint."""
         if not report.failed and not report.rate_limited:
-            self.refusals.answered(wanted)
+            self.refusals.answered(target)
             if key in self._troubles:
                 self._troubles[key].answered()
         elif report.refused:
-            self.refusals.refused(wanted, report.said or wanted, by_content=report.by_content)
+            self.refusals.refused(target, report.said or target, by_content=report.by_content)
             for call in self._when_refused:
                 call()
         used_up = report.remaining is not None and report.remaining <= 0 and report.reset_after

@@ -310,7 +310,7 @@ class JudgeProxy:
         return {"responses": [await self._invoke(each) for each in requests]}
 
     async def _invoke(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        messages, name = _counts(body)
+        messages, name = _question(body)
         judge = await self._judge(name)
         if self.count >= self._max_calls:
             raise _Refused(429, f"all {self._max_calls} calls were made")
@@ -353,7 +353,7 @@ class JudgeProxy:
         return text
 
 
-def _counts(body: Mapping[str, Any]) -> tuple[list[Message], str | None]:
+def _question(body: Mapping[str, Any]) -> tuple[list[Message], str | None]:
     question, system, name = body.get("question"), body.get("systemPrompt"), body.get("target")
     if not isinstance(question, str) or not question.strip():
         raise _Refused(400, "question must be a text")

@@ -199,9 +199,9 @@ def _words(text: str) -> list[str]:
 
 
 def _turns_with_tools(seen: _Conversation, key: str) -> int:
-    user_texts = seen.directives.get("tools", "")
-    if user_texts.isdecimal():
-        return min(int(user_texts), _MAX_TURNS)
+    turns = seen.directives.get("tools", "")
+    if turns.isdecimal():
+        return min(int(turns), _MAX_TURNS)
     return Draws(key, seen.task, "plan").pick(_TURNS)
 
 

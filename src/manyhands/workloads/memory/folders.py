@@ -42,7 +42,7 @@ def run_folder(data_dir: Path, run_name: str, *, isolated: bool = False) -> Path
     return data_dir / TESTS / (run_name + ISOLATED if isolated else run_name)
 
 
-def find_run(named: str, data_dir: Path, *, with_tests: bool = False) -> Path:
+def find_memory_run(named: str, data_dir: Path, *, with_tests: bool = False) -> Path:
     """The folder of a run that is named by its path, or by its name below the data folder. ``with_tests``: one that has definitions.
 
     Raises UserError that says which runs there are.

@@ -24,7 +24,7 @@ from manyhands.engine.contract import Item
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.progress import Notes, Progress
-from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, read_rows
+from manyhands.workloads.trajectories.dataset.rows import BadRow, read_rows
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.prepared import tables
 from manyhands.workloads.trajectories.results.exports import CHECKPOINT, STATISTICS
@@ -260,7 +260,7 @@ class BatchRunner:
     def dataset(self) -> list[dict[str, Any]]:
         """The usable rows, read anew at each access."""
         rows = (row for row in read_rows(self.spec.dataset_file, self.spec.max_samples) if not isinstance(row, BadRow))
-        return [_shown_row(row) for row in rows]
+        return [{**row.content(), "id": row.id, **row.source} for row in rows]
 
     @property
     def batches(self) -> list[list[tuple[int, dict[str, Any]]]]:
@@ -283,15 +283,6 @@ class BatchRunner:
     def stop(self) -> None:
         """Finish the calls in flight and stop; again: stop at once. Only from the thread that runs."""
         self.controls.stop()
-
-
-def _shown_row(row: Row) -> dict[str, Any]:
-    shown: dict[str, Any] = {"prompt": row.prompt, "image": row.image, "cwd": row.cwd, "id": row.id}
-    if row.system is not None:
-        shown["system"] = row.system
-    if row.messages:
-        shown["messages"] = list(row.messages)
-    return {**shown, **row.source}
 
 
 def _check_dataset(spec: BatchSpec) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
-from manyhands.core.errors import StorageError, UserError
+from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.contract import RunReader
@@ -39,7 +39,7 @@ from manyhands.io.tables.parquet_writer import (
     survey,
     write_parquet,
 )
-from manyhands.processes.strays import remove_asides
+from manyhands.processes.strays import make_way
 
 _OWN_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK)
 _MAX_KEYS = 4096
@@ -129,11 +129,7 @@ def _usable(target: Path, reader: RunReader, table: TableInfo) -> Path:
         raise UserError(f"{target}: the job's own table; an export does not take its place")
     if path in {Path(os.path.realpath(reader.folder)) / name for name in _OWN_FILES}:
         raise UserError(f"{target}: the job's own journal; an export does not take its place")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_asides(path.parent, path.name)
-    except OSError as error:
-        raise StorageError(f"{path.parent}: the folder can't be written ({error.strerror or error})") from error
+    make_way(path)
     return path
 
 

@@ -380,8 +380,8 @@ def distinctly_named(files: Sequence[EvalFile]) -> tuple[EvalFile, ...]:
         return tuple(files)
     named = [f"{file.folder.name}/{file.dataset}" if file.dataset in datasets else file.dataset for file in files]
     used: Counter[str] = Counter()
-    for location, name in enumerate(named):
+    for index, name in enumerate(named):
         used[name] += 1
-        if used[name] > 1 and files[location].dataset in datasets:
-            named[location] = f"{name}-{used[name]}"
+        if used[name] > 1 and files[index].dataset in datasets:
+            named[index] = f"{name}-{used[name]}"
     return tuple(replace(file, dataset=name) for file, name in zip(files, named, strict=True))

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from manyhands.core.errors import StorageError, UserError
+from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, compact_line, line, loads, pretty
 from manyhands.engine.contract import RunReader
 from manyhands.engine.journal.lock import LOCK
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.graders.messages import tool_uses_of
 from manyhands.io.files import bytes_written_aside, written_aside
-from manyhands.processes.strays import remove_asides
+from manyhands.processes.strays import make_way
 from manyhands.runs.execution import SUMMARY as ENGINE_SUMMARY
 from manyhands.runs.ledger import timestamp
 from manyhands.workloads.evals.batch.reports import command_figures
@@ -153,11 +153,7 @@ def check_output(named: Path, folder: Path) -> Path:
 def _usable(named: Path, folder: Path) -> Path:
     """Where a file of results will be; its folder is made. Raises what ``check_output`` raises, and StorageError."""
     path = check_output(named, folder)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        remove_asides(path.parent, path.name)
-    except OSError as error:
-        raise StorageError(f"{path.parent}: the folder can't be written ({error.strerror or error})") from error
+    make_way(path)
     return path
 
 

@@ -88,7 +88,7 @@ class TestWorkspace:
     def around(self, effect: Callable[[], Awaitable[Effect]]) -> Callable[[], Awaitable[Effect]]:
         """An effect in which a target answers, with a fresh workspace before it and a look at that behind. ``recall`` takes its output."""
 
-        async def bounded() -> Effect:
+        async def with_workspace() -> Effect:
             made = await self._make()
             self._take(made)
             self._open = True
@@ -96,7 +96,7 @@ class TestWorkspace:
             self._open = False
             return Effect({**done.output, _OUTPUT: {**made, **await self._look()}}, done.usage)
 
-        return bounded
+        return with_workspace
 
     async def recall(self, output: Mapping[str, Json]) -> None:
         """Take what is known from the output of ``around``'s effect."""

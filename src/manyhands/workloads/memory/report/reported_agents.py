@@ -16,7 +16,7 @@ from manyhands.workloads.memory.conversation.events import read_master_log
 from manyhands.workloads.memory.conversation.tokens import TokenCounter, counter_named
 from manyhands.workloads.memory.datasets.benchmark import SUFFIX
 from manyhands.workloads.memory.datasets.registry import class_named
-from manyhands.workloads.memory.folders import DEFINITIONS, ISOLATED, MASTER_LOG, find_run
+from manyhands.workloads.memory.folders import DEFINITIONS, ISOLATED, MASTER_LOG, find_memory_run
 from manyhands.workloads.memory.results.figures import AgentFigures, TestFigures, agents_in, figures_of
 from manyhands.workloads.memory.results.files import RunStats
 from manyhands.workloads.memory.results.timeline import Timeline, timeline_of
@@ -68,7 +68,7 @@ def test_name(test: TestFigures) -> str:
 def folders_of(named: str, data_dir: Path, agents: Sequence[str] = ()) -> list[Path]:
     """The folders of results that are meant by a run's name or folder, or an agent's folder. ``agents``: only these, by name or a part of
     it. Raises UserError that says what there is."""
-    found = agents_in(find_run(named, data_dir))
+    found = agents_in(find_memory_run(named, data_dir))
     return [each for each in found if _is_wanted(each.absolute().name, agents)]
 
 

@@ -59,6 +59,15 @@ class Row:
     messages: tuple[Message, ...] = ()
     """The conversation up to where the model goes on, the prompt included, where there is more than that."""
 
+    def content(self) -> dict[str, Any]:
+        """What it asks for: its prompt, image and cwd, and its own system prompt and messages if it has any."""
+        content: dict[str, Any] = {"prompt": self.prompt, "image": self.image, "cwd": self.cwd}
+        if self.system is not None:
+            content["system"] = self.system
+        if self.messages:
+            content["messages"] = list(self.messages)
+        return content
+
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
@@ -157,15 +166,9 @@ def iterate_items(
 
 
 def row_digest(row: Row) -> bytes:
-    """16 bytes that identify what a row asks for: its prompt (without surrounding white space), image and cwd, and its own system
-    prompt and messages if it has any."""
+    """16 bytes that identify what a row asks for, without white space around its prompt."""
     prompt = row.prompt.strip() if isinstance(row.prompt, str) else row.prompt
-    content: dict[str, Any] = {"prompt": prompt, "image": row.image, "cwd": row.cwd}
-    if row.system is not None:
-        content["system"] = row.system
-    if row.messages:
-        content["messages"] = list(row.messages)
-    return bytes.fromhex(content_key(content))
+    return bytes.fromhex(content_key({**row.content(), "prompt": prompt}))
 
 
 def prompt_digest(prompt: Json) -> bytes:
