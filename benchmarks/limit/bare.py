@@ -3,14 +3,16 @@
 Nothing of manyhands is in it: a bare asyncio loop with the same HTTP library, JSON library and event loop, and a subprocess for each
 command. As many tasks as calls in flight take the next prompt; the last answer of each goes into a file, and nothing else is kept.
 Argument, as JSON: ``url``, ``dataset``, ``results``, ``in_flight``, and ``frame`` with the ``model``, ``system`` and ``tools`` of all
-requests; ``uvloop``: whether to use it where it is installed.
+requests; ``uvloop``: whether to use it where it is installed; ``orjson``: whether to use it, or the standard library's ``json``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 import aiohttp
@@ -23,6 +25,8 @@ except ImportError:
     loop_factory = None
 
 JSON = {"Content-Type": "application/json"}
+dumps: Callable[[Any], bytes | str] = orjson.dumps
+loads: Callable[[bytes | str], Any] = orjson.loads
 
 
 async def run(command: str) -> str:
@@ -36,13 +40,13 @@ async def converse(session: aiohttp.ClientSession, url: str, frame: dict[str, An
     messages = [{"role": "system", "content": frame["system"]}, {"role": "user", "content": prompt}]
     body = {"model": frame["model"], "messages": messages, **({"tools": frame["tools"]} if frame["tools"] else {})}
     while True:
-        async with session.post(url, data=orjson.dumps(body), headers=JSON) as response:
-            message: dict[str, Any] = orjson.loads(await response.read())["choices"][0]["message"]
+        async with session.post(url, data=dumps(body), headers=JSON) as response:
+            message: dict[str, Any] = loads(await response.read())["choices"][0]["message"]
         if not message.get("tool_calls"):
             return message
         messages.append(message)
         for call in message["tool_calls"]:
-            output = await run(orjson.loads(call["function"]["arguments"])["command"])
+            output = await run(loads(call["function"]["arguments"])["command"])
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": output})
 
 
@@ -52,14 +56,18 @@ async def converse_all(given: dict[str, Any], dataset: Iterator[bytes], results:
 
         async def slot(rows: Iterator[bytes]) -> None:
             for row in rows:
-                message = await converse(session, given["url"], given["frame"], orjson.loads(row)["prompt"])
-                results.write(orjson.dumps(message) + b"\n")
+                message = await converse(session, given["url"], given["frame"], loads(row)["prompt"])
+                line = dumps(message)
+                results.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
 
         await asyncio.gather(*(slot(dataset) for _ in range(given["in_flight"])))
 
 
 def main() -> None:
-    given = orjson.loads(sys.argv[1])
+    global dumps, loads
+    given = json.loads(sys.argv[1])
+    if not given["orjson"]:
+        dumps, loads = partial(json.dumps, ensure_ascii=False, separators=(",", ":")), json.loads
     dataset, results = open(given["dataset"], "rb"), open(given["results"], "wb")  # noqa: SIM115 - closed below
     with dataset, results, asyncio.Runner(loop_factory=loop_factory if given["uvloop"] else None) as runner:
         runner.run(converse_all(given, iter(dataset), results))

@@ -82,15 +82,17 @@ class Comparison:
         self._runs = 0
         write_prompts(folder / "prompts.jsonl", prompts)
 
-    def bare(self, *, counted: bool = False) -> Measured:
-        """The bare loop's run."""
+    def bare(self, *, counted: bool = False, plain: bool = False) -> Measured:
+        """The bare loop's run. ``plain``: with the event loop and the JSON of the standard library."""
         frame = {"model": MODEL, "system": f"{BASE_PROMPT}\n\n{TOOLS_PROMPT}", "tools": offered(TOOLSETS[DISTRIBUTION])}
         given = {
             "dataset": str(self.folder / "prompts.jsonl"),
             "results": str(self.folder / "answers.jsonl"),
             "in_flight": self.in_flight,
             "frame": frame,
-            "uvloop": self.serving.turns == 0,  # it forks where asyncio's own loop spawns, which costs a multiple
+            # uvloop forks where asyncio's own loop spawns, which costs a multiple.
+            "uvloop": self.serving.turns == 0 and not plain,
+            "orjson": not plain,
         }
         script = str(Path(__file__).with_name("bare.py"))
         return self._served(

@@ -24,16 +24,18 @@ def prompts(quick: bool) -> Iterator[Row]:
 
 
 def _processor(count: int, at_most: float, rounds: int) -> Iterator[Row]:
-    bare, batch = _compared(count, 100, Serving(), rounds)
-    cpu, bare_cpu = middle(batch, "cpu"), middle(bare, "cpu")
+    bare, batch, plain = _compared(count, 100, Serving(), rounds)
+    cpu, bare_cpu, plain_cpu = middle(batch, "cpu"), middle(bare, "cpu"), middle(plain, "cpu")
     note = (
         f"{cpu:.2f} s against {bare_cpu:.2f} s, 100 in flight, medians of {rounds}; wall {middle(batch, 'wall'):.2f} s"
     )
     yield Row(f"limit: CPU, {count:,} prompts", cpu / bare_cpu, "× bare", at_most=at_most, note=note)
+    note = f"against {plain_cpu:.2f} s of the same loop with asyncio's own event loop and json"
+    yield Row(f"limit: CPU, {count:,}, plain loop", cpu / plain_cpu, "× plain", note=note)
 
 
 def _latency(count: int, in_flight: int, rounds: int) -> Iterator[Row]:
-    bare, batch = _compared(count, in_flight, Serving(latency=LATENCY, full=in_flight), rounds)
+    bare, batch, _ = _compared(count, in_flight, Serving(latency=LATENCY, full=in_flight), rounds)
     wall, bare_wall = middle(batch, "wall"), middle(bare, "wall")
     note = f"{count:,} prompts, {LATENCY * 1000:.0f} ms each: {wall:.2f} s against {bare_wall:.2f} s"
     yield Row(f"limit: wall, {in_flight:,} in flight", wall / bare_wall, "× bare", at_most=1.7, note=note)
@@ -52,7 +54,7 @@ def _filling(measured: list[Measured]) -> float:
 def _compared(count: int, in_flight: int, serving: Serving, rounds: int) -> list[list[Measured]]:
     with TemporaryDirectory() as name:
         compared = Comparison(Path(name), count, in_flight, serving)
-        measured = in_turns(rounds, compared.bare, compared.batch)
+        measured = in_turns(rounds, compared.bare, compared.batch, lambda: compared.bare(plain=True))
     check([each for side in measured for each in side], count)
     return measured
 

@@ -26,7 +26,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bare_loop_makes_the_calls_of_a_batch(tmp_path: Path) -> None:
     compared = Comparison(tmp_path, 4, 2, Serving(full=2))
-    measured = [compared.bare(), compared.batch(executor="local")]
+    measured = [compared.bare(), compared.bare(plain=True), compared.batch(executor="local")]
     check(measured, 4)
     for each in measured:
         assert each["cpu"] > 0.05
