@@ -302,3 +302,31 @@ async def test_what_a_command_leaves_is_ended_after_another_runner_was_closed(tm
         script = "setsid sleep 60 >/dev/null 2>&1 & echo $!"
         end = await second.run(["sh", "-c", script], folder=tmp_path, additions={}, timeout=20)
     assert started(int(end.output)) is None
+
+
+async def test_commands_run_where_python_knows_no_descriptors_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some builds of Python for old systems are like that."""
+    monkeypatch.delattr(os, "pidfd_open")
+    async with CommandRunner.opened("first.1", PATH) as runner:
+        end = await runner.run(["echo", "hello"], folder=tmp_path, additions={}, timeout=20)
+    assert (end.exit_code, end.output) == (0, b"hello\n")
+
+
+async def test_commands_leave_nothing_where_few_files_may_be_open(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, resource, sys\nfrom pathlib import Path\n"
+        "from manyhands.processes.commands import CommandRunner\n"
+        "async def main():\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
+        "    async with CommandRunner.opened('first.1', os.environ) as runner:\n"
+        "        script = 'setsid sleep 60 >/dev/null 2>&1 & echo $!'\n"
+        "        end = await runner.run(['sh', '-c', script], folder=Path('/'), additions={}, timeout=20)\n"
+        "        print(end.output.decode())\n"
+        "asyncio.run(main())\n"
+    )
+    done = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    output, _ = await done.communicate()
+    assert done.returncode == 0
+    assert started(int(output)) is None

@@ -90,22 +90,30 @@ def children(pid: int) -> list[int]:
 
 class Elders:
     """The processes that are there now, as long as they live: what is started later is none of them, even if it gets the id of one that
-    has ended. Takes a descriptor for each, of at most a quarter of those that this process may have; to be closed."""
+    has ended. Takes a descriptor for each, of at most a quarter of those that this process may have; to be closed. None of them are known
+    where there are no such descriptors (pidfd_open(2)), or no more."""
 
     def __init__(self) -> None:
-        self._ends = select.epoll()
+        self._ends: select.epoll | None = None
         self._ids: dict[int, int] = {}
         most = min(_MOST_ELDERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        with suppress(OSError):  # descriptors have run out
+        with suppress(OSError, AttributeError):  # descriptors have run out, or Python was built without
+            self._ends = select.epoll()
             for pid in islice(process_ids(), most):
                 with suppress(ProcessLookupError):
-                    handle = os.pidfd_open(pid)
-                    self._ids[handle] = pid
-                    self._ends.register(handle, select.EPOLLIN)
+                    self._add(self._ends, os.pidfd_open(pid), pid)
+
+    def _add(self, ends: select.epoll, handle: int, pid: int) -> None:
+        try:
+            ends.register(handle, select.EPOLLIN)
+        except OSError:  # its end would not be noticed
+            os.close(handle)
+            raise
+        self._ids[handle] = pid
 
     def ids(self) -> set[int]:
         """Those that live."""
-        while ended := self._ends.poll(0):
+        while self._ends is not None and (ended := self._ends.poll(0)):
             for handle, _ in ended:
                 self._ends.unregister(handle)
                 os.close(handle)
@@ -114,7 +122,9 @@ class Elders:
 
     def close(self) -> None:
         """Idempotent."""
-        self._ends.close()
+        if self._ends is not None:
+            self._ends.close()
+            self._ends = None
         while self._ids:
             os.close(self._ids.popitem()[0])
 
