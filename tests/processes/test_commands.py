@@ -330,3 +330,28 @@ async def test_commands_leave_nothing_where_few_files_may_be_open(tmp_path: Path
     output, _ = await done.communicate()
     assert done.returncode == 0
     assert started(int(output)) is None
+
+
+async def test_a_process_that_was_forked_beside_a_runner_has_its_own() -> None:
+    code = (
+        "import asyncio, os\nfrom pathlib import Path\n"
+        "from manyhands.processes.commands import CommandRunner\n"
+        "async def open_one(then):\n"
+        "    async with CommandRunner.opened('first.1', os.environ) as runner:\n"
+        "        await then(runner)\n"
+        "async def run(runner):\n"
+        "    await runner.run(['true'], folder=Path('/'), additions={}, timeout=20)\n"
+        "async def fork(runner):\n"
+        "    if pid := os.fork():\n"
+        "        print(os.waitpid(pid, 0)[1])\n"
+        "        return\n"
+        "    asyncio._set_running_loop(None)\n"
+        "    os.closerange(3, 1000)\n"
+        "    asyncio.set_event_loop(loop := asyncio.new_event_loop())\n"
+        "    loop.run_until_complete(open_one(run))\n"
+        "    os._exit(0)\n"
+        "asyncio.run(open_one(fork))\n"
+    )
+    done = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    output, _ = await done.communicate()
+    assert (done.returncode, output.strip()) == (0, b"0")

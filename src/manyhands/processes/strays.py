@@ -232,7 +232,8 @@ class _SharedElders:
             return frozenset() if self._elders is None else self._elders.ids()
 
 
-_ELDERS = _SharedElders()
+_ELDERS: dict[int, _SharedElders] = {}
+"""By process: one that is forked has none of its parent's open files."""
 
 
 class Leftovers:
@@ -240,7 +241,8 @@ class Leftovers:
     next. What had been there before it was made is none of it. For one event loop; to be closed."""
 
     def __init__(self) -> None:
-        _ELDERS.enter()
+        self._elders = _ELDERS.setdefault(os.getpid(), _SharedElders())
+        self._elders.enter()
         self._closed = False
         self._wanted: dict[str, int | None] = {}
         self._next: asyncio.Task[None] | None = None
@@ -256,14 +258,14 @@ class Leftovers:
     async def _search(self) -> None:
         async with self._turn:
             wanted, self._wanted, self._next = self._wanted, {}, None
-            await asyncio.to_thread(kill_left, wanted, frozenset if self._closed else _ELDERS.ids)
+            await asyncio.to_thread(kill_left, wanted, frozenset if self._closed else self._elders.ids)
 
     async def close(self) -> None:
         """Let go of what it knows, once no search is under way. Idempotent."""
         async with self._turn:
             if not self._closed:
                 self._closed = True
-                _ELDERS.leave()
+                self._elders.leave()
 
 
 def _has_any(wanted: Mapping[str, int | None]) -> Belongs:
