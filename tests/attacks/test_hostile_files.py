@@ -205,3 +205,31 @@ def test_links_in_the_place_of_outputs_are_not_followed(tmp_path: Path) -> None:
     ended = run("resume", str(folder.run()), "--quiet")
     assert "Traceback" not in ended.err
     assert victim.read_text() == "precious\n"
+
+
+NOBODY = "~no-such-user/there"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["eval", NOBODY, "--run_name=r"],
+        ["eval", "validate", "suite.yaml"],
+        ["eval", "suite.yaml", f"--targets={NOBODY}", "--run_name=r"],
+        ["batch", f"--dataset_file={NOBODY}", "--batch_size=1", "--run_name=r", "--model=simulated"],
+        ["jobs", "spawn", NOBODY, "--instruction=x", "--model=simulated"],
+        ["mcp", f"--roots={NOBODY}"],
+    ],
+)
+def test_a_path_in_the_home_of_nobody_is_a_path_where_nothing_is(tmp_path: Path, words: list[str]) -> None:
+    """On a command line and in an eval file, as in a shell."""
+    suite = {
+        "targets": {"t": {"provider": "cli", "command": "echo hi", "cwd": NOBODY}},
+        "workspace": {"before_all": {"script": ["true"], "cwd": NOBODY}},
+        "tests": [{"id": "a", "input": "x", "assert": [{"type": "contains", "value": "hi"}]}],
+    }
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    ended = run(*words, folder=tmp_path)
+    assert ended.code == 2, ended.err
+    assert NOBODY in ended.out + ended.err
+    assert "internal error" not in ended.err

@@ -8,10 +8,12 @@ quadratic time and worse, so texts are cut before they are compared, and only a 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
+from pathlib import Path
 
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.redaction import KNOWN
@@ -154,3 +156,8 @@ def suggestion(name: str, known: Iterable[str], spell: Callable[[str], str] = st
     """``; did you mean X?`` if a known name is near, otherwise nothing. ``spell`` writes the name as it is to be typed."""
     near = closest(name, known)
     return f"; did you mean {spell(near[0])}?" if near else ""
+
+
+def expand_home(path: str | Path) -> Path:
+    """A path with its leading ``~`` or ``~user`` replaced by that home directory. As in a shell, it stays if there is no such user."""
+    return Path(os.path.expanduser(path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import field_validator
@@ -21,7 +20,7 @@ from manyhands.core.settings import (
     setting,
     shown,
 )
-from manyhands.core.text import suggestion
+from manyhands.core.text import expand_home, suggestion
 
 if TYPE_CHECKING:
     from manyhands.engine.contract import Execution
@@ -54,7 +53,7 @@ def check_run_name(value: Any) -> str:
 def read_text(path: str) -> str:
     """The text of a file that a setting names. Raises UserError naming the file."""
     try:
-        with FilePath(path).expanduser().open(encoding="utf-8-sig") as stream:
+        with expand_home(path).open(encoding="utf-8-sig") as stream:
             text = stream.read(_MAX_CHARACTERS + 1)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text") from None
@@ -213,10 +212,10 @@ def _refusal(options: type[ResumeSettings], changes: list[tuple[str, Any, Any]])
 
 def absolute(path: str) -> str:
     """A path as it is recorded: from the root, whichever folder the command is given in."""
-    return str(FilePath(path).expanduser().absolute())
+    return str(expand_home(path).absolute())
 
 
 def _existing(name: str, path: str) -> str:
-    if not FilePath(path).expanduser().is_file():
+    if not expand_home(path).is_file():
         raise UserError(f"--{name}: no such file: {path}")
     return absolute(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
+from manyhands.core.text import expand_home
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.sandboxes.protocol import SandboxRequest
 
@@ -35,7 +36,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 def checked_project(value: str | Path, *, sandbox: str) -> Path:
     """The folder that a person named, absolute and without links. ``sandbox``: the value of ``--sandbox``. Raises UserError."""
-    path = Path(value).expanduser()
+    path = expand_home(value)
     problem = _problem(path) if sandbox == "local" else _problem(path) or _too_much(path.resolve())
     if problem is not None:
         raise UserError(f"project: {problem}")

@@ -58,7 +58,6 @@ from manyhands.models.protocol import ChatRequest
 from manyhands.processes.scripts import ScriptResult
 from manyhands.processes.templates import script_of
 
-"""Characters of standard error that an error shows."""
 _LAST_LINES = 300
 _JSON_LINE = re.compile(r"\A[\ufeff\s]*\[|^[\ufeff \t]*\{", re.MULTILINE)
 """What JSON begins with, whole or cut off."""

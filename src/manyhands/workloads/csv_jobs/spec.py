@@ -29,6 +29,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.core.text import expand_home
 from manyhands.io.tables.formats import BUILTIN, formats
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.processes.templates import CommandTemplate
@@ -345,7 +346,7 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
         if self.max_workers is not None:  # one name from here on, so that a later --max_concurrency counts
             changes = {"max_concurrency": self._requested_concurrency, "max_workers": None}
         if self.output_csv_path is not None:
-            changes["output_csv_path"] = str(FilePath(self.output_csv_path).expanduser().absolute())
+            changes["output_csv_path"] = str(expand_home(self.output_csv_path).absolute())
         return spec.model_copy(update=changes)
 
     def _both_given(self) -> bool:
@@ -393,7 +394,7 @@ def _check_budget(spec: WorkerSettings) -> None:
     if spec.max_total_tokens is not None and (why := program.why_silent()):
         raise UserError(f"--max_total_tokens can't be kept: {why}")
     if spec.max_cost is not None and program.name is not None:
-        path = None if spec.prices is None else FilePath(spec.prices).expanduser()
+        path = None if spec.prices is None else expand_home(spec.prices)
         if path is not None and not path.is_file():
             return  # a copy is kept, or the missing file is reported elsewhere
         if why := program.why_cost_unknown(PriceTable() if path is None else load_price_table(path)):
@@ -427,7 +428,7 @@ def _project(spec: WorkerSettings) -> str | None:
     """The folder that workers start in. Commands and functions have always started where the person is."""
     if spec.project is None and spec.worker_kind == "agent":
         return None
-    path = FilePath(spec.project or FilePath.cwd()).expanduser()
+    path = expand_home(spec.project or FilePath.cwd())
     if spec.worker_kind == "agent":
         return str(checked_project(path, sandbox=spec.sandbox))
     if not path.is_dir():

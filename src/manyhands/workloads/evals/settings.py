@@ -27,6 +27,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.core.text import expand_home
 from manyhands.graders.protocol import PASS_LIMIT
 from manyhands.runs.folders import is_made
 from manyhands.runs.options import (
@@ -56,7 +57,7 @@ def _files(value: Any) -> Any:
         value = [value]
     if not isinstance(value, (list, tuple)) or not value:
         raise ValueError("must name at least one eval file")
-    return tuple(str(FilePath(path).expanduser()) for path in value)
+    return tuple(str(expand_home(path)) for path in value)
 
 
 def _outputs(value: Any) -> Any:
@@ -332,7 +333,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
 
 def _is_path_of_run(named: str, data_dir: str) -> bool:
     """Whether a run is named by its folder's path, and not by its name in the data folder."""
-    return is_made(FilePath(named).expanduser()) and not is_made(FilePath(data_dir) / named)
+    return is_made(expand_home(named)) and not is_made(FilePath(data_dir) / named)
 
 
 ENDINGS = (".jsonl", ".json", ".xml", ".html", ".yaml", ".yml")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from manyhands.core.jsonio import Json
 from manyhands.core.settings import number, shown
-from manyhands.core.text import suggestion
+from manyhands.core.text import expand_home, suggestion
 from manyhands.graders.config import normal_entries, parse_graders
 from manyhands.graders.protocol import PASS_LIMIT, Grader
 from manyhands.graders.registry import JUDGED
@@ -111,7 +111,7 @@ class GradeFile:
 
 def load_checks(path: str) -> dict[str, Any]:
     """What a file holds, checked, as ``GradeFile.to_json`` gives it. Raises UserError naming file, line and field."""
-    file = Path(path).expanduser().absolute()
+    file = expand_home(path).absolute()
     notices: list[str] = []
     content, location = read_yaml(file, path)
     entries: Json = content

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from manyhands.core.errors import ToolError, UserError
 from manyhands.core.settings import Flag, OptionalList, OptionalSecret, Text, number, optional_whole, setting
+from manyhands.core.text import expand_home
 from manyhands.workloads.csv_jobs.spec import JobSpec, ReadingSettings, WorkerSettings
 from manyhands.workloads.csv_jobs.workers.reports import SECRET
 
@@ -145,7 +146,7 @@ class ToolPaths:
 
 
 def _existing(base: Path, root: str) -> Path:
-    path = (base / Path(root).expanduser()).resolve()
+    path = (base / expand_home(root)).resolve()
     if not path.is_dir():
         raise UserError(f"--roots names {root!r}, which is no folder")
     return path

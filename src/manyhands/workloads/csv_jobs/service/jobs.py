@@ -19,6 +19,7 @@ from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState
+from manyhands.core.text import expand_home
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.io.tables.formats import check_name, format_in_name, format_named
@@ -187,7 +188,7 @@ class JobService:
         folder = self._find(job)
         recorded = self._recorded(folder)
         settings = recorded.options
-        path = _own_output(recorded, format) if target is None else target.expanduser().absolute()
+        path = _own_output(recorded, format) if target is None else expand_home(target).absolute()
         if target is not None:
             check_name(path, format)
             named = format_in_name(path)

@@ -11,6 +11,7 @@ from typing import Any
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, dumps
 from manyhands.core.settings import shown
+from manyhands.core.text import expand_home
 from manyhands.graders.config import Located, Members, build_graders, located_entries, parse_graders, plain_entries
 from manyhands.graders.preprocessors import PreprocessorEntry, media_type
 from manyhands.graders.registry import BUILTIN, Setup, kind_of
@@ -306,7 +307,7 @@ def _hook(block: HookBlock | None, folder: Path, location: Location, findings: F
 
 
 def _folder(named: str, folder: Path, location: Location, findings: Findings) -> Path:
-    path = (folder / Path(named).expanduser()).absolute()
+    path = (folder / expand_home(named)).absolute()
     if not path.is_dir():
         findings.problem(location, f"there is no folder {path}")
     return path

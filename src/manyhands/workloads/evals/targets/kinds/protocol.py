@@ -14,6 +14,7 @@ from typing import Protocol
 from pydantic import SecretStr
 
 from manyhands.core.jsonio import Json
+from manyhands.core.text import expand_home
 from manyhands.graders.protocol import Judge
 from manyhands.io.keys import Spellings
 from manyhands.io.locations import Location
@@ -49,7 +50,7 @@ class Making:
 
     def path(self, named: str | None) -> Path:
         """An absolute path from the eval file's folder; the folder itself for None."""
-        return self.folder if named is None else (self.folder / Path(named).expanduser()).absolute()
+        return self.folder if named is None else (self.folder / expand_home(named)).absolute()
 
 
 @dataclass(frozen=True, slots=True)
