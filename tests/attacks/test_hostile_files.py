@@ -233,3 +233,16 @@ def test_a_path_in_the_home_of_nobody_is_a_path_where_nothing_is(tmp_path: Path,
     assert ended.code == 2, ended.err
     assert NOBODY in ended.out + ended.err
     assert "internal error" not in ended.err
+
+
+def test_a_path_that_is_too_long_is_reported_as_one(tmp_path: Path) -> None:
+    """On a command line and in an eval file, in one line, as bad input."""
+    name = "x" * 5000
+    test = {"id": "a", "input": "x", "assert": [{"type": "contains", "value": "x"}]}
+    targets = {"t": {"provider": "cli", "command": "echo x", "cwd": name}}
+    (tmp_path / "suite.yaml").write_text(json.dumps({"targets": targets, "tests": [test]}))
+    for words in (["eval", "suite.yaml", "--run_name=r"], ["eval", "validate", name], ["resume", name]):
+        ended = run(*words, folder=tmp_path)
+        assert ended.code == 2, ended.err
+        assert "the path is too long" in one_line(ended)
+        assert len(ended.err) < 1000

@@ -15,6 +15,7 @@ imported when it is called. Here alone exceptions become a line for the person a
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -26,6 +27,9 @@ from typing import NoReturn
 
 from manyhands.processes.interpreters import end_process, leave_current_folder
 from manyhands.runs.exit_codes import ExitCode
+
+_MAX_PATH = 200
+"""Characters of a path that an error shows."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("manyhands.cli.batch:run", "turn a dataset of prompts into agent trajectories"),
@@ -209,6 +213,9 @@ def _exit_code(error: BaseException, argv: Sequence[str]) -> int:
     if isinstance(error, UserError):
         _say(*(f"error: {line}" for line in str(error).splitlines()))
         return ExitCode.USAGE
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and isinstance(error.filename, str):
+        _say(f"error: {_beginning(_without_keys(_one_line(error.filename), argv))}: the path is too long")
+        return ExitCode.USAGE
     if _wants_traceback(argv):
         _print_traceback(error, argv)
     if isinstance(error, StorageError):
@@ -217,6 +224,10 @@ def _exit_code(error: BaseException, argv: Sequence[str]) -> int:
     hint = "" if _wants_traceback(argv) else " (set MANYHANDS_DEBUG=1 to see where)"
     _say(f"internal error: {type(error).__name__}: {_without_keys(_one_line(str(error)), argv)}{hint}")
     return ExitCode.FAILED
+
+
+def _beginning(path: str) -> str:
+    return path if len(path) <= _MAX_PATH else f"{path[:_MAX_PATH]}…"
 
 
 def _system_exit(error: SystemExit) -> int:
