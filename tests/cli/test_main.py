@@ -80,6 +80,7 @@ def test_every_command_exists_and_explains_itself(capsys: pytest.CaptureFixture[
         (RunError("locked"), 2, "manyhands: error: locked\n"),
         (StorageError("disk\nfull"), 1, "manyhands: error: disk full\n"),
         (KeyboardInterrupt(), 130, "manyhands: interrupted\n"),
+        (PermissionError(13, "Permission denied", "/a/b"), 2, "manyhands: error: /a/b: permission denied\n"),
         (SystemExit(3), 3, ""),
         (SystemExit(None), 0, ""),
         (SystemExit("text"), 2, "manyhands: error: text\n"),

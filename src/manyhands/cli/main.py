@@ -28,6 +28,8 @@ from typing import NoReturn
 from manyhands.processes.interpreters import end_process, leave_current_folder
 from manyhands.runs.exit_codes import ExitCode
 
+_PATH_ERRORS = {errno.ENAMETOOLONG: "the path is too long", errno.EACCES: "permission denied"}
+"""What is said of a path that was given and can't be looked at."""
 _MAX_PATH = 200
 """Characters of a path that an error shows."""
 
@@ -213,8 +215,8 @@ def _exit_code(error: BaseException, argv: Sequence[str]) -> int:
     if isinstance(error, UserError):
         _say(*(f"error: {line}" for line in str(error).splitlines()))
         return ExitCode.USAGE
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and isinstance(error.filename, str):
-        _say(f"error: {_beginning(_without_keys(_one_line(error.filename), argv))}: the path is too long")
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and isinstance(error.filename, str):
+        _say(f"error: {_beginning(_without_keys(_one_line(error.filename), argv))}: {_PATH_ERRORS[error.errno]}")
         return ExitCode.USAGE
     if _wants_traceback(argv):
         _print_traceback(error, argv)

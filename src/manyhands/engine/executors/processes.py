@@ -380,8 +380,8 @@ async def _exit_code(process: asyncio.subprocess.Process | ForkedProcess) -> int
 
 def _give_up(worker: _Worker, execution: asyncio.Future[AttemptResult]) -> None:
     """Trust a worker no more to end an item that is past its time limit."""
-    _kill(worker.process)
     if not execution.done():
+        _kill(worker.process)
         message = "its process did not answer in time, and was killed"
         execution.set_result(Failed(ItemError(Cause.TIMEOUT, message)))
 
