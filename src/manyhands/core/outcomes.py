@@ -26,6 +26,10 @@ class ItemState(StrEnum):
         self.final = value not in ("pending", "running")
 
 
+OutputLine = tuple[str, str | bytes]
+"""A file name (in the run folder) and one line of text without its newline, as text or already in UTF-8."""
+
+
 @dataclass(slots=True)  # not frozen, which would make it slow to make, and one is made for each item
 class Outcome:
     """How an item ended. Not to be changed."""
@@ -34,8 +38,8 @@ class Outcome:
     record: dict[str, Any] = field(default_factory=dict)
     """A small JSON object that the workload keeps with the item: together with the item's steps it must be enough to write the item's
     output again."""
-    line: tuple[str, str] | None = None
-    """What the item adds to the run's output now: a file name (in the run folder) and one line of text without its newline."""
+    line: OutputLine | None = None
+    """What the item adds to the run's output now."""
     reason: str | None = None
     """Why it was discarded (a short identifier, as ``no_reasoning``)."""
     cause: Cause | None = None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from string import ascii_letters, digits
+from typing import overload
 from urllib.parse import unquote, urlsplit
 
 from manyhands.core.jsonio import Json, compact_line, dumps, line, loads
@@ -172,10 +173,19 @@ class Redactor:
         except RecursionError:
             return loads(self.data(data))
 
-    def document(self, text: str) -> str:
-        """A JSON document (or line) as text, decoded to find secrets, and written again only if it holds one."""
-        if not self._all() or not self.is_in(text.encode("utf-8", "replace")):
+    @overload
+    def document(self, text: str) -> str: ...
+
+    @overload
+    def document(self, text: str | bytes) -> str | bytes: ...
+
+    def document(self, text: str | bytes) -> str | bytes:
+        """A JSON document (or line) as text or in UTF-8, decoded to find secrets, and written again only if it holds one."""
+        if not self._all() or not self.is_in(text if isinstance(text, bytes) else text.encode("utf-8", "replace")):
             return text
+        return self._document(text.decode()).encode() if isinstance(text, bytes) else self._document(text)
+
+    def _document(self, text: str) -> str:
         try:
             value = loads(text)
         except (ValueError, RecursionError):

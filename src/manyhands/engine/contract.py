@@ -17,7 +17,7 @@ from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
-from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.outcomes import ItemState, Outcome, OutputLine
 from manyhands.core.usage import ZERO, Reserve, Usage
 
 
@@ -409,7 +409,7 @@ class Workload(ABC):
         """A step for people: pairs of a label (``user``, ``assistant``, ``terminal`` …) and text."""
         return [(step.kind, str(step.output))]
 
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> OutputLine | None:
         """The line that ``run`` gave in its outcome (file, text), written again from the journal; None where it gave none."""
         return None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from manyhands.core.errors import ItemError
-from manyhands.core.outcomes import Outcome
+from manyhands.core.outcomes import Outcome, OutputLine
 from manyhands.engine import contract
 from manyhands.engine.contract import CallReport as CallReport
 from manyhands.engine.contract import Context as Context
@@ -96,8 +96,8 @@ class _Adapted(contract.Workload):
         described: Iterable[tuple[str, str]] = self._workload.describe_step(step)
         return described
 
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
-        line: tuple[str, str] | None = self._workload.render(finished, steps)
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> OutputLine | None:
+        line: OutputLine | None = self._workload.render(finished, steps)
         return line
 
     def export(self, reader: RunReader) -> None:

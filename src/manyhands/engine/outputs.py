@@ -21,6 +21,7 @@ from pathlib import Path
 from manyhands.core.clock import Clock
 from manyhands.core.errors import StorageError
 from manyhands.core.jsonio import without_surrogates
+from manyhands.core.outcomes import OutputLine
 from manyhands.engine.contract import ItemRow, Workload
 from manyhands.engine.journal.reader import OutputFile
 from manyhands.engine.journal.store import REWRITE, Store
@@ -52,7 +53,7 @@ class OutputFiles:
         self._synced_at = clock.monotonic()
         self._sync_running: asyncio.Task[None] | None = None
 
-    def append(self, number: int, line: tuple[str, str]) -> None:
+    def append(self, number: int, line: OutputLine) -> None:
         """Add an item's line, to be written together with all others that come in this turn of the loop.
 
         Raises StorageError once a line could not be written (of which nothing then remains).
@@ -224,7 +225,7 @@ def _write_missing(store: Store, workload: Workload, rows: Iterable[ItemRow]) ->
     return written
 
 
-def _append_chunk(store: Store, chunk: list[tuple[int, tuple[str, str]]]) -> None:
+def _append_chunk(store: Store, chunk: list[tuple[int, OutputLine]]) -> None:
     store.assign_outputs([(file, number) for number, (file, _) in chunk])
     texts: dict[str, list[bytes]] = {}
     for _, (file, text) in chunk:
@@ -243,7 +244,9 @@ def _append_chunk(store: Store, chunk: list[tuple[int, tuple[str, str]]]) -> Non
     store.note_written([number for number, _ in chunk], sizes)
 
 
-def _line(text: str) -> bytes:
+def _line(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text + b"\n"
     try:
         return (text + "\n").encode()
     except UnicodeEncodeError:

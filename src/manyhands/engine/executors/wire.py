@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from manyhands.core.errors import StorageError, UserError
 from manyhands.core.failures import Cause
-from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.outcomes import ItemState, Outcome, OutputLine
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.attempt import AttemptResult, Claim, Ended
 from manyhands.engine.contract import CallReport, Item
@@ -115,7 +115,7 @@ def _ended(
     ticket: int,
     state: str,
     record: dict[str, Any],
-    line: tuple[str, str] | None,
+    line: OutputLine | None,
     reason: str | None,
     cause: str | None,
     message: str | None,

@@ -25,7 +25,7 @@ from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.trajectory import describe_step, fold
 from manyhands.agents.world import World
 from manyhands.core.messages import Message
-from manyhands.core.outcomes import ItemState, Outcome, StopReason
+from manyhands.core.outcomes import ItemState, Outcome, OutputLine, StopReason
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import (
     Context,
@@ -196,7 +196,7 @@ class TrajectoryWorkload(Workload):
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
         return describe_step(step)
 
-    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> tuple[str, str] | None:
+    def render(self, finished: FinishedItem, steps: Sequence[RecordedStep]) -> OutputLine | None:
         if finished.outcome.state is not ItemState.COMPLETED:
             return None
         record = finished.outcome.record
@@ -328,7 +328,7 @@ class TrajectoryWorkload(Workload):
 
     def _line(
         self, item: Item, attempt: int, payload: PromptItem, record: Mapping[str, Any], saved: _Saved
-    ) -> tuple[str, str]:
+    ) -> OutputLine:
         usage, prepared = Usage.from_json(record["usage"]), self._prepared
         entry = Entry(
             prompt_index=payload.prompt_index,

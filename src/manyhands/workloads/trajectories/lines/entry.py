@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from manyhands.core.digests import digest
-from manyhands.core.jsonio import line
+from manyhands.core.jsonio import line, line_bytes
 from manyhands.core.outcomes import StopReason
 from manyhands.core.usage import Usage
 from manyhands.workloads.trajectories.lines.schema import FIRST_LAYOUT, LAYOUT
@@ -96,14 +96,14 @@ class Entry:
             **_stats_members(self.tool_stats),
         }
 
-    def line(self) -> str:
-        """The entry as a line, without its newline: ``to_json`` in JSON, but for the parts that most lines of a run have in
+    def line(self) -> bytes:
+        """The entry as a line in UTF-8, without its newline: ``to_json`` in JSON, but for the parts that most lines of a run have in
         common, which are written out only once."""
-        turns = ", ".join(map(_turn_text, self.conversations))
-        plain = line(self._plain_members())[1:-1]
+        turns = b", ".join(map(_turn_text, self.conversations))
+        plain = line_bytes(self._plain_members())[1:-1]
         used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != UNUSED]
         stats = _stats_text(tuple(self.tool_stats), tuple(used))
-        return f'{{"prompt_index": {self.prompt_index}, "conversations": [{turns}], {plain}, {stats}}}'
+        return b'{"prompt_index": %d, "conversations": [%b], %b, %b}' % (self.prompt_index, turns, plain, stats)
 
     def _plain_members(self) -> dict[str, Any]:
         return {
@@ -184,19 +184,19 @@ def _score_members(score: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _turn_text(turn: Turn) -> str:
-    value = _system_text(turn["value"]) if turn["from"] == "system" else line(turn["value"])
-    return f'{{"from": {_speaker_text(turn["from"])}, "value": {value}}}'
+def _turn_text(turn: Turn) -> bytes:
+    value = _system_text(turn["value"]) if turn["from"] == "system" else line_bytes(turn["value"])
+    return b'{"from": %b, "value": %b}' % (_speaker_text(turn["from"]), value)
 
 
 @lru_cache(CACHED)
-def _speaker_text(speaker: str) -> str:
-    return line(speaker)
+def _speaker_text(speaker: str) -> bytes:
+    return line_bytes(speaker)
 
 
 @lru_cache(CACHED)
-def _system_text(value: str) -> str:
-    return line(value)
+def _system_text(value: str) -> bytes:
+    return line_bytes(value)
 
 
 def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _stats_members(stats: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
 
 
 @lru_cache(CACHED)
-def _stats_text(names: tuple[str, ...], used: tuple[tuple[Any, ...], ...]) -> str:
+def _stats_text(names: tuple[str, ...], used: tuple[tuple[Any, ...], ...]) -> bytes:
     """The members of tool statistics: all tools by name, and those in use with their counts as (name, (count's name, count), …)."""
     counts = {name: dict(items) for name, *items in used}
-    return line(_stats_members({name: counts.get(name, UNUSED) for name in names}))[1:-1]
+    return line_bytes(_stats_members({name: counts.get(name, UNUSED) for name in names}))[1:-1]
