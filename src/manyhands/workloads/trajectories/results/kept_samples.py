@@ -27,7 +27,8 @@ from manyhands.workloads.trajectories.records import GRADE, score_of
 from manyhands.workloads.trajectories.results.statistics import RunStatistics, ScoreStatistics, TagFigures
 
 _INDEX = re.compile(rb'\{"prompt_index": (\d+),')
-_ESCAPED_TAGS = re.compile(rb', "%s": (\d+)' % ESCAPED_TAGS.encode())
+_ESCAPED_TAGS = b', "%s": ' % ESCAPED_TAGS.encode()
+_NUMBER = re.compile(rb"\d+")
 _BLOCK = 1 << 18
 
 
@@ -126,8 +127,9 @@ class TagStatistics:
 
     def add(self, text: bytes) -> None:
         """A line. Within texts quotation marks are escaped, so the first name that looks like the one of metadata is it."""
-        found = _ESCAPED_TAGS.search(text)
-        if found is not None and (tags := int(found[1])):
+        start = text.find(_ESCAPED_TAGS)  # several times as fast as a pattern
+        found = _NUMBER.match(text, start + len(_ESCAPED_TAGS)) if start >= 0 else None
+        if found is not None and (tags := int(found[0])):
             self._lines += 1
             self._tags += tags
 
