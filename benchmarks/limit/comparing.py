@@ -22,6 +22,8 @@ from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 
 DISTRIBUTION = "terminal_only"
 MODEL = "fake"
+KEY = "key-of-the-benchmark-0123456789abcdef"
+"""Long enough to be a secret: everything that is recorded and written is looked through for it, as with any real key."""
 COUNTED = ("unshare", "--pid", "--fork", "--mount-proc")
 """Before a command whose processes are to be counted: these are then the only ones of its PID namespace."""
 Measured = dict[str, Any]
@@ -103,7 +105,7 @@ class Comparison:
         """A batch's run: one worker process, unless settings say otherwise."""
         self._runs += 1
         settings = batch_settings(self.folder, f"run-{self._runs}", self.in_flight, distribution=DISTRIBUTION)
-        settings |= {"executor": "processes", "model": MODEL, "api_key": "none", **others}
+        settings |= {"executor": "processes", "model": MODEL, "api_key": KEY, **others}
         words = [*program(), "batch", *options(settings), "--quiet"]
         return self._served(lambda url: [*words, f"--base_url={url}"], counted)
 

@@ -55,9 +55,11 @@ _SLASHES = r"\\{0,31}+"
 _ZEROS = "0{0,8}+"
 """Backslashes after the first (as many as JSON within JSON has, five deep) and zeros in front of a number: bounded, since a search would
 otherwise take time that grows with the square of a run of them."""
-_MAYBE = r"\\[uUx0-7\\]|%[0-9A-Fa-f]|&[#A-Za-z]"
-"""What every escape begins with, but for those of quotation marks and slashes."""
-_ENCODED_MAYBE, _TEXT_MAYBE = re.compile(_MAYBE.encode()), re.compile(_MAYBE)
+_FIRST_LOOKS = (r"\\[uUx0-7]", r"%[0-9A-Fa-f]", r"&[#A-Za-z]")
+"""What every escape holds, but for those of quotation marks and slashes. One pattern for each character that escapes begin with: a search
+for a pattern that begins with one certain character goes to it directly, and takes a tenth of the time."""
+_TEXT_LOOKS = tuple(map(re.compile, _FIRST_LOOKS))
+_ENCODED_LOOKS = tuple(re.compile(look.encode()) for look in _FIRST_LOOKS)
 
 
 def is_secret(value: str) -> bool:
@@ -225,12 +227,12 @@ class Redactor:
 
     def _has_escape(self, text: str) -> bool:
         """Whether a character of a secret may be escaped in it. The first look is the quick one."""
-        quick = self._quoted or _TEXT_MAYBE.search(text) is not None
-        return quick and _escapes_of(self._characters)[0].search(text) is not None
+        quick = self._quoted or any(look.search(text) for look in _TEXT_LOOKS)
+        return quick and any(escape.search(text) for escape in _escapes_of(self._characters)[0])
 
     def _has_encoded_escape(self, data: bytes) -> bool:
-        quick = self._quoted or _ENCODED_MAYBE.search(data) is not None
-        return quick and _escapes_of(self._characters)[1].search(data) is not None
+        quick = self._quoted or any(look.search(data) for look in _ENCODED_LOOKS)
+        return quick and any(escape.search(data) for escape in _escapes_of(self._characters)[1])
 
     def _replaced(self, data: bytes, by: bytes | Callable[[re.Match[bytes]], bytes]) -> bytes:
         for redactor in self._chain():
@@ -274,16 +276,16 @@ def _asterisks(found: re.Match[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _escapes_of(characters: frozenset[str]) -> tuple[re.Pattern[str], re.Pattern[bytes]]:
-    escape = _escape_of(characters)
-    return re.compile(escape), re.compile(escape.encode())
+def _escapes_of(characters: frozenset[str]) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[bytes], ...]]:
+    escapes = _escape_patterns(characters)
+    return tuple(map(re.compile, escapes)), tuple(re.compile(escape.encode()) for escape in escapes)
 
 
-def _escape_of(characters: frozenset[str]) -> str:
-    """A pattern for the beginning of any escape of any of these characters. Texts with none, which are most, are passed over quickly;
-    it may find more than that."""
+def _escape_patterns(characters: frozenset[str]) -> tuple[str, ...]:
+    """Patterns for the beginning of any escape of any of these characters. Texts with none, which are most, are passed over quickly;
+    they may find more than that."""
     if not characters or not all(character.isascii() for character in characters):
-        return r"\\[uUx0-7\\/\"'bfnrt]|\r\n|%[0-9A-Fa-f]|&[#A-Za-z]"
+        return r"\\[uUx0-7\\/\"'bfnrt]", r"\r\n", r"%[0-9A-Fa-f]", r"&[#A-Za-z]"
     codes = sorted(map(ord, characters))
     wide = "|".join(_hex(code, 2) for code in codes)
     octal, decimal = "|".join(f"{code:o}" for code in codes), "|".join(map(str, codes))
@@ -295,13 +297,9 @@ def _escape_of(characters: frozenset[str]) -> str:
     )
     if "\\" in characters:
         program = r"\\"
-    if "\n" in characters:
-        program += r"|\r\n"
-    return (
-        rf"{program}|%(?:{wide})|&(?:#{_ZEROS}(?:{decimal})|#[xX]{_ZEROS}(?:{wide})"
-        + "".join(f"|{name}" for name in names)
-        + ")"
-    )
+    url = rf"%(?:{wide})"
+    html = f"&(?:{'|'.join([f'#{_ZEROS}(?:{decimal})', f'#[xX]{_ZEROS}(?:{wide})', *names])})"
+    return (program, url, html, r"\r\n") if "\n" in characters else (program, url, html)
 
 
 def _spellings(part: str) -> str:
