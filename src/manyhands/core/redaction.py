@@ -55,11 +55,10 @@ _SLASHES = r"\\{0,31}+"
 _ZEROS = "0{0,8}+"
 """Backslashes after the first (as many as JSON within JSON has, five deep) and zeros in front of a number: bounded, since a search would
 otherwise take time that grows with the square of a run of them."""
-_FIRST_LOOKS = (r"\\[uUx0-7]", r"%[0-9A-Fa-f]", r"&[#A-Za-z]")
-"""What every escape holds, but for those of quotation marks and slashes. One pattern for each character that escapes begin with: a search
-for a pattern that begins with one certain character goes to it directly, and takes a tenth of the time."""
-_TEXT_LOOKS = tuple(map(re.compile, _FIRST_LOOKS))
-_ENCODED_LOOKS = tuple(re.compile(look.encode()) for look in _FIRST_LOOKS)
+_MAYBE = (r"\\[uUx0-7]", r"%[0-9A-Fa-f]", r"&[#A-Za-z]")
+"""What stands in every escape, but for those of quotation marks and slashes. Each pattern begins with one certain character, to which a
+search skips ten times as fast as to one of several."""
+_ENCODED_MAYBE, _TEXT_MAYBE = [re.compile(each.encode()) for each in _MAYBE], [re.compile(each) for each in _MAYBE]
 
 
 def is_secret(value: str) -> bool:
@@ -227,12 +226,12 @@ class Redactor:
 
     def _has_escape(self, text: str) -> bool:
         """Whether a character of a secret may be escaped in it. The first look is the quick one."""
-        quick = self._quoted or any(look.search(text) for look in _TEXT_LOOKS)
-        return quick and any(escape.search(text) for escape in _escapes_of(self._characters)[0])
+        quick = self._quoted or any(each.search(text) for each in _TEXT_MAYBE)
+        return quick and _escapes_of(self._characters)[0].search(text) is not None
 
     def _has_encoded_escape(self, data: bytes) -> bool:
-        quick = self._quoted or any(look.search(data) for look in _ENCODED_LOOKS)
-        return quick and any(escape.search(data) for escape in _escapes_of(self._characters)[1])
+        quick = self._quoted or any(each.search(data) for each in _ENCODED_MAYBE)
+        return quick and _escapes_of(self._characters)[1].search(data) is not None
 
     def _replaced(self, data: bytes, by: bytes | Callable[[re.Match[bytes]], bytes]) -> bytes:
         for redactor in self._chain():
