@@ -55,10 +55,11 @@ _SLASHES = r"\\{0,31}+"
 _ZEROS = "0{0,8}+"
 """Backslashes after the first (as many as JSON within JSON has, five deep) and zeros in front of a number: bounded, since a search would
 otherwise take time that grows with the square of a run of them."""
-_MAYBE = (r"\\[uUx0-7]", r"%[0-9A-Fa-f]", r"&[#A-Za-z]")
+_MAYBE = {"\\": r"\\[uUx0-7]", "%": r"%[0-9A-Fa-f]", "&": r"&[#A-Za-z]"}
 """What stands in every escape, but for those of quotation marks and slashes. Each pattern begins with one certain character, to which a
-search skips ten times as fast as to one of several."""
-_ENCODED_MAYBE, _TEXT_MAYBE = [re.compile(each.encode()) for each in _MAYBE], [re.compile(each) for each in _MAYBE]
+search skips ten times as fast as to one of several, and which most texts don't have."""
+_TEXT_MAYBE = [(mark, re.compile(pattern)) for mark, pattern in _MAYBE.items()]
+_ENCODED_MAYBE = [(mark.encode(), re.compile(pattern.encode())) for mark, pattern in _MAYBE.items()]
 
 
 def is_secret(value: str) -> bool:
@@ -226,12 +227,12 @@ class Redactor:
 
     def _has_escape(self, text: str) -> bool:
         """Whether a character of a secret may be escaped in it. The first look is the quick one."""
-        quick = self._quoted or any(each.search(text) for each in _TEXT_MAYBE)
-        return quick and _escapes_of(self._characters)[0].search(text) is not None
+        quick = self._quoted or any(mark in text and each.search(text) for mark, each in _TEXT_MAYBE)
+        return quick and any(each.search(text) for each in _escapes_of(self._characters)[0])
 
     def _has_encoded_escape(self, data: bytes) -> bool:
-        quick = self._quoted or any(each.search(data) for each in _ENCODED_MAYBE)
-        return quick and _escapes_of(self._characters)[1].search(data) is not None
+        quick = self._quoted or any(mark in data and each.search(data) for mark, each in _ENCODED_MAYBE)
+        return quick and any(each.search(data) for each in _escapes_of(self._characters)[1])
 
     def _replaced(self, data: bytes, by: bytes | Callable[[re.Match[bytes]], bytes]) -> bytes:
         for redactor in self._chain():
@@ -275,30 +276,29 @@ def _asterisks(found: re.Match[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _escapes_of(characters: frozenset[str]) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[bytes], ...]]:
-    escapes = _escape_patterns(characters)
-    return tuple(map(re.compile, escapes)), tuple(re.compile(escape.encode()) for escape in escapes)
+def _escapes_of(characters: frozenset[str]) -> tuple[list[re.Pattern[str]], list[re.Pattern[bytes]]]:
+    escapes = _spelled_escapes(characters)
+    return [re.compile(each) for each in escapes], [re.compile(each.encode()) for each in escapes]
 
 
-def _escape_patterns(characters: frozenset[str]) -> tuple[str, ...]:
-    """Patterns for the beginning of any escape of any of these characters. Texts with none, which are most, are passed over quickly;
-    they may find more than that."""
+def _spelled_escapes(characters: frozenset[str]) -> list[str]:
+    """Patterns for the beginning of any escape of any of these characters, each of which begins with one certain character, as in
+    ``_MAYBE``. They may find more than that."""
     if not characters or not all(character.isascii() for character in characters):
-        return r"\\[uUx0-7\\/\"'bfnrt]", r"\r\n", r"%[0-9A-Fa-f]", r"&[#A-Za-z]"
+        return [r"\\[uUx0-7\\/\"'bfnrt]", r"\r\n", r"%[0-9A-Fa-f]", r"&[#A-Za-z]"]
     codes = sorted(map(ord, characters))
     wide = "|".join(_hex(code, 2) for code in codes)
     octal, decimal = "|".join(f"{code:o}" for code in codes), "|".join(map(str, codes))
     names = _html_names(characters)
     quoted = "".join(re.escape(character) for character in _QUOTED if character in characters)
     quoted += "".join(letter for character, letter in _SHORT.items() if character in characters)
-    program = rf"\\{_SLASHES}(?:[uU]\{{?{_ZEROS}(?:{wide})|x(?:{wide})|{_ZEROS}(?:{octal})" + (
+    program = rf"\\{_SLASHES}(?=[uUx0-7{quoted}])(?:[uU]\{{?{_ZEROS}(?:{wide})|x(?:{wide})|{_ZEROS}(?:{octal})" + (
         f"|[{quoted}])" if quoted else ")"
     )
     if "\\" in characters:
         program = r"\\"
-    url = rf"%(?:{wide})"
-    html = f"&(?:{'|'.join([f'#{_ZEROS}(?:{decimal})', f'#[xX]{_ZEROS}(?:{wide})', *names])})"
-    return (program, url, html, r"\r\n") if "\n" in characters else (program, url, html)
+    html = "|".join((f"#{_ZEROS}(?:{decimal})", f"#[xX]{_ZEROS}(?:{wide})", *names))
+    return [program, *([r"\r\n"] if "\n" in characters else []), f"%(?:{wide})", f"&(?:{html})"]
 
 
 def _spellings(part: str) -> str:
