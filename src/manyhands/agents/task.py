@@ -16,7 +16,7 @@ BASE_PROMPT = "Complete the task that the user gives you, and finish with an ans
 TOOLS_PROMPT = "Call the tools on offer where they help. Read what they return before you rely on it."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class AgentTask:
     """One task. System prompt and prefill go over the wire and are never part of the conversation that is kept."""
 
@@ -41,7 +41,7 @@ class AgentTask:
         """What the system message says; empty if there is none."""
         own = (BASE_PROMPT, TOOLS_PROMPT) if with_tools else (BASE_PROMPT,)
         parts = [*(own if self.system is None else self.system), self.ephemeral]
-        return "\n\n".join(part for part in parts if part)
+        return "\n\n".join(filter(None, parts))
 
     def opening(self) -> list[Message]:
         """The messages that the conversation begins with."""
@@ -76,7 +76,7 @@ class ToolUse(NamedTuple):
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class AgentResult:
     """How a conversation went."""
 

@@ -21,7 +21,7 @@ from manyhands.core.outcomes import ItemState, Outcome, OutputLine
 from manyhands.core.usage import ZERO, Reserve, Usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Item:
     """One unit of work."""
 
@@ -33,7 +33,7 @@ class Item:
     """The workload's own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Effect:
     """What a step's effect came to."""
 

@@ -34,7 +34,7 @@ class ChatSettings:
     """How answers are read (see ``reasoning.gather``); it is not sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class ChatRequest:
     """One call: the whole conversation, and the available tools as chat-completions tool objects."""
 
@@ -43,7 +43,7 @@ class ChatRequest:
     tools: Sequence[dict[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Completion:
     """One answer."""
 

@@ -27,7 +27,7 @@ _REASONING_PARTS = ("thinking", "reasoning")
 _TAG = re.compile(r"(?!(?<=`)</?\w+>`)<(/?)(think|thinking|thought)(?:\s[^<>]{0,200})?>", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class Gathered:
     """An answer taken apart."""
 

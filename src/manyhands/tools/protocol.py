@@ -15,7 +15,7 @@ JOBS = "jobs"
 """The folder in a run's folder with what its agents started: a folder for each attempt, as ``3-1``, and in it the runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class ParentRun:
     """The run to which a tool's calls belong, for tools that start runs of their own."""
 

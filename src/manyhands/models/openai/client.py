@@ -52,7 +52,7 @@ _CANCELLED = CallReport(failed=True, unknown=True)
 _OF_BOUND = re.compile(r"max_(completion_)?tokens")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class _Try:
     """What one HTTP exchange came to: a completion or a problem, and what the limiter should know."""
 
