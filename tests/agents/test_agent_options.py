@@ -40,7 +40,7 @@ def made(**values: Any) -> Guided:
 def test_every_shared_setting_has_a_default_help_and_a_heading() -> None:
     options = AgentOptions.make({})
     assert options.max_attempts is None
-    for name, field in AgentOptions.model_fields.items():
+    for name, field in AgentOptions.fields.items():
         assert (field.description or "").endswith("."), name
         assert AgentOptions.about(name).group in AgentOptions.headings or not AgentOptions.about(name).typed, name
 

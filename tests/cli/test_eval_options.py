@@ -129,7 +129,7 @@ def test_the_help_has_nothing_that_does_nothing() -> None:
         assert f"--{name} " in text
 
 
-@pytest.mark.parametrize("name", sorted(set(AgentOptions.model_fields) - set(EvalSpec.model_fields)))
+@pytest.mark.parametrize("name", sorted(set(AgentOptions.fields) - set(EvalSpec.fields)))
 def test_every_option_of_agents_is_refused_by_a_line_of_its_own(name: str) -> None:
     with pytest.raises(UsageError, match=f"^--{name}: "):
         parse(EvalSpec, [f"--{name}=x"], "manyhands eval")

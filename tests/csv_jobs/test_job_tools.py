@@ -14,9 +14,9 @@ from uuid import UUID
 import pytest
 from aiohttp import web
 from jsonschema import Draft202012Validator
-from pydantic import SecretStr
 
 from manyhands.core.errors import ToolError
+from manyhands.core.settings import Secret
 from manyhands.runs.folders import open_reader
 from manyhands.workloads.csv_jobs.mcp import declarations as declared
 from manyhands.workloads.csv_jobs.mcp.declarations import DECLARATIONS, STATUS_RESULT
@@ -413,10 +413,10 @@ async def test_a_key_goes_to_its_own_endpoint_and_no_other(place: Site) -> None:
     """Two endpoints, one key: a job of the other endpoint must not be given it."""
     (place.folder / "rows.csv").write_text("path\na\n")
     async with endpoint() as (url, seen), endpoint() as (other, seen_there):
-        key = SecretStr("the-key-of-this-server")
+        key = Secret("the-key-of-this-server")
         worker = {"toolsets": "none", "model": "m", "base_url": url, "api_key": key, "max_attempts": 1}
         tools = place.tools(worker=worker)
-        there = place.tools(worker={**worker, "base_url": other, "api_key": SecretStr("another-key")})
+        there = place.tools(worker={**worker, "base_url": other, "api_key": Secret("another-key")})
         here_id = (await spawned(tools, wait=True))["job_id"]
         there_id = (await spawned(there, wait=True))["job_id"]
         assert set(seen) == {"Bearer the-key-of-this-server"}

@@ -423,9 +423,7 @@ async def test_many_tests_wait_for_one_without_slots_of_their_own(tmp_path: Path
     mock = '{"name": "t", "provider": "mock", "response": "yes"}'
     write(tmp_path, *(case(f"w{each}", "a") for each in range(2000)), case("a"), target=mock)
     options = EvalSpec.make({"eval_files": [str(tmp_path / "suite.yaml")], "data_dir": str(tmp_path / "data")})
-    session = await open_eval(
-        options.model_copy(update={"workers": 1, "run_name": "r"}), resume=False, notice=print, environ={}
-    )
+    session = await open_eval(options.changed({"workers": 1, "run_name": "r"}), resume=False, notice=print, environ={})
     assert session.workload.execution.concurrency == 1
     run = await perform_eval(tmp_path, "s", workers=1)
     assert ledger(run) == {"in": 2001, "passed": 2001}

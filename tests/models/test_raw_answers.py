@@ -124,8 +124,8 @@ async def test_a_judge() -> None:
 
 @pytest.mark.parametrize("options", [BatchSpec, JobSpec, MemorySpec, AgentTargetOptions])
 def test_every_workload_has_the_option(options: Any) -> None:
-    assert not chat_settings(options.model_construct().for_model("own/model")).implied_think
-    assert chat_settings(options.model_construct(implied_think=True).for_model("own/model")).implied_think
+    assert not chat_settings(options.unchecked().for_model("own/model")).implied_think
+    assert chat_settings(options.unchecked(implied_think=True).for_model("own/model")).implied_think
     assert options.about("implied_think").identity
 
 

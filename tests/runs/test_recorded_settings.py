@@ -115,10 +115,10 @@ def test_options_of_others_are_refused_with_what_to_do_instead(kind: type[Settin
     "kind", [BatchSpec, JobSpec, EvalSpec, MemorySpec, GenerationSpec, ScoresSpec, AgentTargetOptions]
 )
 def test_no_settings_are_inherited_only_to_be_refused(kind: type[Settings]) -> None:
-    hidden = [name for name in kind.model_fields if not kind.about(name).typed]
+    hidden = [name for name in kind.fields if not kind.about(name).typed]
     contents = {content for content, _ in kind.contents.values()} if issubclass(kind, FileSettings) else set()
     assert set(hidden) <= {*contents, "reasoning_config", "bootstrap_seed"}
-    assert not set(kind.model_fields) & set(kind.instead)
+    assert not set(kind.fields) & set(kind.instead)
 
 
 def test_files_are_named_beside_the_settings_that_name_them() -> None:

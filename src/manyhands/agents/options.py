@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import field_validator
-
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
 from manyhands.core.settings import (
+    Checked,
     OptionalPath,
     OptionalText,
     setting,
@@ -36,6 +35,10 @@ def load_prefill(path: str) -> tuple[dict[str, Any], ...]:
         return check_messages(value)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _prefill(value: Any) -> tuple[dict[str, Any], ...] | None:
+    return None if value is None else check_messages(value)
 
 
 def check_messages(value: Any) -> tuple[dict[str, Any], ...]:
@@ -89,14 +92,9 @@ class ConversationSettings(FileSettings):
         recorded=False,
         value="FILE",
     )
-    prefill_messages: tuple[dict[str, Any], ...] | None = setting(
+    prefill_messages: Annotated[tuple[dict[str, Any], ...] | None, Checked(_prefill)] = setting(
         None, "What prefill_messages_file holds.", typed=False, identity=True
     )
-
-    @field_validator("prefill_messages", mode="before")
-    @classmethod
-    def _check_prefill(cls, value: Any) -> Any:
-        return None if value is None else check_messages(value)
 
 
 class AgentOptions(ConversationSettings, ModelSettings, SandboxSettings, ToolSettings, RunOptions):

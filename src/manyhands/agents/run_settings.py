@@ -36,7 +36,7 @@ def usable_key(options: ModelSettings, environ: Mapping[str, str]) -> str | None
     """The key for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none."""
     if is_simulated(options.model, options.base_url):
         return None
-    explicit = options.api_key.get_secret_value() if options.api_key else None
+    explicit = options.api_key.text if options.api_key else None
     key = resolve_api_key(explicit, options.base_url, environ)
     require_key(options.base_url, key)
     return key

@@ -16,10 +16,8 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
 from manyhands.core.errors import UserError
-from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS, About, Settings, bare_type
+from manyhands.core.settings import FALSE_WORDS, TRUE_WORDS, Field, Settings, bare_type
 from manyhands.core.text import suggestion
 
 SettingsType = TypeVar("SettingsType", bound=Settings)
@@ -72,8 +70,7 @@ def spell(name: str) -> str:
 
 def options_of(settings: type[Settings]) -> dict[str, Option]:
     """The options of a settings class, by field name, in the order of the help."""
-    about = {name: settings.about(name) for name in settings.in_order()}
-    return {name: _option(name, settings.model_fields[name], about[name]) for name in about if about[name].typed}
+    return {name: _option(name, settings.fields[name]) for name in settings.in_order() if settings.about(name).typed}
 
 
 def parse(
@@ -253,10 +250,10 @@ def _is_option(word: str) -> bool:
 # --- Options from fields
 
 
-def _option(name: str, field: FieldInfo, about: About) -> Option:
-    kind = bare_type(field.annotation)
+def _option(name: str, field: Field) -> Option:
+    kind, about = bare_type(field.annotation), field.about
     value = None if kind is bool else about.value or _value_name(kind)
-    return Option(name, about.group, field.description or "", value, field.default, field.is_required(), about.bare)
+    return Option(name, about.group, field.description, value, field.default, field.required, about.bare)
 
 
 def _value_name(kind: Any) -> str:

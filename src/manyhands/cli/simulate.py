@@ -81,7 +81,7 @@ def run(argv: list[str]) -> int:
     settings = read(SimulateSettings, argv, PROGRAM, DESCRIPTION)
     if settings is None:
         return 0
-    values = settings.model_dump()
+    values = settings.values()
     log_file = values.pop("log_file")
     run_on_loop(_serve(ServerOptions(**values, log_file=Path(log_file) if log_file else None)))
     return 0

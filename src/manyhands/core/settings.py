@@ -1,22 +1,22 @@
 """Settings of a workload as one object: each with its type, default, help, and what a change of it means.
 
-A settings class is a frozen pydantic model whose fields are made with ``setting``. The same class serves the command line
+A settings class derives from ``Settings``, and its fields are made with ``setting``. The same class serves the command line
 (``manyhands.cli.options``), Python callers and the record in the run folder. Values may be given as they are typed on a
 command line (``"10"``, ``"yes"``, ``"a, b"``); what can't be read is refused with a message that says what is expected.
+
+Every command has settings, so they are no models of a library that takes longer to import than most commands need.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from inspect import get_annotations
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
-from pydantic.fields import FieldInfo
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from manyhands.core.errors import UserError
 from manyhands.core.redaction import KNOWN, without_user_info
@@ -48,29 +48,59 @@ class About:
     bare: str | None = None
     """The value of an option whose name stands alone on the command line, if that means one (only for whole numbers)."""
 
-    @classmethod
-    def of(cls, field: FieldInfo) -> Self:
-        """What ``setting`` recorded about a field."""
-        extra = field.json_schema_extra
-        return cls(**extra) if isinstance(extra, dict) else cls()  # type: ignore[arg-type]
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a settings class. Made by ``setting``; what is said with its name is added when the class is made."""
+
+    default: Any
+    """``...`` if it must be given."""
+    description: str
+    about: About
+    annotation: Any = None
+    read: Callable[[Any], Any] = str
+    """Makes the value of what is given. Raises ValueError."""
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is ...
 
 
 def setting(default: Any, description: str, **about: Any) -> Any:
     """A field of a settings class: its default (``...`` if it must be given), one sentence of help, and fields of ``About``."""
-    return Field(default, description=description, validate_default=False, json_schema_extra=asdict(About(**about)))
+    return Field(default, description, About(**about))
 
 
-class Settings(BaseModel):
-    """The base of settings classes. What several have in common is a class of its own, from which only those inherit that use all of
-    it."""
+class Settings:
+    """The base of settings classes, whose instances can't be changed. What several have in common is a class of its own, from which only
+    those inherit that use all of it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
+    fields: ClassVar[Mapping[str, Field]] = MappingProxyType({})
+    """All settings, those of base classes first."""
     headings: ClassVar[tuple[str, ...]] = ()
     """The groups in the order of the help; others follow."""
     instead: ClassVar[Mapping[str, str]] = {}
     """Settings that people may expect here and that there are not, each with what to do instead, for messages."""
     retired: ClassVar[frozenset[str]] = frozenset()
     """Settings that earlier versions recorded although nothing heeded them."""
+    given: frozenset[str]
+    """The settings that have been given a value."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for name, field in [(name, field) for name, field in vars(cls).items() if isinstance(field, Field)]:
+            annotation = _evaluated(cls.__annotations__[name], cls)
+            setattr(cls, name, replace(field, annotation=annotation, read=_reader(annotation)))
+        found = [(name, field) for each in reversed(cls.__mro__) for name, field in vars(each).items()]
+        cls.fields = MappingProxyType({name: field for name, field in found if isinstance(field, Field)})
+
+    def __init__(self, /, **values: Any) -> None:
+        """Raises ValueError with one line for each problem."""
+        checked, problems = self._checked(values, str)
+        if problems:
+            raise ValueError("\n".join(problems))
+        vars(self).update(checked, given=frozenset(values))
 
     @classmethod
     def make(cls, values: Mapping[str, Any], spell: Callable[[str], str] = str) -> Self:
@@ -78,54 +108,176 @@ class Settings(BaseModel):
 
         Raises UserError with one line for each problem.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise UserError("\n".join(problems(cls, error, spell))) from None
+        checked, problems = cls._checked(values, spell)
+        if problems:
+            raise UserError("\n".join(problems))
+        return cls._of(checked, values)
+
+    @classmethod
+    def unchecked(cls, **values: Any) -> Self:
+        """An instance with these values as they are, and the defaults of others."""
+        defaults = {name: field.default for name, field in cls.fields.items() if not field.required}
+        return cls._of({**defaults, **values}, values)
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any], given: Collection[str]) -> Self:
+        made = cls.__new__(cls)
+        vars(made).update(values, given=frozenset(given))
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ValueError(f"settings are frozen: {name}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) | {"given": ()} == vars(self) | {"given": ()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     @classmethod
     def about(cls, name: str) -> About:
         """What is known about one setting."""
-        return About.of(cls.model_fields[name])
+        return cls.fields[name].about
 
     @classmethod
     def in_order(cls) -> list[str]:
         """The names of all settings in the order of the help: by heading; under each first those that must be given, then a class's own,
         then inherited ones."""
-        names = dict.fromkeys(
-            name for each in cls.__mro__ for name in get_annotations(each) if name in cls.model_fields
-        )
+        names = dict.fromkeys(name for each in cls.__mro__ for name in get_annotations(each) if name in cls.fields)
         ranks = {heading: rank for rank, heading in enumerate(cls.headings)}
         return sorted(
-            names,
-            key=lambda name: (ranks.get(cls.about(name).group, len(ranks)), not cls.model_fields[name].is_required()),
+            names, key=lambda name: (ranks.get(cls.about(name).group, len(ranks)), not cls.fields[name].required)
         )
+
+    def values(self) -> dict[str, Any]:
+        """All settings by name."""
+        return {name: getattr(self, name) for name in self.fields}
+
+    def to_json(self, names: Collection[str]) -> dict[str, Any]:
+        """Some of the settings as a JSON object."""
+        return {name: _as_json(getattr(self, name)) for name in self.fields if name in names}
 
     def recorded(self) -> dict[str, Any]:
         """The settings as a JSON object for the run folder, without secrets; ``from_record`` takes it back."""
-        names = {name for name in type(self).model_fields if self.about(name).recorded and not self.about(name).secret}
-        return self.model_dump(mode="json", include=names)
+        return self.to_json([name for name in self.fields if self.about(name).recorded and not self.about(name).secret])
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], **others: Any) -> Self:
         """What ``recorded`` gave, also in an earlier version. ``others``: settings that are not recorded. Raises ValueError."""
-        known = {name: value for name, value in record.items() if name in cls.model_fields or name not in cls.retired}
+        known = {name: value for name, value in record.items() if name in cls.fields or name not in cls.retired}
         return cls(**{**known, **others})
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """The same settings but for these values, which are not checked and count as given."""
+        return self._of({**self.values(), **changes}, self.given | changes.keys())
 
     def inherit(self, earlier: Settings) -> Self:
         """These settings, with everything that was not given explicitly as it is in ``earlier``, which has all that are recorded."""
         kept = {
-            name: getattr(earlier, name)
-            for name in type(self).model_fields
-            if name not in self.model_fields_set and self.about(name).recorded
+            name: getattr(earlier, name) for name in self.fields if name not in self.given and self.about(name).recorded
         }
-        return self.model_copy(update=kept)
+        return self.changed(kept)
+
+    @classmethod
+    def check(cls, name: str, value: Any) -> Any:
+        """The value of a setting that was given and read, for what depends on the class. Raises ValueError."""
+        return value
+
+    @classmethod
+    def _checked(cls, values: Mapping[str, Any], spell: Callable[[str], str]) -> tuple[dict[str, Any], list[str]]:
+        """The values of all settings, and what is wrong with those that were given, in plain words, a line each."""
+        checked, problems = {}, []
+        for name, field in cls.fields.items():
+            if name not in values:
+                checked[name] = field.default
+                if field.required:
+                    problems.append(f"{spell(name)} is required")
+                continue
+            try:
+                checked[name] = cls.check(name, field.read(values[name]))
+            except ValueError as error:
+                got = "" if field.about.secret else f", not {shown(values[name])}"
+                problems.append(f"{spell(name)} {error}{got}")
+        return checked, problems + [cls._unknown(name, spell) for name in values if name not in cls.fields]
+
+    @classmethod
+    def _unknown(cls, name: str, spell: Callable[[str], str]) -> str:
+        if name in cls.instead:
+            return f"{spell(name)}: {cls.instead[name]}"
+        return f"unknown setting {spell(name)}{suggestion(name, cls.fields, spell)}"
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_as_json(each) for each in value]
+    return {name: _as_json(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+# --- Annotations
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """In an annotation (``Annotated[int, Checked(read)]``): makes the value of what is given, or raises ValueError. Models of pydantic
+    heed it, too."""
+
+    read: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema  # large, and no settings need it
+
+        return core_schema.no_info_before_validator_function(self.read, schema=handler(source))
+
+
+def _evaluated(annotation: Any, owner: type) -> Any:
+    return eval(annotation, vars(sys.modules[owner.__module__])) if isinstance(annotation, str) else annotation
+
+
+def _reader(annotation: Any) -> Callable[[Any], Any]:
+    """What makes a value of that type of what is given."""
+    for part in getattr(annotation, "__metadata__", ()):
+        if isinstance(part, Checked):
+            return part.read
+    if _is_union(annotation):
+        return partial(_unless_none, _reader(next(part for part in get_args(annotation) if part is not NoneType)))
+    if get_origin(annotation) is Literal:
+        return partial(_choice, get_args(annotation))
+    return {str: _any_text, dict: _mapping}[get_origin(annotation) or annotation]
+
+
+def _unless_none(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)
+
+
+def _choice(choices: tuple[str, ...], value: Any) -> str:
+    if not isinstance(value, str) or value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"must be {', '.join(others)} or {last}" if others else f"must be {last}")
+    return value
+
+
+def _any_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping")
+    return dict(value)
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, UnionType)
 
 
 def bare_type(annotation: Any) -> Any:
-    """The type without "or None"."""
-    if get_origin(annotation) in (Union, UnionType):
-        return next((part for part in get_args(annotation) if part is not NoneType), str)
+    """The type without "or None", and without what is said of its values."""
+    if get_origin(annotation) is Annotated:
+        return bare_type(annotation.__origin__)
+    if _is_union(annotation):
+        return next((bare_type(part) for part in get_args(annotation) if part is not NoneType), str)
     return annotation
 
 
@@ -140,43 +292,6 @@ def changed_settings(old: Settings, new: Settings) -> list[tuple[str, Any, Any]]
 def shown(value: Any, length: int = 60) -> str:
     """A value for a message: short, on one line, without secrets."""
     return cut(without_user_info(KNOWN.text(repr(list(value) if isinstance(value, tuple) else value))), length)
-
-
-# --- Problems in plain words
-
-
-def problems(settings: type[Settings], error: ValidationError, spell: Callable[[str], str] = str) -> list[str]:
-    """What is wrong with the values, one line for each problem, the setting's name first."""
-    return [_problem(settings, detail, spell) for detail in error.errors(include_url=False)]
-
-
-def _problem(settings: type[Settings], detail: Mapping[str, Any], spell: Callable[[str], str]) -> str:
-    path = detail["loc"]
-    if not path:
-        return plain_problem(detail)
-    name = str(path[0])
-    if detail["type"] == "extra_forbidden":
-        if name in settings.instead:
-            return f"{spell(name)}: {settings.instead[name]}"
-        return f"unknown setting {spell(name)}{suggestion(name, settings.model_fields, spell)}"
-    if detail["type"] == "missing":
-        return f"{spell(name)} is required"
-    got = "" if settings.about(name).secret else f", not {shown(detail['input'])}"
-    return f"{spell(name)} {plain_problem(detail)}{got}"
-
-
-def plain_problem(detail: Mapping[str, Any]) -> str:
-    """What pydantic finds wrong with a value, in plain words. ``detail``: one of ``ValidationError.errors()``."""
-    match detail["type"]:
-        case "value_error":
-            return str(detail["ctx"]["error"])
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return "must be a mapping"
-        case "list_type" | "tuple_type":
-            return "must be a list"
-        case "string_type":
-            return "must be text"
-    return str(detail["msg"]).replace("Input should be", "must be")
 
 
 # --- Types of values, as they are typed
@@ -228,26 +343,24 @@ def _optional(check: Callable[[Any], Any], *words: str) -> Callable[[Any], Any]:
     return check_given
 
 
-def whole(minimum: int | None = None, maximum: int | None = None) -> BeforeValidator:
+def whole(minimum: int | None = None, maximum: int | None = None) -> Checked:
     """A whole number within bounds, both included."""
-    return BeforeValidator(_bounded(_whole, minimum, maximum, None))
+    return Checked(_bounded(_whole, minimum, maximum, None))
 
 
-def optional_whole(minimum: int | None = None, maximum: int | None = None) -> BeforeValidator:
+def optional_whole(minimum: int | None = None, maximum: int | None = None) -> Checked:
     """The like, or None: also written as nothing or ``None``."""
-    return BeforeValidator(_optional(_bounded(_whole, minimum, maximum, None), "None"))
+    return Checked(_optional(_bounded(_whole, minimum, maximum, None), "None"))
 
 
-def number(minimum: float | None = None, maximum: float | None = None, above: float | None = None) -> BeforeValidator:
+def number(minimum: float | None = None, maximum: float | None = None, above: float | None = None) -> Checked:
     """A finite number within bounds; ``above`` is excluded."""
-    return BeforeValidator(_bounded(_number, minimum, maximum, above))
+    return Checked(_bounded(_number, minimum, maximum, above))
 
 
-def optional_number(
-    minimum: float | None = None, maximum: float | None = None, above: float | None = None
-) -> BeforeValidator:
+def optional_number(minimum: float | None = None, maximum: float | None = None, above: float | None = None) -> Checked:
     """The like, or None: also written as nothing or ``None``."""
-    return BeforeValidator(_optional(_bounded(_number, minimum, maximum, above), "None"))
+    return Checked(_optional(_bounded(_number, minimum, maximum, above), "None"))
 
 
 def _flag(value: Any) -> bool:
@@ -291,16 +404,26 @@ def _word(value: Any) -> str:
     return value.strip()
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Secret:
+    """A text that is in no message about what holds it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
 def _secret(value: Any) -> Any:
-    return value if isinstance(value, SecretStr) else SecretStr(_text(value).strip())
+    return value if isinstance(value, Secret) else Secret(_text(value).strip())
 
 
-Flag = Annotated[bool, BeforeValidator(_flag)]
-OptionalFlag = Annotated[bool | None, BeforeValidator(_optional(_flag))]
-Text = Annotated[str, BeforeValidator(_text)]
-OptionalText = Annotated[str | None, BeforeValidator(_optional(_text))]
-Path = Annotated[str, BeforeValidator(_path)]
-OptionalPath = Annotated[str | None, BeforeValidator(_optional(_path))]
-OptionalSecret = Annotated[SecretStr | None, BeforeValidator(_optional(_secret))]
-OptionalList = Annotated[tuple[str, ...] | None, BeforeValidator(_optional(_list))]
+Flag = Annotated[bool, Checked(_flag)]
+OptionalFlag = Annotated[bool | None, Checked(_optional(_flag))]
+Text = Annotated[str, Checked(_text)]
+OptionalText = Annotated[str | None, Checked(_optional(_text))]
+Path = Annotated[str, Checked(_path)]
+OptionalPath = Annotated[str | None, Checked(_optional(_path))]
+OptionalSecret = Annotated[Secret | None, Checked(_optional(_secret))]
+OptionalList = Annotated[tuple[str, ...] | None, Checked(_optional(_list))]
 """Words with commas between them, or a list of words; nothing at all is None."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import dumps
-from manyhands.core.settings import plain_problem, shown
+from manyhands.core.settings import shown
 from manyhands.core.text import suggestion
 from manyhands.io.locations import Findings, Location, Step
 from manyhands.io.locations import Path as FieldPath
@@ -173,6 +173,20 @@ def _within(inner: type[Entry], value: Any, location: Location, notices: Notices
     if isinstance(value, (list, tuple)):
         return [_within(inner, part, location.at(index), notices) for index, part in enumerate(value)]
     return value
+
+
+def plain_problem(detail: Mapping[str, Any]) -> str:
+    """What pydantic finds wrong with a value, in plain words. ``detail``: one of ``ValidationError.errors()``."""
+    match detail["type"]:
+        case "value_error":
+            return str(detail["ctx"]["error"])
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "must be a mapping"
+        case "list_type" | "tuple_type":
+            return "must be a list"
+        case "string_type":
+            return "must be text"
+    return str(detail["msg"]).replace("Input should be", "must be")
 
 
 def _problems(error: ValidationError, location: Location) -> Iterator[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator
-
 from manyhands.core.settings import (
+    Checked,
     Flag,
     OptionalList,
     OptionalSecret,
@@ -58,7 +57,7 @@ class CallSettings(Settings):
         secret=True,
         value="KEY",
     )
-    base_url: Annotated[str, BeforeValidator(_base_url)] = setting(
+    base_url: Annotated[str, Checked(_base_url)] = setting(
         "https://openrouter.ai/api/v1",
         "Base URL of an endpoint for OpenAI chat completions.",
         group=MODEL,
@@ -84,7 +83,7 @@ class CallSettings(Settings):
         group=MODEL,
         identity=True,
     )
-    reasoning_effort: Annotated[str | None, BeforeValidator(_effort)] = setting(
+    reasoning_effort: Annotated[str | None, Checked(_effort)] = setting(
         None,
         "Reasoning effort (default: medium where the endpoint supports it).",
         group=MODEL,
@@ -127,10 +126,10 @@ class CallSettings(Settings):
 
     def for_model(self, model: str, base_url: str | None = None) -> ModelSettings:
         """The same for a model. ``base_url``: its endpoint if it is another one, for which this one's key is not used."""
-        values = {name: getattr(self, name) for name in CallSettings.model_fields}
+        values = {name: getattr(self, name) for name in CallSettings.fields}
         if base_url not in (None, self.base_url):
             values |= {"base_url": base_url, "api_key": None}
-        return ModelSettings.model_construct(**values, model=model)
+        return ModelSettings.unchecked(**values, model=model)
 
 
 class ModelSettings(CallSettings):

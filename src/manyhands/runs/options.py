@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import field_validator
-
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import (
     Flag,
@@ -91,11 +89,11 @@ class FileSettings(Settings):
         changes |= {name: _existing(name, getattr(self, name)) for name in self.files if getattr(self, name)}
         for name, (content, read) in self.contents.items():
             path = getattr(self, name)
-            if name in self.model_fields_set:
+            if name in self.given:
                 changes[content] = path and read(path)
             if path:
                 changes[name] = absolute(path)
-        return self.model_copy(update=changes)
+        return self.changed(changes)
 
 
 class PriceSettings(FileSettings):
@@ -145,10 +143,13 @@ class ResumeSettings(FileSettings):
         None, 'Settings whose change is accepted on resume, or "all".', group=RESUME, recorded=False
     )
 
-    @field_validator("override")
     @classmethod
-    def _check_override(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        names = {name for name in cls.model_fields if cls.about(name).identity}
+    def check(cls, name: str, value: Any) -> Any:
+        return cls._known(value) if name == "override" else super().check(name, value)
+
+    @classmethod
+    def _known(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        names = {name for name in cls.fields if cls.about(name).identity}
         given = tuple(name.lstrip("-").replace("-", "_") for name in value or ())
         for name in given:
             if name not in names and name != "all" and name not in cls.contents:

@@ -37,7 +37,7 @@ def _list_distributions(distributions_file: str | bool | None, mcp_config: str |
     from manyhands.tools.toolsets import STANDARD, with_groups
     from manyhands.workloads.trajectories.prepared import tables
 
-    options = BatchSpec.model_construct(distributions_file=distributions_file or None)
+    options = BatchSpec.unchecked(distributions_file=distributions_file or None)
     toolsets = None
     if mcp_config:  # no server is started: a distributions file only has to know their names
         toolsets = with_groups(STANDARD, standard_registry()).extended(

@@ -60,7 +60,7 @@ def spawn(argv: list[str]) -> int:
         print(help_text(SpawnOptions, _SPAWN_USAGE, _SPAWN_DESCRIPTION, positional=_TABLE))
         return 0
     options = make(SpawnOptions, line.values, _SPAWN)
-    spec = make(JobSpec, {name: value for name, value in line.values.items() if name in JobSpec.model_fields}, _SPAWN)
+    spec = make(JobSpec, {name: value for name, value in line.values.items() if name in JobSpec.fields}, _SPAWN)
     if options.dry_run is not None:
         return run_on_loop(_print_plan(spec, options.dry_run))
     service, job_id = job_service(spec.data_dir), str(uuid.uuid4())
@@ -140,7 +140,7 @@ class RunOptions(JobSettings, ResumeSettings):
     """The options of ``manyhands jobs run``: the job's, and what to do here."""
 
     instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        TableSettings.model_fields, "it can't be changed after a job was created"
+        TableSettings.fields, "it can't be changed after a job was created"
     )
 
     job: Text = setting(

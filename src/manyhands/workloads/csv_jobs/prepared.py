@@ -191,7 +191,7 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
 def with_machine_limit(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
     """The settings with the limit of this machine. Raises UserError if the environment has no number."""
     limits = [limit for limit in (options.max_concurrency_limit, concurrency_limit(environ)) if limit]
-    return options.model_copy(update={"max_concurrency_limit": min(limits, default=None)})
+    return options.changed({"max_concurrency_limit": min(limits, default=None)})
 
 
 def check_worker(options: JobSpec, environ: Mapping[str, str]) -> None:

@@ -13,12 +13,11 @@ from math import ceil
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, field_validator
-
 from manyhands.agents.options import AgentOptions, AgentTerminalSettings
 from manyhands.agents.programs import AgentProgram
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
+    Checked,
     Flag,
     OptionalList,
     OptionalPath,
@@ -70,7 +69,7 @@ def _job_name(value: Any) -> str | None:
 def _schema(value: Any) -> Any:
     """A schema: an object, or as typed: its JSON text, or the name of a file that holds it."""
     if value is None or isinstance(value, Mapping):
-        return value
+        return None if value is None else dict(value)
     if not isinstance(value, str):
         raise ValueError("must be a JSON object")
     text, name = value.strip(), "it"
@@ -107,7 +106,7 @@ def _format_name(value: Any) -> str:
     return value
 
 
-FormatName = Annotated[str, BeforeValidator(_format_name)]
+FormatName = Annotated[str, Checked(_format_name)]
 FORMATS = "|".join(BUILTIN)
 
 
@@ -151,7 +150,7 @@ class TableSettings(ReadingSettings, FileSettings):
     id_column: OptionalText = setting(
         None, "Column with item ids (default: row-1, row-2, …).", group=JOB, identity=True
     )
-    job_name: Annotated[str | None, BeforeValidator(_job_name)] = setting(
+    job_name: Annotated[str | None, Checked(_job_name)] = setting(
         None, "Display name of the job and name of its folder (default: the job id).", group=JOB
     )
     table_format: FormatName | None = setting(
@@ -182,7 +181,7 @@ class TaskSettings(FileSettings):
         group=JOB,
         value="FILE",
     )
-    output_schema: Annotated[dict[str, Any] | None, BeforeValidator(_schema)] = setting(
+    output_schema: Annotated[dict[str, Any] | None, Checked(_schema)] = setting(
         None,
         "JSON Schema (draft 2020-12) for results: a file or inline JSON. Workers get the violations.",
         group=JOB,
@@ -255,7 +254,7 @@ class WorkerSettings(AgentOptions):
     max_attempts: Annotated[int | None, optional_whole(1)] = setting(
         2, "Maximum attempts per row for failures that can be retried.", group=LIMITS
     )
-    fail_threshold: Annotated[str | None, BeforeValidator(_threshold)] = setting(
+    fail_threshold: Annotated[str | None, Checked(_threshold)] = setting(
         None, "Stop after this many failed rows: a number, or a share such as 20%.", group=LIMITS, value="N|N%"
     )
     max_concurrency_limit: Annotated[int | None, optional_whole(1, MAX_WORKERS)] = setting(
@@ -280,10 +279,11 @@ class WorkerSettings(AgentOptions):
         False, "Prefix cells that spreadsheets would take for formulas with an apostrophe.", group=OUTPUT
     )
 
-    @field_validator("toolsets", mode="after")
     @classmethod
-    def _none_of_them(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return () if value is None or value == (_NO_TOOLSETS,) else value
+    def check(cls, name: str, value: Any) -> Any:
+        if name == "toolsets" and value in (None, (_NO_TOOLSETS,)):
+            return ()
+        return super().check(name, value)
 
     @property
     def worker_kind(self) -> Literal["agent", "command", "function"]:
@@ -298,8 +298,8 @@ class WorkerSettings(AgentOptions):
             raise UserError("give --worker_command or --worker_function, not both")
         if self.worker_command is not None and self.executor == "processes":
             raise UserError("--executor=processes is not for --worker_command: each command is a process already")
-        check_binding(self, self.model_fields_set)
-        return super().resolved().model_copy(update={"project": _project(self)})
+        check_binding(self, self.given)
+        return super().resolved().changed({"project": _project(self)})
 
 
 class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
@@ -313,7 +313,7 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
 
     @property
     def _requested_concurrency(self) -> int:
-        by_other_name = self.max_workers is not None and "max_concurrency" not in self.model_fields_set
+        by_other_name = self.max_workers is not None and "max_concurrency" not in self.given
         return self.max_workers if by_other_name and self.max_workers is not None else self.max_concurrency
 
     @property
@@ -347,10 +347,10 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
             changes = {"max_concurrency": self._requested_concurrency, "max_workers": None}
         if self.output_csv_path is not None:
             changes["output_csv_path"] = str(expand_home(self.output_csv_path).absolute())
-        return spec.model_copy(update=changes)
+        return spec.changed(changes)
 
     def _both_given(self) -> bool:
-        return {"instruction", "instruction_file"} <= self.model_fields_set
+        return {"instruction", "instruction_file"} <= self.given
 
 
 class JobSpec(TableSettings, JobSettings):
@@ -409,7 +409,7 @@ _NOT_FOR_FUNCTIONS = ("max_cost", "max_total_tokens", "prices", "max_corrections
 def _for_agents() -> frozenset[str]:
     """Settings that only the built-in agent uses."""
     groups = (MODEL, CONVERSATION, TOOLS)
-    found = {name for name in WorkerSettings.model_fields if WorkerSettings.about(name).group in groups}
+    found = {name for name in WorkerSettings.fields if WorkerSettings.about(name).group in groups}
     others = {"call_timeout", "tool_timeout", "reasoning_config", "prefill_messages"}
     return frozenset((found | others) - {"keep_workspaces"})
 

@@ -66,19 +66,19 @@ async def open_eval(
         targets = (target for file in loaded.prepared.files for target in file.targets)
         await check_usable(targets, (), Path(loaded.prepared.here), environ, notice)
     if options.run_name is None:
-        options = options.model_copy(update={"run_name": _default_name(loaded, options, clock or SystemClock())})
+        options = options.changed({"run_name": _default_name(loaded, options, clock or SystemClock())})
     return _made(replace(loaded, prepared=replace(loaded.prepared, options=options)), notice, tell)
 
 
 def _with_budget(options: EvalSpec, files: Sequence[EvalFile], notice: Notice) -> EvalSpec:
     """With the eval files' budget for the run where the settings say nothing: the lowest of several, so that none is exceeded."""
     budgets = [(file.budget_usd, file.location.file) for file in files if file.budget_usd is not None]
-    if not budgets or "max_cost" in options.model_fields_set:
+    if not budgets or "max_cost" in options.given:
         return options
     lowest, named = min(budgets)
     if len(files) > 1:
         notice(f"the run may cost ${lowest:g}, which is the least budget of its files ({named})")
-    return options.model_copy(update={"max_cost": lowest})
+    return options.changed({"max_cost": lowest})
 
 
 def _made(loaded: LoadedEvals, notice: Notice, tell: Notice) -> Opened[EvalsWorkload]:

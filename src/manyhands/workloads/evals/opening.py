@@ -9,14 +9,13 @@ from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from manyhands.agents.run_settings import model_of
 from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import Redactor
+from manyhands.core.settings import Secret
 from manyhands.engine.contract import Context
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.graders.protocol import Judge
@@ -94,13 +93,13 @@ class Openings:
             raise GraderError(f"target {target.name!r} can't judge: it is no model but of kind {target.kind}")
         return judge
 
-    def model(self, options: AgentTargetOptions, api_key: SecretStr | None) -> ChatModel:
+    def model(self, options: AgentTargetOptions, api_key: Secret | None) -> ChatModel:
         """A model, which is closed at the end of the session."""
-        key, run = None if api_key is None else api_key.get_secret_value(), self.prepared.options
+        key, run = None if api_key is None else api_key.text, self.prepared.options
         budget: BudgetSettings = run
         if options.prices is not None:
             keep_files(options, self.run_folder)
-            budget = run.model_copy(update={"prices": options.prices})
+            budget = run.changed({"prices": options.prices})
         retries = ONCE if run.retries == 0 else options.retries()
         model = model_of(options, key, self.run_folder, budget, retries=retries)
         self.stack.push_async_callback(model.close)

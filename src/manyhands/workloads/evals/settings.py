@@ -11,11 +11,10 @@ from pathlib import Path
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator
-
 from manyhands.agents.options import AgentOptions
 from manyhands.core.errors import UserError
 from manyhands.core.settings import (
+    Checked,
     Flag,
     OptionalFlag,
     OptionalList,
@@ -89,8 +88,8 @@ _OF_NOBODY = ("executor", "log_prefix_chars", "reasoning_config", "prefill_messa
 _INSTEAD = {
     **{
         name: f"the targets of an evaluation say this themselves; write {name} below the target"
-        for name in AgentOptions.model_fields
-        if name not in (*RunOptions.model_fields, "keep_workspaces")
+        for name in AgentOptions.fields
+        if name not in (*RunOptions.fields, "keep_workspaces")
     },
     **dict.fromkeys(_OF_NOBODY, "it has no meaning for evaluations"),
     **dict.fromkeys(
@@ -108,7 +107,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
     """Everything that can be set for an evaluation run. Agents and models are settings of targets."""
 
     instead: ClassVar[Mapping[str, str]] = _INSTEAD
-    retired: ClassVar[frozenset[str]] = frozenset((*AgentOptions.model_fields, "log_prefix_chars"))
+    retired: ClassVar[frozenset[str]] = frozenset((*AgentOptions.fields, "log_prefix_chars"))
 
     headings: ClassVar[tuple[str, ...]] = (
         TESTS,
@@ -120,14 +119,14 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         RESUME,
     )
 
-    eval_files: Annotated[tuple[str, ...], BeforeValidator(_files)] = setting(
+    eval_files: Annotated[tuple[str, ...], Checked(_files)] = setting(
         ...,
         "Eval files (.yaml, .yml, .jsonl), globs of them, or folders with such files.",
         group=TESTS,
         identity=True,
         value="FILE",
     )
-    test_id: Annotated[tuple[str, ...] | None, BeforeValidator(_patterns)] = setting(
+    test_id: Annotated[tuple[str, ...] | None, Checked(_patterns)] = setting(
         None,
         "Only tests whose id matches one of these globs; with a leading !, none that match.",
         group=TESTS,
@@ -235,7 +234,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
     trace_file: OptionalPath = setting(
         None, "Also write one JSON line per test: its cost and tool calls.", group=OUTPUT, value="FILE"
     )
-    output: Annotated[tuple[str, ...] | None, BeforeValidator(_outputs)] = setting(
+    output: Annotated[tuple[str, ...] | None, Checked(_outputs)] = setting(
         None,
         "Also write the results in the format of the suffix: .jsonl, .json, .xml (JUnit), .html, .yaml.",
         group=OUTPUT,
@@ -245,7 +244,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         False, "Keep all workspaces (default: those of tests that did not pass).", group=OUTPUT
     )
     cleanup_workspaces: Flag = setting(False, "Keep no workspaces.", group=OUTPUT)
-    run_name: Annotated[str | None, BeforeValidator(_run_name)] = setting(
+    run_name: Annotated[str | None, Checked(_run_name)] = setting(
         None, "Name of the run and of its folder.", group=OUTPUT, value="NAME"
     )
 
@@ -328,7 +327,7 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
             changes["regrade"] = absolute(self.regrade)
         if self.output is not None:
             changes["output"] = tuple(absolute(path) for path in self.output)
-        return spec.model_copy(update=changes)
+        return spec.changed(changes)
 
 
 def _is_path_of_run(named: str, data_dir: str) -> bool:

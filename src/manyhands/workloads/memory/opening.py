@@ -74,7 +74,7 @@ def open_together(
         if twice is not None:
             raise UserError(f"--configuration: two of them have the same run_name, {twice!r}")
         share = max(1, specs[0].concurrency // len(specs))
-        specs = [spec.model_copy(update={"concurrency": share}) for spec in specs]
+        specs = [spec.changed({"concurrency": share}) for spec in specs]
     return [open_memory(spec, environ=environ, notice=notice, ask=ask) for spec in specs]
 
 
@@ -240,7 +240,7 @@ def _tell_of_budget(options: MemorySpec, choices: Sequence[AgentChoice], notice:
     if options.judge is not None:
         models.append(options.judge)
     if any(choice.kind == "embeddings" for choice in choices):
-        models.append(options.embedding.model_copy(update={"max_tokens": 1}))  # it answers with no tokens
+        models.append(options.embedding.changed({"max_tokens": 1}))  # it answers with no tokens
     outside = any(choice.kind in ("command", "http", "python") for choice in choices)
     programs = "what agents outside cost is known only afterwards, so that one message may pass --max_cost"
     warn_of_budget(options, models, notice, programs=programs if outside else None)

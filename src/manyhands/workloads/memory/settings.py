@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator
-
 from manyhands.agents.options import ConversationSettings
 from manyhands.agents.run_settings import API_KEY, usable_key
 from manyhands.core.settings import (
+    Checked,
     Flag,
     OptionalPath,
     OptionalText,
@@ -68,10 +67,8 @@ class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettin
     """What can be set for all runs of the benchmark: how its own model is called, and how long all may take."""
 
     instead: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys((*ToolSettings.model_fields, *SandboxSettings.model_fields), "agents have no tools here"),
-        **dict.fromkeys(
-            ConversationSettings.model_fields, "agents are asked message by message; --agent_name chooses them"
-        ),
+        **dict.fromkeys((*ToolSettings.fields, *SandboxSettings.fields), "agents have no tools here"),
+        **dict.fromkeys(ConversationSettings.fields, "agents are asked message by message; --agent_name chooses them"),
         "model": "--agent_name names the model to test, --judge_model the one that judges",
     }
     retired: ClassVar[frozenset[str]] = frozenset((*instead, "log_prefix_chars"))
@@ -131,7 +128,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
     headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)
     files: ClassVar[tuple[str, ...]] = ("filler", "wording")
 
-    agent_name: Annotated[tuple[str, ...], BeforeValidator(_agents)] = setting(
+    agent_name: Annotated[tuple[str, ...], Checked(_agents)] = setting(
         ...,
         "Agent to test (repeatable): a model, retrieval(MODEL), scratchpad(MODEL), command:…, http://…, python:MODULE:CLASS, …",
         group=AGENTS,
@@ -196,7 +193,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
     executor: Literal["processes", "local"] = setting(
         "local", "Where conversations run: processes (worker processes) or local (this process).", group=SPEED
     )
-    start_time: Annotated[str | None, BeforeValidator(_moment)] = setting(
+    start_time: Annotated[str | None, Checked(_moment)] = setting(
         None,
         "Start of the conversation in virtual time (ISO 8601), such as 2024-05-17T09:00:00 (default: now).",
         group=BENCHMARK,
@@ -209,9 +206,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
         return self.for_model(self.embedding_model, self.embedding_base_url)
 
 
-_OF_AGENTS = frozenset(MemorySpec.model_fields).difference(
-    DefinitionSettings.model_fields, BenchmarkSettings.model_fields
-)
+_OF_AGENTS = frozenset(MemorySpec.fields).difference(DefinitionSettings.fields, BenchmarkSettings.fields)
 """Settings of those that are tested, and of their conversations."""
 
 
@@ -224,7 +219,7 @@ class GenerationSpec(DefinitionSettings, BenchmarkSettings):
     }
 
     headings: ClassVar[tuple[str, ...]] = MemorySpec.headings
-    retired: ClassVar[frozenset[str]] = BenchmarkSettings.retired | frozenset(MemorySpec.model_fields)
+    retired: ClassVar[frozenset[str]] = BenchmarkSettings.retired | frozenset(MemorySpec.fields)
 
 
 class ScoresSpec(BenchmarkSettings):

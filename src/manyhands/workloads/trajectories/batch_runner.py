@@ -47,7 +47,7 @@ class PythonWords:
     """Says things as parameters of one function. ``settings``: its parameters; ``others``: what to write for some that are none."""
 
     def __init__(self, settings: type[Settings], others: Mapping[str, str] | None = None) -> None:
-        self._kinds = {name: bare_type(field.annotation) for name, field in settings.model_fields.items()}
+        self._kinds = {name: bare_type(field.annotation) for name, field in settings.fields.items()}
         self._others = others or {}
 
     def text(self, text: str) -> str:

@@ -81,7 +81,7 @@ class GradeFile:
         changes: dict[str, Any] = {name: getattr(given, name) for name in self.judge}
         if changes.get("base_url", options.base_url) != options.base_url:
             changes["api_key"] = None  # that of the batch's endpoint is nobody else's business
-        return options.model_copy(update=changes)
+        return options.changed(changes)
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""

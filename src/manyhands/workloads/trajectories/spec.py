@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator
-
 from manyhands.agents.options import AgentOptions, AgentTerminalSettings
 from manyhands.core.settings import (
+    Checked,
     Flag,
     OptionalPath,
     Path,
@@ -77,7 +76,7 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings):
         group=REQUIRED,
         identity=True,
     )
-    run_name: Annotated[str, BeforeValidator(check_run_name)] = setting(
+    run_name: Annotated[str, Checked(check_run_name)] = setting(
         ..., "Name of the run and of its folder.", group=REQUIRED, value="NAME"
     )
     distribution: Text = setting(

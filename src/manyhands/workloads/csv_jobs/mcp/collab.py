@@ -259,7 +259,7 @@ def inherited(parent: ParentRun) -> dict[str, Any]:
 
     Their agents can start jobs only if they are not too deep for it.
     """
-    names = [name for name in AgentOptions.model_fields if name not in _OF_THE_RUN]
+    names = [name for name in AgentOptions.fields if name not in _OF_THE_RUN]
     given = {name: parent.options.get(name) for name in (*names, *_ALSO_INHERITED)}
     settings = {name: value for name, value in given.items() if value is not None}
     settings |= {"data_dir": str(parent.jobs), "max_depth": parent.max_depth}

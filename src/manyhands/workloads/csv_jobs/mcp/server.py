@@ -81,7 +81,7 @@ async def serve(settings: McpSettings, values: Mapping[str, Any], environ: Mappi
     Raises UserError for options that can't be used.
     """
     environ = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
-    worker = {name: value for name, value in values.items() if name in JobSpec.model_fields}
+    worker = {name: value for name, value in values.items() if name in JobSpec.fields}
     service = JobService(Path(settings.data_dir).absolute(), environ=environ)
     tools = JobTools(service, _tool_settings(settings, worker, environ))
     caller = _own_caller(environ, tools)

@@ -71,7 +71,7 @@ class McpSettings(ReadingSettings, WorkerSettings):
         """The token, if one is given. Raises UserError for one that is easily guessed, or can't stand in a header."""
         if self.token is None:
             return None
-        token = self.token.get_secret_value()
+        token = self.token.text
         if len(token) < _MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
             raise UserError(f"--token must be {_MIN_TOKEN_CHARS} or more visible ASCII characters")
         return token

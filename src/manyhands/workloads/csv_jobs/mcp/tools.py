@@ -327,7 +327,7 @@ class JobTools:
 def _ignored(arguments: Arguments) -> list[str]:
     """A remark about what a call names and has no say in, if there is such."""
     known = declared.DECLARATIONS[declared.SPAWN].parameters["properties"]
-    names = [name for name in arguments.names if name in JobSpec.model_fields and name not in known]
+    names = [name for name in arguments.names if name in JobSpec.fields and name not in known]
     if not names:
         return []
     return [f"ignored, because the options of this server decide it: {', '.join(names)}"]

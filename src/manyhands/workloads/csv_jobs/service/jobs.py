@@ -383,4 +383,4 @@ def _sendable(checked: JobChanges, given: Mapping[str, Any]) -> dict[str, Any]:
     files in place of their names."""
     resolved = checked.resolved()
     names = {resolved.contents[name][0] if name in resolved.contents else name for name in given}
-    return resolved.model_dump(mode="json", include={name for name in names if not resolved.about(name).secret})
+    return resolved.to_json([name for name in names if not resolved.about(name).secret])

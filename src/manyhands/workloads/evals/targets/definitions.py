@@ -84,7 +84,7 @@ class Target:
         making = Making(self.kind, self.location, self._words(), self.folder, self.eval_file, environ)
         settings = KINDS[self.kind].settings(found, making)
         secret = getattr(settings, _SECRET, None)
-        protect([*interpolation.secrets, *([] if secret is None else [secret.get_secret_value()])])
+        protect([*interpolation.secrets, *([] if secret is None else [secret.text])])
         return settings
 
     def to_json(self) -> dict[str, Json]:

@@ -8,11 +8,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from manyhands.core.digests import Draws
 from manyhands.core.errors import UserError
-from manyhands.core.settings import Settings
 from manyhands.workloads.memory.conversation.definitions import (
     Ask,
     Definition,
@@ -71,8 +70,10 @@ def estimated_tokens(text: str) -> int:
     return (len(text.encode("utf-8", "replace")) + 3) // 4
 
 
-class DatasetArguments(Settings):
+class DatasetArguments(BaseModel):
     """What every dataset's ``args`` may hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     name: str | None = None
     description: str | None = None

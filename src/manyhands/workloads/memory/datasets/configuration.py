@@ -23,8 +23,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import plain_problem
 from manyhands.core.text import suggestion
+from manyhands.io.keys import plain_problem
 from manyhands.io.locations import Location
 from manyhands.io.yaml_files import read_yaml
 

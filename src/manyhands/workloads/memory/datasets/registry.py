@@ -15,12 +15,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from manyhands.core.errors import UserError
-from manyhands.core.settings import problems, shown
+from manyhands.core.settings import shown
 from manyhands.core.text import suggestion
+from manyhands.io.keys import plain_problem
 from manyhands.io.plugins import load_plugin, plugins
 from manyhands.workloads.memory.conversation.definitions import Ask
 from manyhands.workloads.memory.datasets.answers.judging import ANSWERS, answers_by_rule, data_of
-from manyhands.workloads.memory.datasets.base import BaseDataset, CountTokens, JudgeRule, Rules, estimated_tokens
+from manyhands.workloads.memory.datasets.base import (
+    BaseDataset,
+    CountTokens,
+    DatasetArguments,
+    JudgeRule,
+    Rules,
+    estimated_tokens,
+)
 from manyhands.workloads.memory.datasets.configuration import OLDER, DatasetEntry, recorded_configuration
 from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS
 
@@ -104,8 +112,19 @@ def made_of(
     try:
         return kind(kind.Arguments(**dict(arguments or {})), scoring, count_tokens)
     except ValidationError as error:
-        lines = (line.replace("unknown setting", "unknown argument") for line in problems(kind.Arguments, error))
+        lines = (_problem(kind.Arguments, detail) for detail in error.errors(include_url=False))
         raise UserError("\n".join(f"dataset {kind.id!r}: {line}" for line in lines)) from None
+
+
+def _problem(model: type[DatasetArguments], detail: Mapping[str, Any]) -> str:
+    if not detail["loc"]:
+        return plain_problem(detail)
+    name = str(detail["loc"][0])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown argument {name}{suggestion(name, model.model_fields)}"
+    if detail["type"] == "missing":
+        return f"{name} is required"
+    return f"{name} {plain_problem(detail)}, not {shown(detail['input'])}"
 
 
 def dataset_of(entry: DatasetEntry, scoring: Rules, count_tokens: CountTokens) -> BaseDataset:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, WithJsonSchema, create_model
+from pydantic import Field, WithJsonSchema, create_model
 
 from manyhands.agents.options import ConversationSettings
-from manyhands.core.settings import OptionalList, optional_number, optional_whole, setting
+from manyhands.core.settings import Checked, OptionalList, optional_number, optional_whole, setting
+from manyhands.core.settings import Field as SettingField
 from manyhands.io.keys import key
 from manyhands.models.openai.errors import MAX_STATUS, MIN_STATUS, Retries
 from manyhands.models.settings import ModelSettings
@@ -32,7 +34,7 @@ def _statuses(value: Any) -> tuple[int, ...]:
 
 Statuses = Annotated[
     tuple[int, ...],
-    BeforeValidator(_statuses),
+    Checked(_statuses),
     WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": MIN_STATUS, "maximum": MAX_STATUS}}),
 ]
 RETRYING = (
@@ -85,6 +87,7 @@ class AgentTargetOptions(ConversationSettings, ModelSettings, SandboxSettings, T
         )
 
 
+_PASSWORD = WithJsonSchema({"anyOf": [{"type": "string", "format": "password", "writeOnly": True}, {"type": "null"}]})
 _GROUPS = frozenset((MODEL, CONVERSATION, TOOLS))
 _MORE = ("call_timeout", "tool_timeout", "prices")
 _NOT_ASKED = frozenset(("agent", "max_turns", "prefill_messages_file", "prefill_messages"))
@@ -139,10 +142,13 @@ def _is_targets(name: str) -> bool:
 
 
 def _block(name: str, doc: str, names: list[str], spellings: dict[str, str]) -> type[TargetBlock]:
-    fields: dict[str, Any] = {
-        each: (AgentTargetOptions.model_fields[each].annotation, AgentTargetOptions.model_fields[each])
-        for each in names
-    }
+    fields: dict[str, Any] = {each: _field(AgentTargetOptions.fields[each]) for each in names}
     block = create_model(name, __base__=TargetBlock, __doc__=doc, **fields)
     block.spellings = {**TargetBlock.spellings, **spellings}
     return block
+
+
+def _field(setting: SettingField) -> tuple[Any, Any]:
+    """A setting as a field of a pydantic model."""
+    field = Field(setting.default, description=setting.description, json_schema_extra=asdict(setting.about))
+    return (Annotated[setting.annotation, _PASSWORD] if setting.about.secret else setting.annotation), field

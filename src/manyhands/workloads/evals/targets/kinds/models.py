@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import SecretStr
-
 from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import NeverCalled, chat_settings, sandbox_limits, seeded
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
@@ -18,6 +16,7 @@ from manyhands.agents.toolbox import RunTools, Toolbox, mcp_record
 from manyhands.agents.world import World
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
+from manyhands.core.settings import Secret
 from manyhands.engine.contract import Context
 from manyhands.graders.messages import figures_of, output_of
 from manyhands.graders.protocol import Judge
@@ -53,7 +52,7 @@ class ModelTargetSettings(TargetSettings):
     """A model that is called over HTTP, or the simulated one."""
 
     options: AgentTargetOptions
-    api_key: SecretStr | None = None
+    api_key: Secret | None = None
     """None where the endpoint needs none."""
 
     @property
@@ -108,10 +107,10 @@ def agent_settings(block: TargetBlock, making: Making) -> AgentTargetSettings:
     return AgentTargetSettings(*_options(block, making))
 
 
-def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, SecretStr | None]:
+def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, Secret | None]:
     given = {name: getattr(block, name) for name in block.model_fields_set}
-    values = {name: value for name, value in given.items() if name in AgentTargetOptions.model_fields}
-    key: SecretStr | None = values.pop("api_key", None)
+    values = {name: value for name, value in given.items() if name in AgentTargetOptions.fields}
+    key: Secret | None = values.pop("api_key", None)
     if making.kind in BASE_URLS:
         values.setdefault("base_url", BASE_URLS[making.kind])
     elif making.kind == "azure":
@@ -126,7 +125,7 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, Se
     return options, key or _key(options, making)
 
 
-def _key(options: AgentTargetOptions, making: Making) -> SecretStr | None:
+def _key(options: AgentTargetOptions, making: Making) -> Secret | None:
     """The API key of an endpoint from the environment. Raises UserError if there is none and the endpoint needs one."""
     variables = AZURE_KEYS if making.kind == "azure" else (key_variable(options.base_url),)
     found = next((value for name in variables if (value := making.environ.get(name))), None)
@@ -135,7 +134,7 @@ def _key(options: AgentTargetOptions, making: Making) -> SecretStr | None:
         raise making.location.error(
             f"no key for {options.base_url}: set {' or '.join(variables)}, or say api_key: ${{{{ NAME }}}}"
         )
-    return None if found is None else SecretStr(found)
+    return None if found is None else Secret(found)
 
 
 def _azure(endpoint: str | None, location: Location) -> str:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import SecretStr
-
 from manyhands.core.jsonio import Json
+from manyhands.core.settings import Secret
 from manyhands.core.text import expand_home
 from manyhands.graders.protocol import Judge
 from manyhands.io.keys import Spellings
@@ -25,7 +24,7 @@ from manyhands.workloads.evals.targets.command import CommandSettings
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.evals.targets.live import LiveTarget
 
-OpenModel = Callable[[AgentTargetOptions, SecretStr | None], ChatModel]
+OpenModel = Callable[[AgentTargetOptions, Secret | None], ChatModel]
 """Opens a model with its API key; the session closes it."""
 
 
@@ -120,7 +119,7 @@ class TargetOpening(Protocol):
         ``fields``: what it gets of a test besides the prompt and the input."""
         ...
 
-    def model(self, options: AgentTargetOptions, api_key: SecretStr | None) -> ChatModel:
+    def model(self, options: AgentTargetOptions, api_key: Secret | None) -> ChatModel:
         """A model; the session closes it."""
         ...
 
