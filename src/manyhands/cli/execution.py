@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -33,16 +33,18 @@ def execute(
     on_outcome: Callable[[Item, Outcome], None] | None = None,
     failed: str = ItemState.FAILED,
     graded: Callable[[], int] | None = None,
+    forks: ForkServer | None = None,
 ) -> RunResult:
     """Execute a run until it ends or is stopped. ``failed``: what failed items are called in the progress; ``graded``: the number of items
-    in flight that are graded already, and wait for the end of something else.
+    in flight that are graded already, and wait for the end of something else; ``forks``: what makes its worker processes, where that was
+    begun before the run was opened.
 
     The first Ctrl-C (or SIGTERM) finishes the calls in flight, the second stops at once.
     """
 
     view = ProgressView(opened.folder.name, quiet=quiet, failed=failed, graded=graded)
 
-    async def executed(forks: ForkServer | None) -> RunResult:
+    async def executed(server: ForkServer | None) -> RunResult:
         controls = Controls()
         with stopped_by_signals([controls]), view:
             return await execute_run(
@@ -52,11 +54,11 @@ def execute(
                 on_progress=view.show,
                 on_outcome=on_outcome,
                 on_wait=view.tell,
-                forks=forks,
+                forks=server,
             )
 
-    with forks_for(opened.workload) as forks:
-        return run_on_loop(executed(forks))
+    with nullcontext(forks) if forks else forks_for(opened.workload) as server:
+        return run_on_loop(executed(server))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,8 +158,14 @@ def forks_for(*workloads: Workload) -> Iterator[ForkServer | None]:
     if all(workload.execution.executor != "processes" for workload in workloads):
         yield None
         return
-    late = dict.fromkeys(module for workload in workloads for module in workload.late_imports)
-    with fork_server([WORKER, *late]) as forks:
+    with early_forks(module for workload in workloads for module in workload.late_imports) as forks:
+        yield forks
+
+
+@contextmanager
+def early_forks(late_imports: Iterable[str]) -> Iterator[ForkServer | None]:
+    """The same for a run that is not opened yet, so that workers are being imported while it is. ``late_imports``: of its workload."""
+    with fork_server([WORKER, *dict.fromkeys(late_imports)]) as forks:
         yield forks
 
 

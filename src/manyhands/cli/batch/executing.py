@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from manyhands.core.outcomes import Outcome
 from manyhands.core.text import counted, one_line
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.models.factory import late_imports
 from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.execution import RunResult
+from manyhands.processes.fork_server import ForkServer
+from manyhands.runs.execution import RunResult, early_forks
 from manyhands.runs.making import Opened
 from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.opening import open_batch
@@ -35,8 +37,10 @@ from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
 def execute_batch(options: BatchSpec) -> int:
     """Open the run that the settings name, execute it, and report how it ended."""
-    session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
-    return execute_session(session)
+    late = late_imports(options.model, options.base_url)
+    with early_forks(late) if options.executor == "processes" else nullcontext() as forks:
+        session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
+        return execute_session(session, forks)
 
 
 def resume(folder: Path, words: list[str]) -> int:
@@ -49,13 +53,13 @@ def resume(folder: Path, words: list[str]) -> int:
     return execute_session(run_on_loop(open_batch(options, resume=True, notice=notice, environ=os.environ)))
 
 
-def execute_session(session: Opened[TrajectoryWorkload]) -> int:
-    """Execute an opened run in the foreground; the exit code."""
+def execute_session(session: Opened[TrajectoryWorkload], forks: ForkServer | None = None) -> int:
+    """Execute an opened run in the foreground; the exit code. ``forks``: what makes its worker processes, if there is something already."""
     options = session.workload.prepared.options
     if not options.quiet:
         _print_head(session)
     log = ItemLog(session.folder, options.log_prefix_chars) if options.verbose else None
-    result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None)
+    result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None, forks=forks)
     _print_results(result)
     return result.exit_code
 
