@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from manyhands.agents.registry import load_agent
 from manyhands.agents.trajectory import item_lines
 from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command
 from manyhands.cli.execution import execute, print_ending
@@ -15,6 +17,7 @@ from manyhands.cli.options import parse
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
 from manyhands.cli.resume import print_help, resumed_settings
+from manyhands.core.errors import UserError
 from manyhands.core.jsonio import loads
 from manyhands.core.outcomes import Outcome
 from manyhands.core.text import counted, one_line
@@ -25,6 +28,8 @@ from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer
 from manyhands.runs.execution import RunResult, early_forks
 from manyhands.runs.making import Opened
+from manyhands.sandboxes.selection import choose_backend
+from manyhands.tools.standard import standard_registry
 from manyhands.workloads.trajectories.lines.turns import ESCAPED_TAGS
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.records import TAGS_IN_VALUES
@@ -34,13 +39,30 @@ from manyhands.workloads.trajectories.results.statistics import ORIGINAL
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
+_READ_FIRST = ("resume", "grade", "mcp_config", "prices")
+"""Settings that name what workers need, too: modules that are imported as the run is opened, before its workers are forked."""
+
 
 def execute_batch(options: BatchSpec) -> int:
     """Open the run that the settings name, execute it, and report how it ended."""
-    late = late_imports(options.model, options.base_url)
-    with early_forks(late) if options.executor == "processes" else nullcontext() as forks:
+    with _early_forks(options) as forks:
         session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
         return execute_session(session, forks)
+
+
+@contextmanager
+def _early_forks(options: BatchSpec) -> Iterator[ForkServer | None]:
+    """What makes the worker processes, if it is known what they need. What each would have to find out is found out before, once for
+    all."""
+    if options.executor != "processes" or any(getattr(options, name) for name in _READ_FIRST):
+        yield None
+        return
+    standard_registry()
+    with suppress(UserError):  # reported when the run is opened
+        load_agent(options.agent)
+        choose_backend(options.sandbox, asks_for_image=False)
+    with early_forks(late_imports(options.model, options.base_url)) as forks:
+        yield forks
 
 
 def resume(folder: Path, words: list[str]) -> int:
