@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.memory.benchmark import run as run_command
 from manyhands.cli.memory.configuration import describe as describe_command
+from manyhands.cli.memory.running import run as run_command
 from manyhands.core.errors import UserError
 from manyhands.models.pricing import Price
 from manyhands.workloads.memory.agents.choice import choose_agent

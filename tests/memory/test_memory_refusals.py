@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from manyhands.cli.memory.benchmark import spelled
+from manyhands.cli.memory.running import spelled
 from manyhands.core.errors import RunError, UserError
 from tests.support.commands import run
 from tests.support.memory_benchmarks import opened, performed, rows_of, write_configuration

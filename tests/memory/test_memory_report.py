@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.cli.memory.benchmark import run as run_command
 from manyhands.cli.memory.report import run as report_command
+from manyhands.cli.memory.running import run as run_command
 from manyhands.core.errors import UserError
 from manyhands.workloads.memory.conversation.events import Event, EventType
 from manyhands.workloads.memory.report import plots

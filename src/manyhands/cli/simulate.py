@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from manyhands.cli.options import read
 from manyhands.core.settings import (
@@ -19,8 +20,10 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
-from manyhands.models.simulated.server import ServerOptions, SimulatedServer, serve
 from manyhands.processes.event_loop import on_stop_signals, run_on_loop
+
+if TYPE_CHECKING:
+    from manyhands.models.simulated.server import SimulatedServer
 
 PROGRAM = "manyhands simulate"
 DESCRIPTION = (
@@ -81,14 +84,18 @@ def run(argv: list[str]) -> int:
     settings = read(SimulateSettings, argv, PROGRAM, DESCRIPTION)
     if settings is None:
         return 0
+    # Its HTTP library is large, and --help must answer at once.
+    from manyhands.models.simulated.server import ServerOptions, serve
+
     values = settings.values()
     log_file = values.pop("log_file")
-    run_on_loop(_serve(ServerOptions(**values, log_file=Path(log_file) if log_file else None)))
+    run_on_loop(_stopped(serve(ServerOptions(**values, log_file=Path(log_file) if log_file else None), _say)))
     return 0
 
 
-async def _serve(options: ServerOptions) -> None:
-    serving = asyncio.ensure_future(serve(options, _say))
+async def _stopped(served: Coroutine[Any, Any, None]) -> None:
+    """Serve until a signal comes."""
+    serving = asyncio.ensure_future(served)
     with on_stop_signals(serving.cancel), suppress(asyncio.CancelledError):
         await serving
 

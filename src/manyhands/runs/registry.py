@@ -58,7 +58,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
     ),
     "evals": WorkloadEntry(
         "manyhands.workloads.evals.workload:EvalsWorkload",
-        "manyhands.cli.evals.run:resume",
+        "manyhands.cli.evals.executing:resume",
         "manyhands.workloads.evals.results.summary:EvalSummarizer",
     ),
     "memory": WorkloadEntry(

@@ -1,40 +1,18 @@
 """``manyhands eval``: evaluates targets with tests and graders.
 
-Also: options by AgentV's names, and options of other commands that an evaluation doesn't have, each with what to do instead; and
-watching files, for runs that are repeated at every change.
+Also: options by AgentV's names, and options of other commands that an evaluation doesn't have, each with what to do instead. What
+executes an evaluation is imported when one is executed, because ``--help`` must answer at once.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from manyhands.cli.console import err, notice, out, resume_command
-from manyhands.cli.evals.report import print_report, print_unwritten
-from manyhands.cli.execution import execute
-from manyhands.cli.main import load_command
+from manyhands.cli.main import imported, load_command
 from manyhands.cli.options import CommandLine, UsageError, help_text, make, parse
-from manyhands.cli.plain import parser, shown_path
-from manyhands.cli.resume import PROGRAM as RESUME
-from manyhands.cli.resume import print_help, resumed_settings
-from manyhands.core.errors import UserError
-from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.core.text import counted, json_text, one_line, printable
-from manyhands.engine.contract import Item
-from manyhands.io.search_paths import SearchPath
-from manyhands.processes.event_loop import run_on_loop
-from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.making import Opened
-from manyhands.workloads.evals.evalfile.files import find_evals
-from manyhands.workloads.evals.making import open_eval
-from manyhands.workloads.evals.results.summary import SUMMARY, exit_code
+from manyhands.core.text import json_text
 from manyhands.workloads.evals.settings import EvalSpec
-from manyhands.workloads.evals.validation import Report as Validity
-from manyhands.workloads.evals.validation import validate
-from manyhands.workloads.evals.workload import EvalsWorkload
 
 PROGRAM = "manyhands eval"
 USAGE = f"{PROGRAM} FILE…"
@@ -44,7 +22,7 @@ DESCRIPTION = (
     "manyhands eval compare BASE CANDIDATE, manyhands eval report RUN, manyhands eval --schema [eval|targets]."
 )
 COMMANDS = {
-    "validate": "manyhands.cli.evals.run:validate_files",
+    "validate": "manyhands.cli.evals.validation:validate_files",
     "compare": "manyhands.cli.evals.compare:run",
     "report": "manyhands.cli.evals.report:write_report",
 }
@@ -64,79 +42,14 @@ def run(argv: list[str]) -> int:
     if line.help:
         print(help_text(EvalSpec, USAGE, DESCRIPTION, positional="eval_files"))
         return 0
-    return execute_eval(make(EvalSpec, given_values(line), PROGRAM))
+    code: int = imported("manyhands.cli.evals.executing").execute_eval(make(EvalSpec, given_values(line), PROGRAM))
+    return code
 
 
 def given_values(line: CommandLine) -> dict[str, Any]:
     """What was typed, with all values of what was given several times."""
     lists = {name: ",".join(values) if name in _WORDS else values for name, values in line.lists.items() if values}
     return {**line.values, **lists}
-
-
-def execute_eval(options: EvalSpec) -> int:
-    """Open the run that the settings name, execute it, and report how it ended."""
-    if options.watch:
-        return _watch(options)
-    return execute_session(_opened(options))
-
-
-def resume(folder: Path, words: list[str]) -> int:
-    """Continue a run; the exit code."""
-    line = parse(EvalSpec, present_names(words), RESUME, repeated=REPEATED)
-    if line.help:
-        print_help(EvalSpec)
-        return 0
-    options = resumed_settings(EvalSpec, folder, given_values(line), ("eval_files",))
-    return execute_session(run_on_loop(open_eval(options, resume=True, notice=notice, environ=os.environ, tell=_tell)))
-
-
-def _opened(options: EvalSpec) -> Opened[EvalsWorkload]:
-    return run_on_loop(open_eval(options, resume=options.resume, notice=notice, environ=os.environ, tell=_tell))
-
-
-def _watch(options: EvalSpec) -> int:
-    """Execute a new run at every change of a file, until Ctrl-C; the exit code of the last one."""
-    if options.run_name is not None or options.resume:
-        raise UserError("--watch makes a new run at every change: it can't be combined with --run_name or --resume")
-    code, files = int(ExitCode.DONE), set(find_evals(options.eval_files, SearchPath.of(Path.cwd())))
-    try:
-        while True:
-            before = stamps(files)
-            try:
-                session = _opened(options)
-                files |= session.workload.files_read()
-                before = {**stamps(files), **before}
-                code = execute_session(session)
-            except UserError as error:  # the file that is being edited will be corrected
-                err().print_line(f"manyhands: error: {error}")
-                code = ExitCode.USAGE
-            if code == ExitCode.INTERRUPTED:
-                return code
-            err().print(f"watching {counted(len(files), 'file')}; Ctrl-C ends it")
-            for path in wait_for_change(before):
-                err().print_line(f"{shown_path(path)} has changed")
-    except KeyboardInterrupt:
-        return code
-
-
-def execute_session(session: Opened[EvalsWorkload]) -> int:
-    """Execute an opened run in the foreground; the exit code."""
-    options = session.workload.prepared.options
-    if not options.quiet:
-        _print_head(session)
-    before = stamps([session.folder / SUMMARY])
-    result = execute(
-        session,
-        quiet=options.quiet,
-        on_outcome=_print_outcome if options.verbose else None,
-        failed="errors",
-        graded=lambda: session.workload.graded,
-    )
-    if result.error is not None and stamps(before) == before:
-        print_unwritten(result)  # what earlier sessions have written is not printed as this one's
-        return exit_code(result, None, options.fail_on)
-    figures = print_report(result, options)
-    return exit_code(result, figures, options.fail_on, ungraded=options.allow_ungraded)
 
 
 def _print_schema(argv: list[str]) -> int:
@@ -151,34 +64,6 @@ def _print_schema(argv: list[str]) -> int:
     return 0
 
 
-def _print_head(session: Opened[EvalsWorkload]) -> None:
-    prepared = session.workload.prepared
-    for file in prepared.files:
-        targets = ", ".join(f"{target.name} ({target.kind})" for target in file.targets)
-        simulated = " — answers are made up" if all(target.facts.simulated for target in file.targets) else ""
-        out().print_line(
-            f"{shown_path(Path(file.path))}: {counted(file.tests, 'test')} for {targets}{simulated}",
-        )
-    out().print_line(
-        f"Run {session.folder.name}; to continue it if it stops:  {resume_command(session.folder)}",
-    )
-
-
-def _tell(text: str) -> None:
-    err().print_line(one_line(text))
-
-
-def _print_outcome(item: Item, outcome: Outcome) -> None:
-    record: Mapping[str, Any] = outcome.record
-    if outcome.state is ItemState.COMPLETED and record.get("score") is not None:
-        mark = "✓" if record["status"] == "passed" else "✗"
-        text = f"{mark} {item.key}  {record['score']:.3f}"
-    else:
-        mark = "-" if outcome.state is ItemState.DISCARDED else "!"
-        text = f"{mark} {item.key}  {record.get('status', outcome.state)}: {outcome.message or ''}"
-    err().print(one_line(text))
-
-
 ALIASES = {"-o": "--output", "--eval-id": "--test_id", "--eval_id": "--test_id"}
 """Names of options in AgentV."""
 
@@ -191,67 +76,3 @@ def present_names(argv: Sequence[str]) -> list[str]:
 def _present(word: str) -> str:
     name, equals, value = word.partition("=")
     return f"{ALIASES.get(name, name)}{equals}{value}"
-
-
-LOOK_SECONDS = 1.0
-Stamps = Mapping[Path, tuple[int, int] | None]
-
-
-def stamps(paths: Collection[Path]) -> Stamps:
-    """Of each file what changes when it is written: time and size; None for one that is not there."""
-    return {path: _stamp(path) for path in paths}
-
-
-def wait_for_change(before: Stamps, *, pause: float = LOOK_SECONDS) -> list[Path]:
-    """Wait until files are not as they were; those that changed. A file that is gone counts when it is back: editors that write a new
-    file in place of an old one leave none for a moment."""
-    while True:
-        now = stamps(before.keys())
-        changed = [path for path, stamp in now.items() if stamp is not None and stamp != before[path]]
-        if changed:
-            return changed
-        time.sleep(pause)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-_VALIDATE = (
-    "Check files without running anything; a folder stands for the files below it. An eval file is valid if manyhands eval, with the same "
-    "options, would run it, healthchecks aside."
-)
-
-
-def validate_files(argv: list[str]) -> int:
-    """Name everything that is wrong; 2 if anything is."""
-    options = parser("eval validate", _VALIDATE)
-    options.add_argument("paths", nargs="+", metavar="PATH", help="eval files, targets files, config files, folders")
-    options.add_argument("--targets", metavar="FILE", help="as for manyhands eval")
-    options.add_argument("--judge_target", "--judge-target", metavar="NAME", help="as for manyhands eval")
-    options.add_argument("--target", metavar="NAME", action="append", help="as for manyhands eval")
-    for name in ("allow_ungraded", "skip_invalid"):
-        options.add_argument(
-            f"--{name}", f"--{name.replace('_', '-')}", action="store_true", help="as for manyhands eval"
-        )
-    given = vars(options.parse_args(argv))
-    paths = given.pop("paths")
-    reports = validate(paths, {name: value for name, value in given.items() if value}, environ=os.environ)
-    for report in reports:
-        _print_validity(report)
-    wrong = sum(not report.valid for report in reports)
-    out().print(f"{counted(len(reports), 'file')}: {len(reports) - wrong} valid, {wrong} not")
-    return ExitCode.USAGE if wrong or not reports else ExitCode.DONE
-
-
-def _print_validity(report: Validity) -> None:
-    for text in report.notices:
-        notice(text)
-    for problem in report.problems:
-        err().print_line(printable(problem))
-    mark = "✓" if report.valid else "✗"
-    out().print_line(f"{mark} {shown_path(report.path)} ({report.kind or 'unknown'})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from manyhands.cli.main import PROGRAM, CommandGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("manyhands.cli.memory.benchmark:run", "run the benchmark of a configuration; continues an earlier run"),
+    "run": ("manyhands.cli.memory.running:run", "run the benchmark of a configuration; continues an earlier run"),
     "generate": (
         "manyhands.cli.memory.configuration:generate",
         "generate the tests of a configuration, without running them",

@@ -1,4 +1,4 @@
-"""``manyhands memory run``: conversations of agents, by one or several configurations. ``run_benchmark.py`` takes the same options.
+"""Conversations of agents in the foreground: opened, executed, and what is printed of them.
 
 The live view of the conversations shows which test speaks, which wait for what, the virtual time, tokens, and the score so far.
 """
@@ -21,10 +21,9 @@ from rich.text import Text
 
 from manyhands.cli.console import err, notice, out, print_usage
 from manyhands.cli.execution import LINE_SECONDS, print_ending, stopped_by_signals
-from manyhands.cli.options import UsageError, help_text, make, parse
+from manyhands.cli.memory.running import HUMAN
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import refuse_options
-from manyhands.core.errors import UserError
 from manyhands.core.text import counted, one_line, printable
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer
@@ -137,47 +136,15 @@ def _more(number: int) -> str:
     return f" and {number} more" if number > 0 else ""
 
 
-PROGRAM = "manyhands memory run"
-DESCRIPTION = (
-    "Benchmarks agents with the tests of a configuration: one conversation per agent, several at once. Interrupted ones are continued. "
-    "-c, -a (both repeatable), -m, -y, -l and -i are --configuration, --agent_name, --max_prompt_size, --yes, --local and --isolated."
-)
-REPEATED = ("configuration", "agent_name")
-_SHORT = {
-    "-c": "--configuration",
-    "-a": "--agent_name",
-    "--agent": "--agent_name",
-    "-m": "--max_prompt_size",
-    "-y": "--yes",
-    "-l": "--local",
-    "-i": "--isolated",
-}
-_FLAGS = ("-y", "-l", "-i")
-HUMAN = "human"
-
-
-def run(argv: list[str]) -> int:
-    """Run the command line; the exit code."""
-    line = parse(MemorySpec, spelled(argv), PROGRAM, repeated=REPEATED)
-    if line.help:
-        print(help_text(MemorySpec, PROGRAM, DESCRIPTION))
-        return 0
-    values: dict[str, Any] = dict(line.values)
-    for name, option in (("configuration", "-c"), ("agent_name", "-a")):
-        if not line.lists[name]:
-            raise UsageError(f"--{name} is required ({option}; see {PROGRAM} --help)")
-    values["agent_name"] = line.lists["agent_name"]
-    configurations = list(dict.fromkeys(line.lists["configuration"]))
-    specs = [make(MemorySpec, {**values, "configuration": each}, PROGRAM) for each in configurations]
-    if any(text.strip() == HUMAN for text in values["agent_name"]) and not sys.stdin.isatty():
-        raise UserError("--agent_name=human needs a terminal")
-    return execute_all(open_together(specs, environ=os.environ, notice=notice, ask=_ask))
-
-
 def resume(folder: Path, words: list[str]) -> int:
     """Continue all conversations of a run; the exit code. With other settings, ``manyhands memory run`` continues it."""
     refuse_options(words, f"{folder}: to continue it with other settings use manyhands memory run")
     return execute_all([reopen_memory(folder, environ=os.environ)])
+
+
+def execute_specs(specs: Sequence[MemorySpec]) -> int:
+    """Open the runs that the settings name, execute them concurrently, and report how they ended."""
+    return execute_all(open_together(specs, environ=os.environ, notice=notice, ask=_ask))
 
 
 def execute_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
@@ -243,28 +210,6 @@ def _ask(question: str, default: bool) -> bool:
         word = answer.strip().lower()
         if word in ("y", "yes", "n", "no", ""):
             return default if not word else word.startswith("y")
-
-
-def spelled(argv: Sequence[str]) -> list[str]:
-    """The words with the short options of the GoodAI LTM Benchmark's command line written out."""
-    words = []
-    for word in argv:
-        name, equals, value = word.partition("=")
-        words += [f"{_SHORT[name]}{equals}{value}"] if name in _SHORT else _parted(word)
-    return words
-
-
-def _parted(word: str) -> list[str]:
-    """A word that holds several short options, or one with its value, as ``-yl`` and ``-m4096``; other words as they are."""
-    words = []
-    while word[:2] in _FLAGS and len(word) > 2:
-        words.append(_SHORT[word[:2]])
-        word = f"-{word[2:]}"
-    if word in _SHORT:
-        return [*words, _SHORT[word]]
-    if word[:2] in _SHORT:
-        return [*words, f"{_SHORT[word[:2]]}={word[2:]}"]
-    return [*words, word]
 
 
 def _print_head(opened: Opened[MemoryWorkload]) -> None:

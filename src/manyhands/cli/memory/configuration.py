@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyhands.cli.console import notice, out, print_usage
 from manyhands.cli.execution import execute, print_ending
-from manyhands.cli.memory.benchmark import spelled
+from manyhands.cli.memory.running import spelled
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.plain import add_data_dir, parser, positive, shown_path, table
 from manyhands.cli.resume import refuse_options
