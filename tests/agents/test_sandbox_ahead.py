@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -53,13 +54,13 @@ def call() -> Message:
     return assistant(None, tool_call("terminal", {}))
 
 
-async def test_it_starts_with_the_first_call_once_a_conversation_needed_it() -> None:
+async def test_it_starts_with_the_first_call_also_of_the_first_conversation() -> None:
     asked = Asked(backend := FakeBackend(Folder()))
     await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
-    assert asked.made == [0, 1]
+    assert asked.made == [1, 1]
     backend.folder.open_step = None
     await hold(asked.model(call(), "Done."), TOOLS, backend=backend)
-    assert asked.made == [0, 1, 2, 2]
+    assert asked.made == [1, 1, 2, 2]
     assert [sandbox.closed for sandbox in backend.made] == [1, 1]
 
 
@@ -70,7 +71,29 @@ async def test_it_is_closed_where_nobody_needs_it_and_not_started_again() -> Non
     await hold(asked.model("Done."), TOOLS, backend=backend)
     assert [sandbox.closed for sandbox in backend.made] == [1, 1]
     await hold(asked.model("Done."), TOOLS, backend=backend)
-    assert asked.made == [0, 1, 2, 2]
+    assert asked.made == [1, 1, 2, 2]
+
+
+async def test_of_conversations_that_begin_together_only_the_first_has_it_before_one_is_needed(tmp_path: Path) -> None:
+    backend = FakeBackend(Folder())
+    async with AsyncExitStack() as stack:
+        worlds = [
+            await stack.enter_async_context(
+                World(MemoryContext(), backend, partial(SandboxRequest, tmp_path / f"{number}", "run"))
+            )
+            for number in range(4)
+        ]
+        for world in worlds[:3]:
+            world.expect()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(backend.made) == 1
+        for world in worlds[:3]:
+            await world.sandbox()
+        worlds[3].expect()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(backend.made) == 4
 
 
 async def test_neither_a_replay_nor_a_conversation_without_such_tools_starts_one() -> None:

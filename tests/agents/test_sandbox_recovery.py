@@ -42,11 +42,12 @@ async def test_steps_are_begun_before_calls_and_the_sandbox_is_closed() -> None:
     assert [sandbox.closed for sandbox in backend.made] == [1]
 
 
-async def test_no_sandbox_is_made_where_no_tool_needs_one() -> None:
+async def test_no_step_is_begun_where_no_tool_needs_the_sandbox() -> None:
     backend = FakeBackend(Folder())
     model = ScriptedModel([assistant(None, tool_call("todo", {})), "Done."])
     await hold(model, tools(), backend=backend)
-    assert backend.made == []
+    assert backend.log == []
+    assert [sandbox.closed for sandbox in backend.made] == [1]
 
 
 async def test_a_whole_replay_touches_nothing_outside_and_restores_tools() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import stat
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from manyhands.processes.strays import (
     end_session,
     kill_marked,
     process_table,
+    remove_tree,
     tagged_words,
 )
 from manyhands.processes.system import children, environment_of, process_line, ticks_now
@@ -152,3 +154,10 @@ def test_groups_of_a_killed_process_are_swept(tmp_path: Path) -> None:
 def _ended(pid: int) -> bool:
     line = process_line(pid)
     return line is None or line.state in "ZX"
+
+
+def test_to_remove_what_is_not_there_changes_no_mode(tmp_path: Path) -> None:
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above").chmod(0o755)
+    remove_tree(tmp_path / "above" / "missing")
+    assert stat.S_IMODE((tmp_path / "above").stat().st_mode) == 0o755

@@ -22,10 +22,16 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class _Demand:
-    """How many conversations needed their sandbox, and how many that might have ended without."""
+    """How many conversations needed their sandbox, and how many that might have did not, or not yet."""
 
     needed: int = 0
     unneeded: int = 0
+
+    @property
+    def likely(self) -> bool:
+        """Whether the next one is expected to need its own: the first of all, and then while most did. As those that have only begun
+        count as without need, few sandboxes are made in vain by many conversations that begin together."""
+        return self.needed > self.unneeded or not self.needed + self.unneeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +89,13 @@ class World:
         await self.close()
 
     def expect(self) -> None:
-        """A model is about to be called that may use the sandbox: begin to make it meanwhile, if most conversations so far needed
-        theirs and no step was replayed. If that fails, whoever needs the sandbox learns it."""
-        if self._expected:
+        """A model is about to be called that may use the sandbox: begin to make it meanwhile, if it is likely to be needed and no step
+        was replayed. If that fails, whoever needs the sandbox learns it."""
+        if self._expected or self._sandbox is not None:
             return
-        self._expected = True
-        if self._sandbox is None and self._last_replayed is None and self._demand.needed > self._demand.unneeded:
+        likely, self._expected = self._demand.likely, True
+        self._demand.unneeded += 1
+        if likely and self._last_replayed is None:
             request = replace(self._request(), ahead=True)
             self._early = _Early(request.folder.exists(), request.folder, asyncio.ensure_future(self._made(request)))
 
@@ -105,6 +112,7 @@ class World:
                 early, self._early = self._early, None
                 self._sandbox = await (early.making if early else self._made(self._request()))
                 self._demand.needed += 1
+                self._demand.unneeded -= self._expected
         return self._sandbox
 
     async def begin_step(self, address: str) -> None:
@@ -140,9 +148,6 @@ class World:
             await asyncio.shield(sandbox.close())
 
     async def _close_unneeded(self) -> None:
-        if self._expected:
-            self._expected = False
-            self._demand.unneeded += 1
         early, self._early = self._early, None
         if early is not None:
             await to_the_end(early.give_up())

@@ -388,9 +388,12 @@ def started(pid: int) -> int | None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, also one with read-only folders in it; symbolic links are removed, not followed. What can't be removed stays."""
+    """Remove a folder, also one with read-only folders in it; symbolic links are removed, not followed. What can't be removed stays, and
+    what is not there is fine: no mode is changed for its sake."""
 
-    def unlock(function: Callable[..., Any], path: str, _: Any) -> None:
+    def unlock(function: Callable[..., Any], path: str, failure: Any) -> None:
+        if isinstance(failure[1], FileNotFoundError):
+            return
         try:
             open_up(os.path.dirname(path))
             if not os.path.islink(path) and os.path.isdir(path):
