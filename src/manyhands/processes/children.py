@@ -370,14 +370,14 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 # Ends at a line on its input. At the end of its input without one, its owner is gone: it kills every process whose
-# environment holds $1, or whose tag begins with $2, as often as it finds one (at most ten times).
+# environment holds $1 (with $3, -x: as a whole entry), or whose tag begins with $2, as often as it finds one (at most ten times).
 _SCRIPT = """\
 trap '' HUP INT QUIT TERM
 read -r word && exit 0
 round=0
 while [ "$round" -lt 10 ]; do
   round=$((round + 1))
-  found=$(grep -lsazxF -e "$1" /proc/[0-9]*/environ 2>/dev/null
+  found=$(grep -lsazF $3 -e "$1" /proc/[0-9]*/environ 2>/dev/null
     [ -z "$2" ] || grep -ls -e " $2[0-9][0-9]* " /proc/[0-9]*/limits 2>/dev/null)
   [ -n "$found" ] || exit 0
   for file in $found; do
@@ -396,18 +396,20 @@ for group; do kill -KILL "-$group" 2>/dev/null; done
 
 
 class Guard:
-    """Kills every process that carries ``mark`` (``NAME=value`` in its environment), or one of ``tags``, when this process ends without
-    ``dismiss``; or, with ``groups``, all of these process groups.
+    """Kills every process that carries ``mark`` (``NAME=value`` in its environment; with ``family``, the beginning of that), or one of
+    ``tags``, when this process ends without ``dismiss``; or, with ``groups``, all of these process groups.
 
     Must be made in the event loop's thread. Raises ItemError(SANDBOX_LOST).
     """
 
-    def __init__(self, mark: str = "", tags: Tags | None = None, *, groups: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, mark: str = "", tags: Tags | None = None, *, family: bool = False, groups: Sequence[int] | None = None
+    ) -> None:
         ((watched, self._lifeline),) = fresh_pipes(1)
         nowhere = -1
         try:
             nowhere = _open_nowhere()
-            marked = [_SCRIPT, "sh", mark, "" if tags is None else tags.text]
+            marked = [_SCRIPT, "sh", mark, "" if tags is None else tags.text, "" if family else "-x"]
             words = marked if groups is None else [_GROUPS_SCRIPT, "sh", *map(str, groups)]
             command = ["/bin/sh", "-c", *words]
             self._process = Process(command, {"PATH": os.defpath}, stdin=watched, output=nowhere)
@@ -416,6 +418,11 @@ class Guard:
             raise
         finally:
             close_all(watched, nowhere)
+
+    @property
+    def alive(self) -> bool:
+        """Whether nobody has ended it."""
+        return self._process.exit_code is None
 
     async def dismiss(self) -> None:
         """End it: everything has been ended. Idempotent."""

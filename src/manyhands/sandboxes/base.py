@@ -243,20 +243,28 @@ class CommandSandbox:
 
     async def _close(self) -> None:
         await self.thaw()
+        if not self._fronted:  # the launcher then finds next to nothing left; what is in front of a command has to reap it
+            await self._end_processes()
         await self._launcher.stop()
-        running = [process for process in self._processes if process.exit_code is None]
-        for process in running:
-            process.kill_group()
-        await asyncio.gather(*(process.wait_for(2.0) for process in running))
+        await self._end_processes()
         for shell in (self._shell, *self._retired):
             if shell is not None:
                 shell.release()
         for background in self._background.values():
             background.release()
         await self._disk.close()
+        await asyncio.to_thread(self._drop_set_ids)
+
+    async def _end_processes(self) -> None:
+        running = [process for process in self._processes if process.exit_code is None]
+        for process in running:
+            process.kill_group()
+        await asyncio.gather(*(process.wait_for(2.0) for process in running))
+
+    def _drop_set_ids(self) -> None:
         for tree in self._trees:
             with suppress(OSError):  # nobody else is kept from anything by a tree that can't be read
-                await asyncio.to_thread(drop_set_ids, tree)
+                drop_set_ids(tree)
 
     async def _prepare(self) -> None:
         """Have the sandbox running: somebody outside may have killed it."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import posixpath
 import secrets
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.io.files import make_private
 from manyhands.processes.children import Guard, Spawn, to_the_end
-from manyhands.processes.strays import SANDBOX_VARIABLE, Tags, kill_marked, tagged_or_marked
+from manyhands.processes.strays import SANDBOX_VARIABLE, Tags, kill_left, tagged_or_marked
 from manyhands.sandboxes.base import CommandSandbox, made_ready
 from manyhands.sandboxes.commands import launch
 from manyhands.sandboxes.commands.cgroups import Group, make_group
@@ -26,10 +28,8 @@ from manyhands.sandboxes.protocol import Sandbox, SandboxRequest
 
 async def make_sandbox(request: SandboxRequest, *, control_groups: bool) -> Sandbox:
     """Raises as ``LocalBackend.create`` does."""
-    folder = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request)))
+    folder, project, directory = await with_space(lambda: to_the_end(asyncio.to_thread(_make_folders, request)))
     workspace = folder / "workspace"
-    project = await asyncio.to_thread(project_of, request, isolated=False)
-    directory = await asyncio.to_thread(_start_directory, workspace, request.cwd, project)
     inside = project is None and (directory == workspace or workspace in directory.parents)
     seen = None if project is None else str(project)
     sandbox = CommandSandbox(
@@ -45,6 +45,30 @@ async def make_sandbox(request: SandboxRequest, *, control_groups: bool) -> Sand
     return await made_ready(sandbox, ahead=request.ahead)
 
 
+class _Family:
+    """What the sandboxes of this process have in common: how their ids and tags begin. A guard ends what carries these when the
+    process ends; one for each sandbox would cost as much as its shell."""
+
+    def __init__(self) -> None:
+        self.tags = Tags()
+        self._id = secrets.token_hex(8)
+        self._guard: Guard | None = None
+
+    def new_id(self) -> str:
+        return self._id + secrets.token_hex(8)
+
+    def watch(self) -> None:
+        """Have a guard. Raises ItemError(SANDBOX_LOST)."""
+        if self._guard is None or not self._guard.alive:
+            self._guard = Guard(f"{SANDBOX_VARIABLE}={self._id}", self.tags, family=True)
+
+
+@cache
+def _family(process: int) -> _Family:
+    """Of a process of ours: one that is forked has a guard of its own."""
+    return _Family()
+
+
 class _LocalLauncher:
     def __init__(
         self,
@@ -57,11 +81,10 @@ class _LocalLauncher:
     ) -> None:
         self._request = request
         self._control_groups = control_groups
-        self._id = secrets.token_hex(8)
+        self._family = _family(os.getpid())
+        self._id = self._family.new_id()
         self._group: Group | None = None
-        self._guard: Guard | None = None
         self._used = False
-        self._tags = Tags()
         self.tag: int | None = None
         self.kind = "local"
         self.spawn: Spawn = subprocess.Popen
@@ -73,19 +96,17 @@ class _LocalLauncher:
 
     async def prepare(self) -> bool:
         if not self._used:
-            self._guard = Guard(f"{SANDBOX_VARIABLE}={self._id}", self._tags)
+            self._family.watch()
             self._used = True
             limits = self._request.limits
             if self._control_groups:
                 self._group = make_group(memory=limits.memory, processes=limits.processes)
-            self.tag = self._tags.new() if self._group is None else None
+            self.tag = self._family.tags.new() if self._group is None else None
         return False
 
     def command(self, command: Sequence[str], directory: str) -> list[str]:
         # No limit on processes without a group: the per-user one would count everything else that the user runs.
-        return launch.limited(
-            launch.in_directory(command, directory), self._request.limits, self._group, processes=None
-        )
+        return launch.limited(command, self._request.limits, self._group, processes=None, directory=directory)
 
     def members(self) -> set[int] | None:
         return None if self._group is None else self._group.members()
@@ -100,18 +121,19 @@ class _LocalLauncher:
             await asyncio.to_thread(self._kill)
 
     async def stop(self) -> None:
-        await self.kill()
-        if self._group is not None:
-            await asyncio.to_thread(self._group.remove)
-        if self._guard is not None:
-            await self._guard.dismiss()
+        if self._used:
+            await asyncio.to_thread(self._end)
 
     def _kill(self) -> None:
         if self._group is None:
-            kill_marked(SANDBOX_VARIABLE, self._id)
-            self._tags.kill_all()
+            kill_left({self._id: self.tag})
         else:
             self._group.kill()
+
+    def _end(self) -> None:
+        self._kill()
+        if self._group is not None:
+            self._group.remove()
 
 
 class _HostFiles:
@@ -122,7 +144,8 @@ class _HostFiles:
         await asyncio.to_thread(write_on_host, Path(path), path, data)
 
 
-def _make_folders(request: SandboxRequest) -> Path:
+def _make_folders(request: SandboxRequest) -> tuple[Path, Path | None, Path]:
+    """The sandbox's folder, the project, and where commands start."""
     try:
         folder = request.folder.resolve()
         make_private(folder)
@@ -130,7 +153,8 @@ def _make_folders(request: SandboxRequest) -> Path:
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ItemError(Cause.SANDBOX_LOST, f"can't make the sandbox's folder: {error}") from error
-    return folder
+    project = project_of(request, isolated=False)
+    return folder, project, _start_directory(folder / "workspace", request.cwd, project)
 
 
 def _start_directory(workspace: Path, cwd: str | None, project: Path | None) -> Path:

@@ -70,7 +70,9 @@ class BubblewrapBackend:
 
     async def create(self, request: SandboxRequest) -> Sandbox:
         """Raises ItemError: SANDBOX_LOST if it can't be made, INVALID_INPUT for a ``cwd`` that can't be used."""
-        project = await asyncio.to_thread(project_of, request, isolated=True)
+        project = None
+        if request.project is not None:
+            project = await asyncio.to_thread(project_of, request, isolated=True)
         if project is not None:
             found = await asyncio.to_thread(data_folders, project)
             request = replace(request, hidden=(*request.hidden, *found))

@@ -100,12 +100,15 @@ def limited(
     processes: int | None,
     *,
     door: str | None = None,
+    directory: str | None = None,
 ) -> list[str]:
     """``command`` under the limits. ``processes``: the per-user limit on processes to set, if any. ``door``: a file to open as
-    descriptor ``DOOR``."""
+    descriptor ``DOOR``. ``directory``: where to start it on the host; exits with 126 if there is no such directory."""
     more = "" if processes is None else f"ulimit -p {processes} 2>/dev/null || ulimit -u {processes}\n"
     if group is None:
         more += f"ulimit -v {max(1, limits.memory >> 10)}\n"
+    if directory is not None:
+        more += f"cd -- {shlex.quote(directory)} || exit 126\n"
     opening = "" if door is None else f"exec {DOOR}<{shlex.quote(door)} || exit 126\n"
     blocks = max(1, limits.file_size // _BLOCK)
     script = _LIMIT.format(door=opening, cpu=limits.cpu_seconds, file_blocks=blocks, more=more)
@@ -114,7 +117,7 @@ def limited(
 
 
 def in_directory(command: Sequence[str], directory: str) -> list[str]:
-    """``command``, started in a directory, without the descriptor ``DOOR``; exits with 126 if there is no such directory."""
+    """``command``, started in a directory of its sandbox, without the descriptor ``DOOR``; exits with 126 if there is no such directory."""
     return [SHELL, "-c", _IN_DIRECTORY.format(closed=f"{DOOR}<&- "), "sh", directory, *command]
 
 

@@ -2,12 +2,12 @@
 
 In the sandbox's folder::
 
-    open_step     JSON {place, complete, modes}: the last step begun, and whether ``checkpoint/`` holds the world from before it
+    open_step     JSON {place, complete, modes, end}: the last step begun, and whether ``checkpoint/`` holds the world from before it
     checkpoint/   a mirror of the world's trees
     live          there while processes run in the background: they die with their owner, and no mirror brings them back
 
-``begin`` brings the mirror up to date, changed entries only, then renames the new ``open_step`` into place. Before the
-first change to the mirror, the old ``open_step`` is replaced by one that calls the mirror incomplete. So at every instant
+``begin`` brings the mirror up to date, changed entries only, then writes the new ``open_step`` over the old one. Before the
+first change to the mirror, the old ``open_step`` is overwritten by one that calls the mirror incomplete. So at every instant
 a mirror that is called complete is the world before the step named. While a mirror is half updated, the step named is
 that of the earlier step, which is recorded by then, so that its mirror is not needed.
 
@@ -20,7 +20,9 @@ the disk, so the death of the machine may leave a world that can't be trusted.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,11 +132,20 @@ class Checkpoint:
     def _read(self) -> _Marker | None:
         try:
             value = json.loads(self._marker.read_bytes())
+            if value["place"] != value.get("end", value["place"]):
+                return None
             return _Marker(str(value["place"]), bool(value["complete"]), value["modes"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def _write(self, marker: _Marker) -> None:
-        aside = self._folder / "open_step.tmp"
-        aside.write_text(json.dumps({"place": marker.address, "complete": marker.complete, "modes": marker.modes}))
-        aside.replace(self._marker)
+        """In one write over what is there, and no shorter than that: a new file for each step would cost several times as much. Only a
+        marker of many modes, which is more than a page, can be cut off by the death of this process; its end tells."""
+        text = {"place": marker.address, "complete": marker.complete, "modes": marker.modes, "end": marker.address}
+        descriptor = os.open(self._marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            data = json.dumps(text).encode().ljust(os.fstat(descriptor).st_size)
+            if os.write(descriptor, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)

@@ -102,8 +102,13 @@ class Mirror:
         the copy; ``links``: of all trees that are looked over together. Raises TooLarge."""
         if self._known is None:
             self._known = dict.fromkeys(_paths_below(self.copy))
-        look = _Look(budget, before_change, links)
-        self.copy.mkdir(parents=True, exist_ok=True)
+
+        def change() -> None:
+            before_change()
+            if not self._known:  # most trees stay empty, and have no copy
+                self.copy.mkdir(parents=True, exist_ok=True)
+
+        look = _Look(budget, change, links)
         try:
             root = os.open(self.source, _DIRECTORY)
             try:
@@ -116,7 +121,7 @@ class Mirror:
             raise TooLarge from error
         for gone in self._known.keys() - look.seen.keys():
             if gone.rpartition("/")[0] in look.folders:  # else it went with its folder, where a link may be now
-                before_change()
+                change()
                 remove_tree(self.copy / gone)
         self._known = look.seen
         return look.modes
