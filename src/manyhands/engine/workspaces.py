@@ -54,7 +54,7 @@ class Workspaces:
         if not self._may_be_any():
             return
         folder = workspace_of(self._store.folder, item, attempt)
-        if self._stays(folder, state):
+        if not os.path.exists(folder) or self._stays(folder, state):
             return
         self._unneeded.append(folder)
         if self._removal is None:

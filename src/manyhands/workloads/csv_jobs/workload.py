@@ -197,6 +197,7 @@ class CsvJobsWorkload(Workload):
                 folder=folder,
                 data_dir=self._folder.parent,
                 environ=os.environ,
+                keep_folders=options.keep_workspaces,
                 **({} if replay else self._costs()),
             )
             return worker if replay else await stack.enter_async_context(worker.opened(process_mark(self._job_id)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from manyhands.processes.commands import CommandRunner, RunningCommand
 from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.csv_jobs.rows.prompts import corrected
 from manyhands.workloads.csv_jobs.workers.input_echo import WorkerInput
+from manyhands.workloads.csv_jobs.workers.launch_files import LaunchFiles, LaunchFolders
 from manyhands.workloads.csv_jobs.workers.printed_result import NoResult, result_in
 from manyhands.workloads.csv_jobs.workers.reports import (
     SECRET,
@@ -140,9 +140,12 @@ class CommandWorker:
         prices: PriceTable | None = None,
         bounded: bool = False,
         earlier: Usage = ZERO,
+        keep_folders: bool = False,
     ) -> None:
         """``inbox``: takes its reports, in this process; ``folder``: where commands start; ``environ``: what they inherit; ``patience``:
-        seconds that one may run on after its report was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``."""
+        seconds that one may run on after its report was accepted; ``prices``, ``bounded``, ``earlier``: as of ``LaunchCosts``;
+        ``keep_folders``: whether the folders of all attempts are to be kept."""
+        self.folders = LaunchFolders(reused=not keep_folders)
         self._line = CommandTemplate.split(command, name=_NAME)
         self._runner: CommandRunner | None = None
         self._inbox = inbox
@@ -186,6 +189,7 @@ class CommandWorker:
             corrections.refused, corrections.last = output["refused"], output["last_report"]
             corrections.violations = tuple(output["violations"])
             if output["ended"] in _WITH_RESULT:
+                launch.done()
                 via = _WITH_RESULT[output["ended"]]
                 return Accepted(output["result"], output["reported_at"], via, output["stop"], output["refused"])
             if output["ended"] != UNFIT or corrections.used_up:
@@ -195,27 +199,28 @@ class CommandWorker:
             request = {"command": list(self._line.words), "violations": list(corrections.violations)}
         raise AssertionError("unreachable")
 
-    def start(self, prompt: str, assignment: Assignment, context: Context, secret: str) -> RunningCommand:
+    def start(
+        self, files: LaunchFiles, prompt: str, assignment: Assignment, context: Context, secret: str
+    ) -> RunningCommand:
         """Launch the command. Raises ItemError as ``CommandRunner.start``."""
         if self._runner is None:
             raise RuntimeError("a replay launched a command")
-        files = _Files.written(context.workspace.absolute(), prompt, assignment)
         values = {
             "prompt": prompt,
-            "prompt_file": str(files.prompt),
+            "prompt_file": files.prompt,
             "item_id": assignment.item_id,
             "job_id": assignment.job_id,
-            "row_file": str(files.row),
-            "schema_file": str(files.schema),
+            "row_file": files.row,
+            "schema_file": files.schema,
         }
         additions = {
             "MANYHANDS_JOB_ID": assignment.job_id,
             "MANYHANDS_ITEM_ID": assignment.item_id,
             "MANYHANDS_ROW_INDEX": str(assignment.row_index),
             "MANYHANDS_ATTEMPT": str(context.attempt),
-            "MANYHANDS_ROW_FILE": str(files.row),
-            "MANYHANDS_PROMPT_FILE": str(files.prompt),
-            "MANYHANDS_SCHEMA_FILE": str(files.schema),
+            "MANYHANDS_ROW_FILE": files.row,
+            "MANYHANDS_PROMPT_FILE": files.prompt,
+            "MANYHANDS_SCHEMA_FILE": files.schema,
             "MANYHANDS_DATA_DIR": str(self._data_dir.absolute()),
             SECRET: secret,
         }
@@ -248,6 +253,7 @@ class _Launch:
         self._report = report
         self._prompt = prompt
         self._seconds = seconds
+        self._files: LaunchFiles | None = None
         self._command: RunningCommand | None = None
         self._permit: int | None = None
         self._settled = self._recorded = False
@@ -271,6 +277,11 @@ class _Launch:
                 if noting is not None:
                     await noting
         return output
+
+    def done(self) -> None:
+        """The row needs no other launch."""
+        if self._files is not None:
+            self._worker.folders.give_back(self._files)
 
     def _noting(self, launch: int) -> asyncio.Future[None] | None:
         """Open a step for the costs of a launch that ends after its report was recorded. It begins now, because none begins in a run that
@@ -347,7 +358,11 @@ class _Launch:
         """Launch the command once the budget allows it."""
         self._permit = await self._worker.costs.begin(self._context)
         try:
-            self._command = self._worker.start(self._prompt, self._assignment, self._context, self._report.secret)
+            folder = str(self._context.workspace.absolute())
+            self._files = self._worker.folders.written(folder, self._prompt, self._assignment)
+            self._command = self._worker.start(
+                self._files, self._prompt, self._assignment, self._context, self._report.secret
+            )
         except BaseException:
             self._settle(None, failed=True)
             raise
@@ -397,28 +412,6 @@ class _Launch:
             self._report.corrections.refuse(found.result, found.violations)
             return UNFIT, None, False, None
         return PRINTED, found.result, found.stop, None
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """What a launch finds in its attempt's folder."""
-
-    prompt: Path
-    row: Path
-    schema: Path
-
-    @classmethod
-    def written(cls, folder: Path, prompt: str, assignment: Assignment) -> _Files:
-        """Raises ItemError(SANDBOX_LOST) if they can't be written."""
-        files = cls(folder / "prompt.txt", folder / "row.json", folder / "schema.json")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            files.prompt.write_bytes(prompt.encode())
-            files.row.write_bytes(dumps(dict(assignment.row)))
-            files.schema.write_bytes(assignment.schema.text.encode())
-        except OSError as error:
-            raise ItemError(Cause.SANDBOX_LOST, f"can't write the worker's files: {error}") from error
-        return files
 
 
 def _failure(output: Mapping[str, Any], corrections: Corrections, assignment: Assignment) -> ItemError:

@@ -1,0 +1,90 @@
+"""The files that a command finds when it is launched for a row: its prompt, the row and the schema."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+
+from manyhands.core.errors import ItemError
+from manyhands.core.failures import Cause
+from manyhands.core.jsonio import dumps
+from manyhands.workloads.csv_jobs.workers.reports import Assignment
+
+_NAMES = ("prompt.txt", "row.json", "schema.json")
+_SPARE = "spare-"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFiles:
+    """What a launch finds in its attempt's folder."""
+
+    folder: str
+
+    @property
+    def prompt(self) -> str:
+        return f"{self.folder}/{_NAMES[0]}"
+
+    @property
+    def row(self) -> str:
+        return f"{self.folder}/{_NAMES[1]}"
+
+    @property
+    def schema(self) -> str:
+        return f"{self.folder}/{_NAMES[2]}"
+
+
+class LaunchFolders:
+    """Makes the folders of launches. To make files and to remove them takes as long as a small command does, so the folder of a row that
+    ended well becomes that of another row, if the command left nothing there and did nothing to it."""
+
+    def __init__(self, *, reused: bool = True) -> None:
+        """``reused``: False if the folders of all rows are to be kept."""
+        self._reused = reused
+        self._spare: list[str] = []
+        self._numbers = count()
+
+    def written(self, folder: str, prompt: str, assignment: Assignment) -> LaunchFiles:
+        """Raises ItemError(SANDBOX_LOST) if they can't be written."""
+        files = LaunchFiles(folder)
+        try:
+            self._make(folder)
+            _write(files.prompt, prompt.encode())
+            _write(files.row, dumps(dict(assignment.row)))
+            _write(files.schema, assignment.schema.text.encode())
+        except OSError as error:
+            raise ItemError(Cause.SANDBOX_LOST, f"can't write the worker's files: {error}") from error
+        return files
+
+    def give_back(self, files: LaunchFiles) -> None:
+        """The row's result is on disk, and nothing of its command runs any more."""
+        with suppress(OSError):  # then the engine removes it like any other
+            if self._reused and _is_as_made(files.folder):
+                spare = f"{os.path.dirname(files.folder)}/{_SPARE}{next(self._numbers)}"
+                os.rename(files.folder, spare)
+                self._spare.append(spare)
+
+    def _make(self, folder: str) -> None:
+        if self._spare and not os.path.exists(folder):
+            os.rename(self._spare.pop(), folder)
+        else:
+            os.makedirs(folder, exist_ok=True)
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file, or one that is there anew. That is not emptied first: then it would be sent to the disk as soon as it is closed."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb") as file:
+        file.write(data)
+        file.truncate()
+
+
+def _is_as_made(folder: str) -> bool:
+    """Whether a folder holds our plain files and nothing else. A file with a second name would change in both places."""
+    with os.scandir(folder) as entries:
+        found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+    writable = stat.S_IFREG | stat.S_IWUSR | stat.S_IRUSR
+    return found.keys() == {*_NAMES} and all(
+        status.st_mode & writable == writable and status.st_nlink == 1 for status in found.values()
+    )
