@@ -119,7 +119,8 @@ log=$1 item=$MANYHANDS_ITEM_ID
 printf '{"event": "launched", "item": "%s", "word": "%s"}\n' "$item" "$$" >> "$log"
 if [ $((${item#row-} % 3)) = 1 ] && [ ! -e "$log.$item" ]; then
   : > "$log.$item"
-  grep -aqs manyhands.workloads.csv_jobs.service.runner "/proc/$PPID/cmdline" && kill -KILL "$PPID"
+  read -r _ _ _ runner _ < "/proc/$PPID/stat"
+  grep -aqs manyhands.workloads.csv_jobs.service.runner "/proc/$runner/cmdline" && kill -KILL "$runner"
   sleep 60
 fi
 printf '{"item": "%s", "word": "%s"}\n' "$item" "$$"

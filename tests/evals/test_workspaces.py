@@ -18,8 +18,8 @@ from tests.support.eval_runs import EvalRun, perform_eval
 
 PASSES = [{"type": "contains", "value": "ok"}]
 LOG = 'echo "$0 $MANYHANDS_WORKSPACE" >> hooks.log; '
-KILL = "grep -qz '^manyhands$' /proc/$PPID/cmdline && kill -9 $PPID"
-"""Kills the program that started the shell, if it is ours and not that of the tests."""
+KILL = "read -r _ _ _ owner _ < /proc/$PPID/stat; grep -qz '^manyhands$' /proc/$owner/cmdline && kill -9 $owner"
+"""Kills the program that had the shell launched, if it is ours and not that of the tests."""
 KEY = "sk-0123456789abcdef"
 
 

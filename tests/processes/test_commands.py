@@ -180,7 +180,7 @@ async def test_a_cancelled_run_leaves_nothing(runner: CommandRunner, tmp_path: P
 
 async def test_other_commands_of_the_run_are_left_alone(runner: CommandRunner, tmp_path: Path) -> None:
     tag = secrets.token_hex(8)
-    other = runner.start(["sleep", "97"], folder=tmp_path, additions={"TAG": tag})
+    other = await runner.start(["sleep", "97"], folder=tmp_path, additions={"TAG": tag})
     await run(runner, "true", folder=tmp_path)
     assert len(tagged(tag)) == 1
     assert other.exit_code is None
@@ -191,7 +191,7 @@ async def test_other_commands_of_the_run_are_left_alone(runner: CommandRunner, t
 
 
 async def test_patience_lets_a_command_end_by_itself(runner: CommandRunner, tmp_path: Path) -> None:
-    command = runner.start(["sh", "-c", "sleep 0.3; echo done"], folder=tmp_path, additions={})
+    command = await runner.start(["sh", "-c", "sleep 0.3; echo done"], folder=tmp_path, additions={})
     await command.close(patience=5.0)
     assert command.exit_code == 0
 
@@ -227,7 +227,7 @@ from manyhands.processes.commands import CommandRunner
 
 async def main():
     async with CommandRunner.opened("0b1c.1", dict(os.environ)) as runner:
-        command = runner.start(["sh", "-c", "setsid sleep 97 & sleep 97"], folder=Path("/"), additions={})
+        command = await runner.start(["sh", "-c", "setsid sleep 97 & sleep 97"], folder=Path("/"), additions={})
         await asyncio.sleep(0.3)
         print("ready", flush=True)
         await command.wait()

@@ -53,8 +53,52 @@ _LAST_OUTPUT = 0.3
 Result = TypeVar("Result")
 
 
-class Process:
-    """A child in a session of its own.
+class Child:
+    """A process in a session of its own, and its end. Must be made in the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.started = ticks_now()
+        """When it began, or a moment before."""
+        self.pid = 0
+        """0 before it has begun."""
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 + the number of the signal that ended it, as shells count."""
+        return self._ended.result() if self._ended.done() else None
+
+    @property
+    def ended(self) -> asyncio.Future[int]:
+        """Done when it has ended, with the exit code; nobody may cancel it."""
+        return self._ended
+
+    async def wait(self) -> int:
+        """Wait for the end; cancelling the wait leaves the process alone."""
+        return await asyncio.shield(self._ended)
+
+    async def wait_for(self, seconds: float) -> int | None:
+        """Wait for the end, ``seconds`` at most."""
+        if self._ended.done():
+            return self.exit_code
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(self.wait(), max(0.0, seconds))
+        return self.exit_code
+
+    async def stop(self, *, since: int | None = None, grace: float = 0.3) -> None:
+        """End the whole session, or what of it started at tick ``since`` or later."""
+        self_started = self.started if since is None else since
+        await end_session(self.pid, self_started, grace=grace)
+        await self.wait_for(1.0)
+
+    def _end(self, code: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(code if code >= 0 else 128 - code)
+
+
+class Process(Child):
+    """A child of this process.
 
     ``output`` takes its errors too unless there is a descriptor for ``errors``; ``directory``: where it starts. ``alone``: whatever
     is left of its process group is killed when it ends. ``spawn``: what starts it; ``tag``: see ``processes.strays``. Must be made in the
@@ -76,8 +120,7 @@ class Process:
         spawn: Spawn = subprocess.Popen,
         tag: int | None = None,
     ) -> None:
-        self.started = ticks_now()
-        """When it began, or a moment before."""
+        super().__init__()
         try:
             self._child = spawn(
                 tagged_words(command, tag, environment, directory),
@@ -91,46 +134,13 @@ class Process:
             )
         except (OSError, ValueError) as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't start a process: {error}") from error
+        self.pid = self._child.pid
         self._alone = alone
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = self._loop.create_future()
         self._watch()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs; 128 + the number of the signal that ended it, as shells count."""
-        return self._ended.result() if self._ended.done() else None
-
-    @property
-    def ended(self) -> asyncio.Future[int]:
-        """Done when it has ended, with the exit code; nobody may cancel it."""
-        return self._ended
 
     def on_end(self, call: Callable[[int], object]) -> None:
         """Have ``call`` called with the exit code, soon after the end."""
         self._ended.add_done_callback(lambda ended: call(ended.result()))
-
-    async def wait(self) -> int:
-        """Wait for the end; cancelling the wait leaves the process alone."""
-        return await asyncio.shield(self._ended)
-
-    async def wait_for(self, seconds: float) -> int | None:
-        """Wait for the end, ``seconds`` at most."""
-        if self._ended.done():
-            return self.exit_code
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(self.wait(), max(0.0, seconds))
-        return self.exit_code
-
-    async def stop(self, *, since: int | None = None, grace: float = 0.3) -> None:
-        """End the whole session, or what of it started at tick ``since`` or later."""
-        self_started = self.started if since is None else since
-        await end_session(self.pid, self_started, grace=grace)
-        await self.wait_for(1.0)
 
     def kill_group(self) -> None:
         """SIGKILL to the process group, if the process has not been waited for."""
@@ -163,10 +173,6 @@ class Process:
         code = self._child.wait()
         with suppress(RuntimeError):  # the loop may be closed by now
             self._loop.call_soon_threadsafe(self._end, code)
-
-    def _end(self, code: int) -> None:
-        if not self._ended.done():
-            self._ended.set_result(code if code >= 0 else 128 - code)
 
 
 class PipeReader:

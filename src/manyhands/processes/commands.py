@@ -20,7 +20,8 @@ from typing import Self
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import without_surrogates
-from manyhands.processes.children import Guard, PipeReader, PipeWriter, Process, close_all, fresh_pipes, to_the_end
+from manyhands.processes.children import Guard, PipeReader, PipeWriter, close_all, fresh_pipes, to_the_end
+from manyhands.processes.launching.launches import Launch, Launcher
 from manyhands.processes.output import Capture
 from manyhands.processes.strays import MARK, SANDBOX_VARIABLE, Leftovers, Tags
 from manyhands.processes.templates import INSTEAD
@@ -138,34 +139,19 @@ class Streams:
 class RunningCommand:
     """A command that runs. Made by ``CommandRunner.start``; must be closed."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        environment: Mapping[str, str],
-        streams: Streams,
-        *,
-        folder: Path,
-        input: bytes | None,
-        leftovers: Leftovers,
-        tag: int | None,
-    ) -> None:
-        self._tag = tag
+    def __init__(self, launch: Launch, streams: Streams, leftovers: Leftovers) -> None:
+        self.mark = secrets.token_hex(16)
+        """The value of ``SANDBOX_VARIABLE`` in its environment."""
+        self._process = launch
         self._leftovers = leftovers
-        self._mark = secrets.token_hex(16)
         self._streams = streams
-        stdin, output, errors = streams.theirs
-        try:
-            marked = {**environment, SANDBOX_VARIABLE: self._mark}
-            self._process = Process(
-                words, marked, stdin=stdin, output=output, errors=errors, directory=str(folder), tag=tag
-            )
-        except BaseException:
-            streams.close()
-            raise
-        finally:
-            close_all(*streams.theirs)
-        self._feeding = None if input is None or streams.fed(input) else asyncio.ensure_future(streams.feed(input))
+        self._feeding: asyncio.Future[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Begin to write all that it is to read."""
+        if not self._streams.fed(data):
+            self._feeding = asyncio.ensure_future(self._streams.feed(data))
 
     @property
     def exit_code(self) -> int | None:
@@ -213,7 +199,8 @@ class RunningCommand:
         if self._feeding is not None:
             self._feeding.cancel()
         self._process.kill_group()
-        await self._leftovers.kill(self._mark, self._tag)  # what has left the session, with its environment or without
+        if not self._process.left_nothing:  # what has left the session, with its environment or without
+            await self._leftovers.kill(self.mark, self._process.tag)
         self._streams.close()
 
 
@@ -221,8 +208,8 @@ class CommandRunner:
     """Starts commands on behalf of a run. Made by ``opened``."""
 
     def __init__(self, mark: str, environ: Mapping[str, str], tags: Tags) -> None:
-        self._environment = {**environ, MARK: mark}
         self.tags = tags
+        self._launcher = Launcher({**environ, MARK: mark}, tags)
         self._leftovers = Leftovers()
 
     @classmethod
@@ -236,10 +223,11 @@ class CommandRunner:
         try:
             yield runner
         finally:
+            await to_the_end(runner._launcher.close())
             await to_the_end(guard.dismiss())
             await to_the_end(runner._leftovers.close())
 
-    def start(
+    async def start(
         self,
         words: Sequence[str],
         *,
@@ -256,14 +244,23 @@ class CommandRunner:
         Raises ItemError: INVALID_INPUT if it is too long to be started, WORKER_ERROR if its program can't be run, SANDBOX_LOST if
         this machine can't start a further process.
         """
-        environment = {**self._environment, **{name: _variable(value) for name, value in additions.items()}}
+        launch = self._launcher.new()
         streams = Streams(max_output=max_output, on_output=on_output, on_errors=on_errors)
+        command = RunningCommand(launch, streams, self._leftovers)
+        environment = {name: _variable(value) for name, value in additions.items()}
         try:
-            return RunningCommand(
-                words, environment, streams, folder=folder, input=input, leftovers=self._leftovers, tag=self.tags.new()
-            )
-        except ItemError as error:
-            raise _not_started(words[0], error) from error
+            environment[SANDBOX_VARIABLE] = command.mark
+            await self._launcher.launch(launch, words, environment, streams.theirs, str(folder))
+        except BaseException as error:
+            await command.close()
+            if isinstance(error, ItemError):
+                raise _not_started(words[0], error) from error
+            raise
+        finally:
+            close_all(*streams.theirs)
+        if input is not None:
+            command.feed(input)
+        return command
 
     async def run(
         self,
@@ -276,7 +273,7 @@ class CommandRunner:
         max_output: int = MAX_OUTPUT,
     ) -> CommandEnd:
         """Run a command to its end, or to its time limit (``exit_code`` None). Raises as ``start``."""
-        command = self.start(words, folder=folder, additions=additions, input=input, max_output=max_output)
+        command = await self.start(words, folder=folder, additions=additions, input=input, max_output=max_output)
         try:
             try:
                 async with asyncio.timeout(timeout):
@@ -308,7 +305,7 @@ def _not_started(program: str, error: ItemError) -> ItemError:
     number = getattr(error.__cause__, "errno", None)
     if number == errno.E2BIG:
         return ItemError(Cause.INVALID_INPUT, f"the command is too long to be started; {INSTEAD}")
-    if number in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+    if number in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ESRCH, errno.ETIMEDOUT):
         return error.bare()
     return ItemError(
         Cause.WORKER_ERROR, f"{program} can't be started: {getattr(error.__cause__, 'strerror', None) or error.message}"

@@ -136,7 +136,7 @@ class Scripts:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         additions = {**environment, POOL_VARIABLE: self._mark}
         try:
-            running = self._runner.start(
+            running = await self._runner.start(
                 words, folder=folder, additions=additions, input=payload, max_output=MAX_OUTPUT
             )
         except ItemError as error:

@@ -199,7 +199,7 @@ class CommandWorker:
             request = {"command": list(self._line.words), "violations": list(corrections.violations)}
         raise AssertionError("unreachable")
 
-    def start(
+    async def start(
         self, files: LaunchFiles, prompt: str, assignment: Assignment, context: Context, secret: str
     ) -> RunningCommand:
         """Launch the command. Raises ItemError as ``CommandRunner.start``."""
@@ -228,7 +228,9 @@ class CommandWorker:
         if len(row) < MAX_ROW_BYTES:
             additions["MANYHANDS_ROW"] = row.decode()
         given = b"" if self._line.uses("prompt", "prompt_file") else prompt.encode()
-        return self._runner.start(self._line.filled(values), folder=self._folder, additions=additions, input=given)
+        return await self._runner.start(
+            self._line.filled(values), folder=self._folder, additions=additions, input=given
+        )
 
     def redactor(self, secret: str) -> Redactor:
         """For what is recorded of a launch."""
@@ -360,7 +362,7 @@ class _Launch:
         try:
             folder = str(self._context.workspace.absolute())
             self._files = self._worker.folders.written(folder, self._prompt, self._assignment)
-            self._command = self._worker.start(
+            self._command = await self._worker.start(
                 self._files, self._prompt, self._assignment, self._context, self._report.secret
             )
         except BaseException:

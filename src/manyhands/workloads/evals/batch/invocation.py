@@ -246,7 +246,7 @@ class Invocation:
             return replace(self.state, problem=f"there is no folder {settings.folder} to start the command in")
         stdout, stderr = streams
         try:
-            command = runner.start(
+            command = await runner.start(
                 values.filled(settings.template),
                 folder=settings.folder,
                 additions={**settings.additions, **values.environment()},

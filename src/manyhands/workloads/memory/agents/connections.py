@@ -119,7 +119,7 @@ class ProgramConnection:
         kept = KeptStream(self._errors, Redactor.of(os.environ), append=True)
         self._open.callback(kept.close)
         try:
-            self._command = runner.start(
+            self._command = await runner.start(
                 self._words,
                 folder=self._folder,
                 additions=self._time,

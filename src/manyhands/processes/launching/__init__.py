@@ -1,0 +1,1 @@
+"""Launching of commands by a small process of its own."""
