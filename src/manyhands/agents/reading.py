@@ -213,15 +213,19 @@ class Progress:
 
     max_turns: int
     api_calls: int = 0
-    empty: int = 0
-    cut_off: int = 0
-    unclosed: int = 0
-    fruitless: int = 0
     resends: int = 0
+    flaw: str | None = None
+    """What was wrong with the last answer."""
+    flawed: int = 0
+    """How many answers in a row, the last one included, had that flaw."""
 
-    def may_go_on(self, count: int, limit: int) -> bool:
-        """Whether another try is allowed after ``count`` earlier bad answers of a kind and the one just read."""
-        return count + 1 < limit and self.api_calls + 1 < self.max_turns
+    def count(self, flaw: str) -> int:
+        """How many answers in a row have a flaw, with the one just read, which has it."""
+        return self.flawed + 1 if flaw == self.flaw else 1
+
+    def may_go_on(self, flaw: str, limit: int) -> bool:
+        """Whether another try is allowed after the answer just read, which has that flaw."""
+        return self.count(flaw) < limit and self.api_calls + 1 < self.max_turns
 
     def take(self, output: dict[str, Any]) -> None:
         """Count an answer that was read."""
@@ -229,8 +233,8 @@ class Progress:
         following = output.get("next")
         self.resends = self.resends + 1 if following == "resend" else 0
         flaw = output.get("flaw")
-        for name in ("empty", "cut_off", "unclosed", "fruitless"):
-            setattr(self, name, getattr(self, name) + 1 if name == flaw else 0)
+        self.flawed = 0 if flaw is None else self.count(flaw)
+        self.flaw = flaw
 
 
 def read_answer(completion: Completion, progress: Progress, toolbox: Toolbox, used_ids: set[str]) -> dict[str, Any]:
@@ -266,9 +270,7 @@ def read_summary(completion: Completion) -> dict[str, Any]:
 
 def visible_text(content: str | None, tags: Sequence[str] = REASONING_TAGS) -> str:
     """What is left of a content outside of closed reasoning blocks of these tags, stripped."""
-    if not content:
-        return ""
-    return _without_blocks(content, tags).strip()
+    return _without_blocks(content, tags).strip() if content else ""
 
 
 def has_unclosed_reasoning(content: str | None, tags: Sequence[str] = REASONING_TAGS) -> bool:
@@ -285,6 +287,8 @@ def _tags(message: Message) -> Sequence[str]:
 
 
 def _without_blocks(content: str, tags: Sequence[str]) -> str:
+    if "<" not in content:
+        return content
     kept: list[str] = []
     behind = 0
     for start, end, _ in blocks(content, _OPENINGS[tuple(tags)]):
@@ -355,7 +359,7 @@ def _read_tool_turn(output: dict[str, Any], calls: ReadCalls, progress: Progress
         output["refused"] = {str(index): reason for index, reason in calls.refused.items()}
     if not calls.runnable:
         output["flaw"] = "fruitless"
-        if progress.fruitless + 1 >= MAX_FRUITLESS:
+        if progress.count("fruitless") >= MAX_FRUITLESS:
             output["dropped"] = True
             return _stop(output, StopReason.INVALID_ARGUMENTS if calls.malformed else StopReason.UNKNOWN_TOOLS)
     return output
@@ -372,7 +376,7 @@ def _read_text(output: dict[str, Any], progress: Progress) -> dict[str, Any]:
         return output
     if cut_off:
         output["flaw"] = "cut_off"
-        if not progress.may_go_on(progress.cut_off, MAX_CUT_OFF):
+        if not progress.may_go_on("cut_off", MAX_CUT_OFF):
             return _stop(output, StopReason.TRUNCATED)
         output["next"] = "continue"
     return output
@@ -380,7 +384,7 @@ def _read_text(output: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 def _again(output: dict[str, Any], progress: Progress, flaw: str, limit: int, reason: StopReason) -> dict[str, Any]:
     output["flaw"] = flaw
-    if not progress.may_go_on(getattr(progress, flaw), limit):
+    if not progress.may_go_on(flaw, limit):
         return _stop(output, reason)
     output["next"] = "resend"
     return output
