@@ -81,7 +81,7 @@ class Usage:
 
 def as_cost(value: Any) -> float | None:
     """A figure that somebody else named as the cost of a call in US dollars; None for what no call costs, NaN and the like."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_COST:
         return None
     return float(value)
 

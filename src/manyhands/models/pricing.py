@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +137,11 @@ class PriceTable:
     def priced(self, usage: Usage, model: str, server_cost: float | None) -> Usage:
         """The usage of one call with its cost: the server's own figure, else by the table, else marked as unpriced."""
         if server_cost is not None:
-            return replace(usage, cost=server_cost)
+            return usage + Usage(cost=server_cost)
         price = self.price(model)
         if price is None:
-            return replace(usage, unpriced_calls=usage.unpriced_calls + 1)
-        return replace(usage, cost=price.cost(usage))
+            return usage + Usage(unpriced_calls=1)
+        return usage + Usage(cost=price.cost(usage))
 
     def _look_up(self, model: str) -> Price | None:
         if model in self._own:

@@ -96,7 +96,7 @@ def page_instead(body: bytes) -> Problem | None:
 
 def read_json(body: bytes) -> Json:
     """A body as JSON; None for what is none, or more of it than any answer has."""
-    if body.count(b"{") + body.count(b"[") > _MAX_BRACKETS:
+    if len(body) > _MAX_BRACKETS and body.count(b"{") + body.count(b"[") > _MAX_BRACKETS:
         return None
     try:
         return loads_mended(body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeGuard
 
 from manyhands.core.jsonio import Json, dumps
@@ -188,7 +187,7 @@ def _usage(
 def simulated_usage(usage: Usage, model: str, prices: PriceTable, cost: float | None) -> Usage:
     """One call's usage of the simulated model, which costs nothing unless its server or a person's table says so."""
     price = prices.price(model) or FREE
-    return replace(usage, cost=cost or price.cost(usage), simulated_calls=usage.calls)
+    return usage + Usage(cost=cost or price.cost(usage), simulated_calls=usage.calls)
 
 
 def parse_usage(reported: Mapping[str, Any]) -> tuple[Usage, float | None]:
@@ -229,7 +228,7 @@ def tells_usage(payload: Json) -> bool:
     reported = payload.get("usage") if isinstance(payload, dict) else None
     if not isinstance(reported, dict):
         return False
-    counts = [[reported[name] for name in names if name in reported and _is_count(reported[name])] for names in _SIDES]
+    counts = [[count for name in names if _is_count(count := reported.get(name))] for names in _SIDES]
     return all(counts) and any(map(any, counts))
 
 
@@ -260,7 +259,7 @@ def _count(value: Mapping[str, Any], name: str) -> int:
 
 
 def _is_count(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def _estimate(request_size: int, message: Message) -> Usage:
