@@ -43,10 +43,10 @@ class Owner:
         self._last = 0
 
     async def record(self, row: StepRow) -> None:
-        await self._ask(lambda request: wire.Record(request, row))
+        await self._ask(wire.Record(self._next(), row))
 
     async def acquire(self, key: str, reserve: Reserve) -> int:
-        return await self._ask(lambda request: wire.Acquire(request, key, reserve))
+        return await self._ask(wire.Acquire(self._next(), key, reserve))
 
     def release(self, permit: int, report: CallReport) -> None:
         self._channel.send(wire.Release(permit, report))
@@ -61,12 +61,15 @@ class Owner:
         else:
             future.set_result(answer.permit)
 
-    async def _ask(self, message: Any) -> int:
+    def _next(self) -> int:
         self._last += 1
-        request = self._last
+        return self._last
+
+    async def _ask(self, message: wire.Record | wire.Acquire) -> int:
+        request = message.request
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._requests[request] = future
-        self._channel.send(message(request))
+        self._channel.send(message)
         try:
             return await future
         except asyncio.CancelledError:
