@@ -140,10 +140,13 @@ def chat_settings(options: ModelSettings) -> ChatSettings:
 
 def seeded(settings: AgentSettings, options: CallSettings, context: Context) -> AgentSettings:
     """The settings for one item: if the person gave a seed, with one of its own for the endpoint."""
-    if options.seed is None:
-        return settings
-    own = derive_seed(options.seed, context.item.key, "model")
-    return replace(settings, chat=replace(settings.chat, seed=own))
+    own = item_seed(options, context)
+    return settings if own is None else replace(settings, chat=replace(settings.chat, seed=own))
+
+
+def item_seed(options: CallSettings, context: Context) -> int | None:
+    """The seed of an item's own for the endpoint; None if the person gave none."""
+    return None if options.seed is None else derive_seed(options.seed, context.item.key, "model")
 
 
 def parent_run(

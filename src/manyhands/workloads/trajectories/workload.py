@@ -14,6 +14,7 @@ from manyhands.agents.run_settings import (
     API_KEY,
     NeverCalled,
     chat_settings,
+    item_seed,
     model_of,
     parent_run,
     sandbox_limits,
@@ -82,7 +83,7 @@ MAX_TOOL_OUTPUT = 50_000
 """Maximum characters of a tool's result."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Outcome
 class _Saved:
     """A conversation as it is saved."""
 
@@ -203,7 +204,7 @@ class TrajectoryWorkload(Workload):
         if record.get(ADOPTED):
             return adopted_line(finished.item, record, self._prepared)
         payload, toolbox = PromptItem.of(finished.item), self._opened_tools.toolbox(record["toolsets"])
-        saved = self._saved(fold(steps), payload, toolbox)
+        saved = self._saved(self._kept(fold(steps)), payload, toolbox)
         return self._line(finished.item, finished.attempt, payload, record, saved)
 
     def export(self, reader: RunReader) -> None:
@@ -280,7 +281,7 @@ class TrajectoryWorkload(Workload):
         times: Mapping[str, float],
     ) -> Outcome:
         options = self._options
-        kept = result.messages if options.keep_synthetic else as_trained(result.messages)
+        kept = self._kept(result.messages)
         reasoning = count_reasoning(kept)
         invented = nowhere_known(result.unknown_tools, self._prepared.tools)
         record = {
@@ -290,7 +291,7 @@ class TrajectoryWorkload(Workload):
             **setup,
             "model": options.model,
             "unknown_tools": list(result.unknown_tools),
-            "seed": seeded(self._settings, options, context).chat.seed,
+            "seed": item_seed(options, context),
             "times": times,
         }
         reason = discard_reason(
@@ -298,7 +299,7 @@ class TrajectoryWorkload(Workload):
         )
         if reason is not None:
             return Outcome(ItemState.DISCARDED, record, reason=reason)
-        saved = self._saved(result.messages, payload, toolbox)
+        saved = self._saved(kept, payload, toolbox)
         if saved.tags and options.tags_in_values == "discard":
             message = f"tags in its texts: {saved.tags}"
             return Outcome(ItemState.DISCARDED, record, reason=TAGS_IN_VALUES, message=message)
@@ -315,15 +316,14 @@ class TrajectoryWorkload(Workload):
             None if score is None or minimum is None or score >= minimum else f"scored {score:g}, less than {minimum:g}"
         )
 
-    def _saved(self, messages: Sequence[Message], payload: PromptItem, toolbox: Toolbox) -> _Saved:
+    def _kept(self, messages: list[Message]) -> list[Message]:
+        """Those of a conversation's messages that are saved."""
+        return messages if self._options.keep_synthetic else as_trained(messages)
+
+    def _saved(self, kept: Sequence[Message], payload: PromptItem, toolbox: Toolbox) -> _Saved:
         escaping = Escaping(active=self._escapes_tags)
         own = None if payload.system is None else escaping.text(payload.system)
-        turns = to_sharegpt(
-            messages,
-            self._system_turns.text(toolbox, own),
-            keep_synthetic=self._options.keep_synthetic,
-            escaping=escaping,
-        )
+        turns = to_sharegpt(kept, self._system_turns.text(toolbox, own), keep_synthetic=True, escaping=escaping)
         return _Saved(turns, escaping.count, escaping.count + self._system_turns.tags(toolbox))
 
     def _line(
@@ -373,6 +373,8 @@ class TrajectoryWorkload(Workload):
 
     def _other_stats(self, record: Mapping[str, Any]) -> ToolStats:
         """Of the tools that have no column and were called. Names that nobody has are no tools."""
+        if not record["tools"]:
+            return {}
         invented = set(record["unknown_tools"]) - self._others
         used = [name for name in record["tools"] if name not in self._columns and name not in invented]
         return ToolColumns(used).stats(_uses(record))
