@@ -153,6 +153,8 @@ def exact_line(value: Json) -> bytes:
 def unbroken(document: bytes) -> bytes:
     """JSON in UTF-8 with U+2028, U+2029 and U+0085 escaped: the same value, and one line also to readers that split text at every line
     end that Unicode knows. (JSON itself has the others escaped.)"""
+    if document.isascii():
+        return document
     for mark, escape in _BREAKS_IN_UTF8:
         if mark[:1] in document and mark in document:  # a byte is found much faster than three
             document = document.replace(mark, escape)

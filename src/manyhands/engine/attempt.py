@@ -338,7 +338,7 @@ def _without_secrets(result: AttemptResult) -> AttemptResult:
                 return Failed(ItemError(Cause.INTERNAL, f"its record is not JSON: {error}"))
             message = None if outcome.message is None else KNOWN.text(outcome.message)
             line = None if outcome.line is None else (outcome.line[0], KNOWN.document(outcome.line[1]))
-            return Ended(replace(outcome, record=record, message=message, line=line))
+            return Ended(Outcome(outcome.state, record, line, outcome.reason, outcome.cause, message))
         case Failed(failure):
             message, record = KNOWN.text(failure.message), KNOWN.json(failure.record)
             hidden = ItemError(failure.cause, message, retry_after=failure.retry_after, record=record)

@@ -101,7 +101,7 @@ class Entry:
         common, which are written out only once."""
         turns = b", ".join(map(_turn_text, self.conversations))
         plain = line_bytes(self._plain_members())[1:-1]
-        used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts != UNUSED]
+        used = [(name, *counts.items()) for name, counts in self.tool_stats.items() if counts is not UNUSED]
         stats = _stats_text(tuple(self.tool_stats), tuple(used))
         return b'{"prompt_index": %d, "conversations": [%b], %b, %b}' % (self.prompt_index, turns, plain, stats)
 
