@@ -349,3 +349,27 @@ def test_what_root_restores_belongs_to_the_owner_of_the_tree(tmp_path: Path) -> 
         assert (path.lstat().st_uid, path.lstat().st_gid) == (12345, 12346), path
     assert stat.S_IMODE((world / "in" / "file").stat().st_mode) == 0o755
     assert (tmp_path / "checkpoint" / "world" / "in" / "file").stat().st_uid == 0
+
+
+def test_a_marker_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    checkpoint = Checkpoint(tmp_path, ("world",))
+    assert checkpoint.begin("1/100")
+    long = (tmp_path / "open_step").read_bytes()
+    assert checkpoint.begin("2/7")
+    short = (tmp_path / "open_step").read_bytes()
+    assert checkpoint.open_step == "2/7"
+    assert len(short) == len(long)
+    (tmp_path / "open_step").write_bytes(short[:20] + long[20:])
+    assert checkpoint.open_step is None
+    assert not checkpoint.reattach(True, "2/7")
+
+
+def test_an_empty_world_has_no_mirror_and_can_be_restored(tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    checkpoint = Checkpoint(tmp_path, ("world",))
+    assert checkpoint.begin("1")
+    assert not (tmp_path / "checkpoint").exists()
+    (tmp_path / "world" / "file").write_text("new")
+    assert Checkpoint(tmp_path, ("world",)).reattach(False, "1")
+    assert list((tmp_path / "world").iterdir()) == []

@@ -75,6 +75,22 @@ def test_only_what_carries_the_very_mark_is_killed() -> None:
             process.wait()
 
 
+def test_of_a_family_all_that_begins_like_it_is_killed() -> None:
+    family = secrets.token_hex(8)
+    environments = [{**os.environ, "MANYHANDS_SANDBOX": f"{beginning}7"} for beginning in (family, f"0{family}")]
+    marked, other = [subprocess.Popen(["sleep", "83"], env=environment) for environment in environments]
+    code = "import asyncio, os, sys\nfrom manyhands.processes.children import Guard\n"
+    code += "async def main():\n    Guard(sys.argv[1], family=True)\n    os._exit(0)\nasyncio.run(main())"
+    try:
+        subprocess.run([sys.executable, "-c", code, f"MANYHANDS_SANDBOX={family}"], check=True, timeout=30)
+        assert marked.wait(10) == -9
+        assert other.poll() is None
+    finally:
+        for process in (marked, other):
+            process.kill()
+            process.wait()
+
+
 def sleepers(run_id: str) -> list[int]:
     """The living ``sleep`` processes of a run."""
     found = []

@@ -104,7 +104,8 @@ class CommandSandbox:
         self._shell_lost = False
         self._restarts = 0
         self._jobs = False
-        self._live = False
+        self._live: bool | None = None
+        """Whether something is noted to run in the background; None if that is not known, or could not be noted."""
         self._closing: asyncio.Task[None] | None = None
         self._frozen: Frozen | None = None
         self._trees = [folder / tree for tree in trees]
@@ -150,7 +151,10 @@ class CommandSandbox:
         max_output: int = 100_000,
     ) -> ExecResult:
         strikes = self._disk.strikes
-        result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output)
+        try:
+            result = await self._run(command, timeout=timeout, input=input, cwd=cwd, max_output=max_output)
+        finally:
+            self._live = self._live or None  # it may have left something
         return await self._disk.judged(result, strikes)
 
     async def shell(self, command: str, *, timeout: float, max_output: int = 100_000) -> ExecResult:
@@ -214,7 +218,8 @@ class CommandSandbox:
     async def begin_step(self, address: str) -> None:
         self._check_open()
         await self._disk.wait_for_space()
-        self._note_liveness()
+        if self._live is not False:  # else nothing was left by the last command, and nobody has started anything since
+            self._note_liveness()
         begin = partial(asyncio.to_thread, self._checkpoint.begin, address, whole=self._whole)
         await with_space(lambda: to_the_end(begin()))
 
@@ -243,8 +248,8 @@ class CommandSandbox:
 
     async def _close(self) -> None:
         await self.thaw()
-        if not self._fronted:  # the launcher then finds next to nothing left; what is in front of a command has to reap it
-            await self._end_processes()
+        if not self._fronted:  # else what is in front of a command has to reap it first
+            await self._end_processes()  # so that the launcher finds next to nothing left
         await self._launcher.stop()
         await self._end_processes()
         for shell in (self._shell, *self._retired):
@@ -444,6 +449,7 @@ class CommandSandbox:
             except OSError as error:
                 if not is_full(error):
                     raise
+                self._live = None
                 return  # noted before the next step, when whoever has filled the disk has been ended
             self._live = live
 

@@ -179,7 +179,8 @@ def _interfaces() -> list[tuple[str, bool]]:
     return found
 
 
-def _programs() -> list[str]:
+@cache
+def _programs() -> Sequence[str]:
     arguments = ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = f"/{name}"

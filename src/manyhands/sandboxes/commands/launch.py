@@ -26,7 +26,7 @@ ulimit -f {file_blocks}
 while [ "$count" -gt 0 ]; do echo 0 >"$1" || exit 126; shift; count=$((count - 1)); done
 exec "$@"
 """
-_IN_DIRECTORY = 'cd -- "$1" {closed}|| exit 126; shift; exec "$@" {closed}'
+_IN_DIRECTORY = '{exports}cd -- "$1" {closed}|| exit 126; shift; exec "$@" {closed}'
 DOOR = 9
 """The descriptor by which a command enters its sandbox, where it needs one. The command itself does not get it."""
 _BLOCK = 512
@@ -116,9 +116,11 @@ def limited(
     return [SHELL, "-c", script, "sh", str(len(entrances)), *entrances, *command]
 
 
-def in_directory(command: Sequence[str], directory: str) -> list[str]:
-    """``command``, started in a directory of its sandbox, without the descriptor ``DOOR``; exits with 126 if there is no such directory."""
-    return [SHELL, "-c", _IN_DIRECTORY.format(closed=f"{DOOR}<&- "), "sh", directory, *command]
+def in_directory(command: Sequence[str], directory: str, variables: Mapping[str, str]) -> list[str]:
+    """``command``, started in a directory of its sandbox, with these variables besides and without the descriptor ``DOOR``; exits with 126
+    if there is no such directory."""
+    exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in variables.items())
+    return [SHELL, "-c", _IN_DIRECTORY.format(exports=exports, closed=f"{DOOR}<&- "), "sh", directory, *command]
 
 
 def scrubbed_environment(request: SandboxRequest, *, home: str, path: str, project: str | None) -> dict[str, str]:
