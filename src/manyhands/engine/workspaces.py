@@ -20,7 +20,11 @@ KEEP = "keep"
 
 def workspace_of(run_folder: Path, item: int, attempt: int) -> Path:
     """The folder that belongs to one attempt alone."""
-    return Path(f"{run_folder}/{WORKSPACES}/{item}-{attempt}")
+    return Path(_path_of(run_folder, item, attempt))
+
+
+def _path_of(run_folder: Path, item: int, attempt: int) -> str:
+    return f"{run_folder}/{WORKSPACES}/{item}-{attempt}"
 
 
 class Workspaces:
@@ -51,10 +55,10 @@ class Workspaces:
 
     def item_ended(self, item: int, attempt: int, state: ItemState) -> None:
         """An item's end is on disk: begin to remove its folder, unless that stays."""
-        if not self._may_be_any():
+        if not self._may_be_any() or not os.path.exists(_path_of(self._store.folder, item, attempt)):
             return
         folder = workspace_of(self._store.folder, item, attempt)
-        if not os.path.exists(folder) or self._stays(folder, state):
+        if self._stays(folder, state):
             return
         self._unneeded.append(folder)
         if self._removal is None:

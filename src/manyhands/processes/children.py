@@ -232,6 +232,7 @@ class PipeWriter:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
+        self._waits = False
 
     async def write(self, data: bytes) -> bool:
         """Write all of it; False if nobody reads any more."""
@@ -258,7 +259,8 @@ class PipeWriter:
 
     def close(self) -> None:
         if self._descriptor >= 0:
-            self._loop.remove_writer(self._descriptor)
+            if self._waits:
+                self._loop.remove_writer(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -273,10 +275,12 @@ class PipeWriter:
     async def _writable(self) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_writer(self._descriptor, _resolve, ready)
+        self._waits = True
         try:
             while not ready.done() and self._descriptor >= 0:
                 await asyncio.wait([ready], timeout=0.5)
         finally:
+            self._waits = False
             if self._descriptor >= 0:
                 self._loop.remove_writer(self._descriptor)
 

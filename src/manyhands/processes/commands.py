@@ -189,6 +189,9 @@ class RunningCommand:
 
     async def close(self, *, patience: float = 0.0) -> None:
         """Wait ``patience`` seconds for its end, then end it and all that it started. Idempotent; finishes even when cancelled."""
+        if self._closing is None and self._process.left_nothing:
+            self._release()
+            return
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close(patience))
         await to_the_end(_outcome(self._closing))
@@ -196,11 +199,14 @@ class RunningCommand:
     async def _close(self, patience: float) -> None:
         if await self._process.wait_for(patience) is None:
             await self._process.stop(grace=GRACE)
-        if self._feeding is not None:
-            self._feeding.cancel()
         self._process.kill_group()
         if not self._process.left_nothing:  # what has left the session, with its environment or without
             await self._leftovers.kill(self.mark, self._process.tag)
+        self._release()
+
+    def _release(self) -> None:
+        if self._feeding is not None:
+            self._feeding.cancel()
         self._streams.close()
 
 

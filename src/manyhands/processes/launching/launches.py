@@ -24,7 +24,7 @@ from manyhands.processes.strays import Tags
 LAUNCHER = Path(__file__).with_name("launcher.py")
 ANSWER_SECONDS = 30.0
 """Seconds in which a launch must be made."""
-_END_SECONDS = 2.0
+_END_SECONDS = 5.0
 _NOT_STARTED = 127
 _CHUNK = 1 << 16
 
@@ -39,8 +39,7 @@ class Launch(Child):
         self.tag: int | None = None
         self.left_nothing = False
         """Once it has ended: whether no process of it is left, in whatever session."""
-        self.answered: asyncio.Future[int] = self._loop.create_future()
-        """Done with 0 when the command was started, else with the number of the error."""
+        self._answered: asyncio.Future[int] = self._loop.create_future()
 
     def order(
         self,
@@ -55,18 +54,18 @@ class Launch(Child):
         order = {"launch": self._number, "words": [_plain(word) for word in words], "folder": _plain(folder)}
         self._process.order(self, self._number, {**order, "additions": _variables(additions), "tags": tags}, streams)
 
-    def answer(self) -> int:
-        """What was answered. A launcher that does not answer is killed: it might launch later."""
-        if not self.answered.done():
-            self._process.kill()
-            self.refused(errno.ETIMEDOUT)
-        return self.answered.result()
+    async def answer(self) -> int:
+        """0 when the command was started, else the number of the error."""
+        timer = self._loop.call_later(ANSWER_SECONDS, self._give_up)
+        try:
+            return await asyncio.shield(self._answered)
+        finally:
+            timer.cancel()
 
     async def stop(self, *, since: int | None = None, grace: float = 0.3) -> None:
-        if not self.answered.done():
-            await asyncio.wait([self.answered], timeout=ANSWER_SECONDS)
-        if self.answer() == 0 and not self._ended.done():
+        if await self.answer() == 0 and not self._ended.done():
             await super().stop(since=since, grace=grace)
+            await self.wait_for(_END_SECONDS)  # the launcher has to see it, too
 
     def kill_group(self) -> None:
         """SIGKILL to the process group, if it has not ended."""
@@ -87,8 +86,13 @@ class Launch(Child):
         self._end(code)
 
     def _answer(self, number: int) -> None:
-        if not self.answered.done():
-            self.answered.set_result(number)
+        if not self._answered.done():
+            self._answered.set_result(number)
+
+    def _give_up(self) -> None:
+        """A launcher that does not answer is killed: it might launch later."""
+        self._process.kill()
+        self.refused(errno.ETIMEDOUT)
 
 
 class Launcher:
@@ -119,9 +123,7 @@ class Launcher:
             launch.order(tags, words, additions, streams, folder)
         except (OSError, ValueError) as error:
             launch.refused(getattr(error, "errno", None) or errno.EINVAL)
-        if not launch.answered.done():
-            await asyncio.wait([launch.answered], timeout=ANSWER_SECONDS)
-        if (number := launch.answer()) != 0:
+        if (number := await launch.answer()) != 0:
             refused = OSError(number, os.strerror(number))
             raise _refusal(refused) from refused
 

@@ -67,17 +67,25 @@ class LaunchFolders:
                 self._spare.append(spare)
 
     def _make(self, folder: str) -> None:
-        if self._spare and not os.path.exists(folder):
-            os.rename(self._spare.pop(), folder)
-        else:
-            os.makedirs(folder, exist_ok=True)
+        if self._spare:
+            with suppress(
+                OSError
+            ):  # an earlier launch of the attempt has left something there, or somebody removed the spare one
+                os.rename(self._spare.pop(), folder)
+                return
+        os.makedirs(folder, exist_ok=True)
 
 
 def _write(path: str, data: bytes) -> None:
     """Write a file, or one that is there anew. That is not emptied first: then it would be sent to the disk as soon as it is closed."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644), "wb") as file:
-        file.write(data)
-        file.truncate()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.ftruncate(descriptor, len(data))
+    finally:
+        os.close(descriptor)
 
 
 def _is_as_made(folder: str) -> bool:
