@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ from manyhands.processes.interpreters import end_process, flush_output, module_p
 MAX_ORDER = 1 << 20
 """Bytes of one order: the environment is in it."""
 ANSWER_SECONDS = 20.0
+_LOOKS, _LOOK_SECONDS = 20, 0.002
+"""How often the threads of this process are counted until one that has ended must be gone."""
 
 
 _IDLE: list[threading.Thread] = []
@@ -46,8 +49,16 @@ def may_be_lost(thread: threading.Thread) -> None:
 
 
 def _is_safe() -> bool:
-    """Whether no thread of this process could be in the middle of something."""
-    return system.threads() == 1 + sum(thread.is_alive() for thread in _IDLE)
+    """Whether no thread of this process could be in the middle of something. The system counts a thread for an instant after it has
+    ended, so where Python knows of no other, it is asked again."""
+    for _ in range(_LOOKS):
+        others = 1 + sum(thread.is_alive() for thread in _IDLE)
+        if system.threads() == others:
+            return True
+        if threading.active_count() > others or not system.threads():
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return False
 
 
 class ForkedProcess:
