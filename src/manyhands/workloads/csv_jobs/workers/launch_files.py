@@ -92,7 +92,9 @@ def _is_as_made(folder: str) -> bool:
     """Whether a folder holds our plain files and nothing else. A file with a second name would change in both places."""
     with os.scandir(folder) as entries:
         found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
-    writable = stat.S_IFREG | stat.S_IWUSR | stat.S_IRUSR
-    return found.keys() == {*_NAMES} and all(
-        status.st_mode & writable == writable and status.st_nlink == 1 for status in found.values()
-    )
+    return found.keys() == {*_NAMES} and all(map(_is_plain, found.values()))
+
+
+def _is_plain(status: os.stat_result) -> bool:
+    ours = stat.S_IRUSR | stat.S_IWUSR
+    return stat.S_ISREG(status.st_mode) and status.st_mode & ours == ours and status.st_nlink == 1
