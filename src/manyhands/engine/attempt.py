@@ -154,7 +154,7 @@ class AttemptContext:
     @property
     def workspace(self) -> Path:
         try:
-            make_private(self._settings.folder / WORKSPACES)
+            make_private(self._settings.folder / WORKSPACES, apart=True)
         except OSError as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't make the folder of workspaces: {error.strerror}") from error
         return workspace_of(self._settings.folder, self._claim.item.number, self._claim.attempt)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import re
 import sqlite3
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +25,8 @@ MAX_FOLDER_NAME = 80
 """Bytes of what an agent is, as part of a folder's name."""
 BLOCK = 1 << 18
 """Bytes that are written to such a file at once."""
+_GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000
+"""FS_IOC_GETFLAGS and FS_IOC_SETFLAGS of most 64-bit machines (elsewhere no such calls), and FS_TOPDIR_FL of linux/fs.h."""
 _ASIDE = re.compile(r"\.(.+?)(?:\.\d+)?\.(\d+)\.new")
 _serial = count()
 _MASKED_AT_ONCE, _OVERLAP = 1 << 19, 1 << 12
@@ -78,12 +82,27 @@ def bytes_written_aside(path: Path) -> Iterator[BinaryIO]:
             aside.unlink(missing_ok=True)
 
 
-def make_private(folder: Path) -> None:
-    """Make a folder for its owner alone; one that is there already gets to be so. Raises OSError."""
+def make_private(folder: Path, *, apart: bool = False) -> None:
+    """Make a folder for its owner alone; one that is there already gets to be so. ``apart``: see ``keep_apart``. Raises OSError."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+        if apart:
+            keep_apart(folder)
     keep_private(folder)
+
+
+def keep_apart(folder: Path) -> None:
+    """Have ext4 know that the folders in this one have nothing to do with each other (chattr(1), ``T``), so that it spreads them over the
+    disk. Where folders come and go it would otherwise pass over all that were just removed whenever it makes a file. Other file systems
+    don't know this."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            (flags, rest) = struct.unpack("II", fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)))
+            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("II", flags | _TOP_FOLDER, rest))
+    finally:
+        os.close(descriptor)
 
 
 def keep_private(folder: Path) -> None:
