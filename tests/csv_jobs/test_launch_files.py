@@ -46,9 +46,18 @@ def _replace(files: LaunchFiles) -> None:
     os.symlink("elsewhere", files.row)
 
 
+def _link_the_folder(files: LaunchFiles) -> None:
+    elsewhere = Path(files.folder).parent / "elsewhere"
+    os.rename(files.folder, elsewhere)
+    os.symlink(elsewhere, files.folder)
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        _link_the_folder,
+        lambda files: os.chmod(files.folder, 0o555),
+        lambda files: os.chmod(files.row, 0o4777),
         lambda files: Path(files.folder, "notes").touch(),
         lambda files: os.unlink(files.row),
         _replace,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -89,10 +93,76 @@ async def test_a_command_that_kills_the_launcher_ends_alone(runner: CommandRunne
     assert (await run(runner, "echo", "on", folder=tmp_path)).output == b"on\n"
 
 
+async def test_what_stays_in_the_session_of_a_command_that_kills_the_launcher_ends(
+    runner: CommandRunner, tmp_path: Path
+) -> None:
+    line = "exec env -i prlimit --rttime=1000:1000 sh -c 'kill -KILL $PPID; echo $$; exec sleep 96'"
+    end = await run(runner, "sh", "-c", line, folder=tmp_path)
+    assert end.exit_code == 128 + signal.SIGKILL
+    assert not [words for words in command_lines() if words == ["sleep", "96"]]
+
+
+async def test_a_command_that_stops_the_launcher_delays_others_by_seconds_only(
+    runner: CommandRunner, tmp_path: Path
+) -> None:
+    other = asyncio.create_task(run(runner, "sh", "-c", "sleep 1; echo fine", folder=tmp_path))
+    await asyncio.sleep(0.3)
+    await run(runner, "sh", "-c", "kill -STOP $PPID", folder=tmp_path)
+    end = await other
+    assert (end.exit_code, end.output) == (0, b"fine\n")
+
+
+async def test_a_command_that_lowers_the_launcher_s_limit_is_the_last_that_is_launched(
+    runner: CommandRunner, tmp_path: Path
+) -> None:
+    other = asyncio.create_task(run(runner, "sh", "-c", "sleep 1; echo fine", folder=tmp_path))
+    await asyncio.sleep(0.3)
+    await run(runner, "sh", "-c", "prlimit --pid $PPID --rttime=5:5", folder=tmp_path)
+    with pytest.raises(ItemError, match="Operation not permitted"):
+        await run(runner, "true", folder=tmp_path)
+    assert (await other).output == b"fine\n"
+
+
+OWNER = """
+import asyncio, os, sys, threading, time
+from pathlib import Path
+from manyhands.processes.commands import CommandRunner
+from manyhands.processes.strays import process_mark
+
+async def main():
+    async with CommandRunner.opened(process_mark(sys.argv[1]), dict(os.environ)) as runner:
+        await asyncio.sleep(0.2)
+        kill = lambda: (time.sleep(float(sys.argv[2])), os.kill(os.getpid(), 9))
+        threading.Thread(target=kill, daemon=True).start()
+        await (await runner.start(["sleep", sys.argv[3]], folder=Path("/"), additions={})).wait()
+
+asyncio.run(main())
+"""
+
+
+def command_lines() -> list[list[str]]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(process.read_text(errors="replace").rstrip("\0").split("\0"))
+    return found
+
+
+@pytest.mark.parametrize("delay", [0.003, 0.02, 0.035])
+def test_nothing_is_launched_for_an_owner_that_was_killed(delay: float) -> None:
+    seconds = f"97.{secrets.randbelow(10**9)}"
+    subprocess.run([sys.executable, "-c", OWNER, secrets.token_hex(8), str(delay), seconds], check=False, timeout=60)
+    until = time.monotonic() + 10.0
+    time.sleep(1.0)
+    while ["sleep", seconds] in command_lines() and time.monotonic() < until:
+        time.sleep(0.2)
+    assert ["sleep", seconds] not in command_lines()
+
+
 async def test_a_start_that_is_cancelled_leaves_nothing(runner: CommandRunner, tmp_path: Path) -> None:
     for pauses in range(6):
-        pids = tmp_path / f"pids-{pauses}"
-        start = runner.start(["sh", "-c", f"echo $$ > {pids}; sleep 97"], folder=tmp_path, additions={})
+        seconds = f"97.{secrets.randbelow(10**9)}"
+        start = runner.start(["sleep", seconds], folder=tmp_path, additions={})
         starting = asyncio.create_task(start)
         for _ in range(pauses):
             await asyncio.sleep(0.002)
@@ -101,7 +171,8 @@ async def test_a_start_that_is_cancelled_leaves_nothing(runner: CommandRunner, t
             await (await starting).close()
         except asyncio.CancelledError:
             pass
-        assert not pids.exists() or started(int(pids.read_text() or 0)) is None
+        await asyncio.sleep(0.3)
+        assert ["sleep", seconds] not in command_lines()
 
 
 async def test_a_command_has_no_files_open_but_its_streams(runner: CommandRunner, tmp_path: Path) -> None:

@@ -128,6 +128,9 @@ class Settings:
     def __setattr__(self, name: str, value: Any) -> None:
         raise ValueError(f"settings are frozen: {name}")
 
+    def __delattr__(self, name: str) -> None:
+        raise ValueError(f"settings are frozen: {name}")
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(other) | {"given": ()} == vars(self) | {"given": ()}
 
@@ -242,7 +245,11 @@ def _reader(annotation: Any) -> Callable[[Any], Any]:
         return partial(_unless_none, _reader(next(part for part in get_args(annotation) if part is not NoneType)))
     if get_origin(annotation) is Literal:
         return partial(_choice, get_args(annotation))
-    return {str: _any_text, dict: _mapping}[get_origin(annotation) or annotation]
+    readers = {str: _any_text, dict: _mapping}
+    try:
+        return readers[get_origin(annotation) or annotation]
+    except KeyError:
+        raise TypeError(f"a setting of type {annotation} needs what reads it: Annotated[…, Checked(…)]") from None
 
 
 def _unless_none(read: Callable[[Any], Any], value: Any) -> Any:

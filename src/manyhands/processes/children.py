@@ -138,6 +138,10 @@ class Process(Child):
         self._alone = alone
         self._watch()
 
+    def runs(self) -> bool:
+        """Whether it has not ended, also where the loop that would be told of that is closed."""
+        return self._child.poll() is None
+
     def on_end(self, call: Callable[[int], object]) -> None:
         """Have ``call`` called with the exit code, soon after the end."""
         self._ended.add_done_callback(lambda ended: call(ended.result()))
@@ -432,7 +436,7 @@ class Guard:
     @property
     def alive(self) -> bool:
         """Whether nobody has ended it."""
-        return self._process.exit_code is None
+        return self._process.runs()
 
     async def dismiss(self) -> None:
         """End it: everything has been ended. Idempotent."""

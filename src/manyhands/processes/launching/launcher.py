@@ -56,7 +56,11 @@ class _Launcher:
         events.register(self._channel, select.POLLIN)
         events.register(ends, select.POLLIN)
         while True:
-            for descriptor, _ in events.poll():
+            for descriptor, event in events.poll():
+                if (
+                    event & select.POLLHUP
+                ):  # also with orders left to read: their owner is gone, and nobody would end what they start
+                    os._exit(0)
                 if descriptor == ends:
                     os.read(ends, 1 << 12)
                     self._reap()
@@ -96,11 +100,16 @@ class _Launcher:
             pid = _started(words, {**self._environment, **_variables(order["additions"])}, descriptors)
         except OSError as error:
             self._say("refused", order["launch"], error.errno or errno.EIO)
+        except ValueError:  # setrlimit(2) refused: somebody has lowered the limit of this process further
+            self._say("refused", order["launch"], errno.EPERM)
         else:
             self._running[pid] = order["launch"]
             self._say("began", order["launch"], pid)
         finally:
-            _carry(after)
+            try:
+                _carry(after)
+            except ValueError:
+                pass
             os.chdir("/")
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from typing import Any
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
 from manyhands.processes.children import Child, close_all
-from manyhands.processes.strays import Tags
+from manyhands.processes.strays import MARK, Tags
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 ANSWER_SECONDS = 30.0
-"""Seconds in which a launch must be made."""
+"""Seconds for which the process may say nothing while it is to launch something."""
+LOOK_SECONDS = 2.0
+"""How often it is looked whether somebody has stopped the process (SIGSTOP), while commands run."""
 _END_SECONDS = 5.0
+_LIBRARIES = "LD_LIBRARY_PATH"
 _NOT_STARTED = 127
 _CHUNK = 1 << 16
 
@@ -40,6 +44,7 @@ class Launch(Child):
         self.left_nothing = False
         """Once it has ended: whether no process of it is left, in whatever session."""
         self._answered: asyncio.Future[int] = self._loop.create_future()
+        self._ordered_at = self._loop.time()
 
     def order(
         self,
@@ -51,16 +56,17 @@ class Launch(Child):
     ) -> None:
         """As of ``Launcher.launch``. ``tags``: as the launcher is given them."""
         self.tag = tags[0]
+        self._ordered_at = self._loop.time()
         order = {"launch": self._number, "words": [_plain(word) for word in words], "folder": _plain(folder)}
         self._process.order(self, self._number, {**order, "additions": _variables(additions), "tags": tags}, streams)
 
     async def answer(self) -> int:
         """0 when the command was started, else the number of the error."""
-        timer = self._loop.call_later(ANSWER_SECONDS, self._give_up)
+        looking = self._loop.call_later(ANSWER_SECONDS, self._look)
         try:
             return await asyncio.shield(self._answered)
         finally:
-            timer.cancel()
+            looking.cancel()
 
     async def stop(self, *, since: int | None = None, grace: float = 0.3) -> None:
         if await self.answer() == 0 and not self._ended.done():
@@ -89,8 +95,14 @@ class Launch(Child):
         if not self._answered.done():
             self._answered.set_result(number)
 
-    def _give_up(self) -> None:
-        """A launcher that does not answer is killed: it might launch later."""
+    def _look(self) -> None:
+        """A launcher that has long said nothing is killed, as it might launch later. One that still launches others has to get its turn."""
+        if self._answered.done():
+            return
+        quiet = self._loop.time() - max(self._ordered_at, self._process.heard_at)
+        if quiet < ANSWER_SECONDS:
+            self._loop.call_later(ANSWER_SECONDS - quiet, self._look)
+            return
         self._process.kill()
         self.refused(errno.ETIMEDOUT)
 
@@ -152,12 +164,15 @@ class _LauncherProcess:
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         try:
-            self._child = _start(theirs)
+            self._child = _start(theirs, environment)
         except BaseException:
             self._channel.close()
             raise
         finally:
             theirs.close()
+        self.heard_at = self._loop.time()
+        """When it last said something, by the clock of the loop."""
+        self._looking: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._channel, self._receive)
         self._post({"environment": _variables(environment)})
 
@@ -170,7 +185,13 @@ class _LauncherProcess:
         if not self.alive:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         self._launches[number] = launch
-        self._post(order, streams)
+        try:
+            self._post(order, streams)
+        except OSError:
+            del self._launches[number]
+            raise
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._go_on)
 
     def kill_group(self, number: int) -> None:
         """SIGKILL to the process group of a launch, if it runs."""
@@ -179,6 +200,14 @@ class _LauncherProcess:
 
     def kill(self) -> None:
         self._child.kill()
+
+    def _go_on(self) -> None:
+        """Have it go on if a command has stopped it: nobody would hear of the ends of others."""
+        self._looking = None
+        if self.alive and self._launches:
+            with suppress(ProcessLookupError):
+                self._child.send_signal(signal.SIGCONT)
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._go_on)
 
     def reap(self) -> None:
         """Wait for the end of one that is not alive."""
@@ -212,7 +241,12 @@ class _LauncherProcess:
     def _send_rest(self) -> None:
         while self._unsent:
             data, streams = self._unsent.popleft()
-            sent = self._send(data, streams)
+            try:
+                sent = self._send(data, streams)
+            except OSError:  # what it was sent of the message is of no use to it
+                self._unsent.appendleft((data, streams))
+                self.kill()
+                return
             if sent < len(data):
                 self._unsent.appendleft((data[sent:], () if sent else streams))
             if sent:
@@ -222,12 +256,13 @@ class _LauncherProcess:
         self._loop.remove_writer(self._channel)
 
     def _send(self, data: bytes, streams: Sequence[int]) -> int:
-        """How much of it was sent. What is for a process that is gone counts as sent: its end is noticed where answers are read."""
+        """How much of it was sent. What is for a process that is gone counts as sent: its end is noticed where answers are read. Raises
+        OSError where the system can't send it."""
         try:
             return socket.send_fds(self._channel, [data], streams) if streams else self._channel.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
-        except OSError:
+        except ConnectionError:
             return len(data)
 
     def _receive(self) -> None:
@@ -240,6 +275,7 @@ class _LauncherProcess:
         if not data:
             self._gone()
             return
+        self.heard_at = self._loop.time()
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
             self._hear(*line.split())
@@ -263,27 +299,37 @@ class _LauncherProcess:
         self._channel.close()
         while self._unsent:
             close_all(*self._unsent.popleft()[1])
+        if self._looking is not None:
+            self._looking.cancel()
         for launch in self._launches.values():
-            launch.refused(errno.ESRCH) if not launch.pid else launch.has_ended(-signal.SIGKILL, left_nothing=False)
+            if launch.pid:
+                with suppress(OSError):  # what was launched is in a group of its own
+                    os.killpg(launch.pid, signal.SIGKILL)
+                launch.has_ended(-signal.SIGKILL, left_nothing=False)
+            else:
+                launch.refused(errno.ESRCH)
         self._launches.clear()
 
 
-def _start(channel: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the program with its end of the channel."""
+def _start(channel: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the program with its end of the channel. It carries the run's mark itself, so that it does not outlive its owner either; of
+    everything else it has only what some interpreters need to start."""
+    kept = {name: value for name in (MARK, _LIBRARIES) if (value := environment.get(name, os.environ.get(name)))}
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(LAUNCHER), str(channel.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=(channel.fileno(),),
-        env={},
+        env=kept,
         cwd="/",
         start_new_session=True,
     )
 
 
 def _refusal(error: OSError) -> ItemError:
-    return ItemError(Cause.SANDBOX_LOST, f"can't start a process: {error}")
+    gone = "the process that launches commands has ended" if error.errno == errno.ESRCH else str(error)
+    return ItemError(Cause.SANDBOX_LOST, f"can't start a process: {gone}")
 
 
 def _variables(given: Mapping[str, str]) -> dict[str, str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from manyhands.core.errors import ItemError
@@ -15,6 +15,7 @@ from manyhands.workloads.csv_jobs.workers.reports import Assignment
 
 _NAMES = ("prompt.txt", "row.json", "schema.json")
 _SPARE = "spare-"
+_ITSELF = "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class LaunchFiles:
     """What a launch finds in its attempt's folder."""
 
     folder: str
+    made: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """What the system says of the folder and of each file in it, once they were written."""
 
     @property
     def prompt(self) -> str:
@@ -54,23 +57,22 @@ class LaunchFolders:
             _write(files.prompt, prompt.encode())
             _write(files.row, dumps(dict(assignment.row)))
             _write(files.schema, assignment.schema.text.encode())
+            return LaunchFiles(folder, _seen(folder))
         except OSError as error:
             raise ItemError(Cause.SANDBOX_LOST, f"can't write the worker's files: {error}") from error
-        return files
 
     def give_back(self, files: LaunchFiles) -> None:
         """The row's result is on disk, and nothing of its command runs any more."""
         with suppress(OSError):  # then the engine removes it like any other
-            if self._reused and _is_as_made(files.folder):
+            if self._reused and files.made.keys() == {_ITSELF, *_NAMES} and _seen(files.folder) == files.made:
                 spare = f"{os.path.dirname(files.folder)}/{_SPARE}{next(self._numbers)}"
                 os.rename(files.folder, spare)
                 self._spare.append(spare)
 
     def _make(self, folder: str) -> None:
         if self._spare:
-            with suppress(
-                OSError
-            ):  # an earlier launch of the attempt has left something there, or somebody removed the spare one
+            # An earlier launch of the attempt may have left something there, and somebody may have removed the spare one.
+            with suppress(OSError):
                 os.rename(self._spare.pop(), folder)
                 return
         os.makedirs(folder, exist_ok=True)
@@ -88,13 +90,18 @@ def _write(path: str, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _is_as_made(folder: str) -> bool:
-    """Whether a folder holds our plain files and nothing else. A file with a second name would change in both places."""
-    with os.scandir(folder) as entries:
-        found = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
-    return found.keys() == {*_NAMES} and all(map(_is_plain, found.values()))
+def _seen(folder: str) -> dict[str, tuple[int, ...]]:
+    """What tells whether a folder, or a file in it, was replaced or got another mode, owner or name. Their content may be another.
+    Raises OSError, also for what is no folder but a link to one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = {_ITSELF: _identity(os.fstat(descriptor))}
+        with os.scandir(descriptor) as entries:
+            found.update((entry.name, _identity(entry.stat(follow_symlinks=False))) for entry in entries)
+        return found
+    finally:
+        os.close(descriptor)
 
 
-def _is_plain(status: os.stat_result) -> bool:
-    ours = stat.S_IRUSR | stat.S_IWUSR
-    return stat.S_ISREG(status.st_mode) and status.st_mode & ours == ours and status.st_nlink == 1
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid, status.st_nlink
