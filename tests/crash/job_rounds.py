@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +22,13 @@ from manyhands.workloads.csv_jobs.service.status import COMPLETED, INTERRUPTED, 
 from tests.crash.job_checks import JobCheck, Struck, exported
 from tests.crash.job_site import CONCURRENCY, INSTRUCTION, Job, JobSite, Kind, wait_for
 from tests.crash.rounds import LINGER_SECONDS, Report
-from tests.support.commands import Command, Ended, is_worker
+from tests.support.commands import Command, Ended, is_launcher, is_worker
 from tests.support.mcp_clients import content, over_streams, server_processes
 
 JobVictim = Literal["runner", "itself", "worker", "export", "terminal", "server", "planning"]
 END_SECONDS = 60.0
 START_SECONDS = 20.0
+_numbers = count(1)
 OLD = "what was there before\n"
 """What lies where the output is to be, before the job has written it."""
 
@@ -35,7 +37,7 @@ class JobRound:
     """A job that is killed again and again."""
 
     def __init__(self, site: JobSite, kind: Kind, victim: JobVictim, rows: int, instants: random.Random) -> None:
-        name = f"{victim}-{kind}-{rows}-{instants.getrandbits(32):08x}"
+        name = f"{victim}-{kind}-{rows}-{instants.getrandbits(32):08x}-{next(_numbers)}"
         self._job = site.job(kind, name, rows, longest=0.02 if victim == "export" else 0.15)
         self._site = site
         self._victim = victim
@@ -222,12 +224,12 @@ class JobRound:
             return False
         victim = self._instants.choice(processes)
         try:
-            engine = is_worker(victim)
+            several = is_worker(victim) or is_launcher(victim)
             os.kill(victim, signal.SIGKILL)
         except OSError:
             return False
         self.report.kills += 1
-        self.report.allowed += CONCURRENCY[self._job.kind] if engine else 1
+        self.report.allowed += CONCURRENCY[self._job.kind] if several else 1
         return True
 
     def _kill_terminal(self) -> None:

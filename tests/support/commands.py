@@ -22,6 +22,7 @@ from typing import Any, Self
 from manyhands.core.jsonio import loads
 from manyhands.engine.executors.processes import WORKER, WORKER_NAME
 from manyhands.engine.journal.reader import JOURNAL
+from manyhands.processes.launching.launches import LAUNCHER
 from manyhands.processes.strays import MARK
 from manyhands.runs.ledger import ORDER
 from tests.support.forked import ForkedProcess
@@ -300,6 +301,11 @@ def marked_processes(run_id: str) -> list[int]:
 def is_worker(pid: int) -> bool:
     """Whether a process is a worker process of the engine: forked, or an interpreter of its own."""
     return _is_fork(pid) or WORKER.encode() in _read(Path(f"/proc/{pid}/cmdline"))
+
+
+def is_launcher(pid: int) -> bool:
+    """Whether a process is the one that launches people's commands, which end with it."""
+    return os.fsencode(LAUNCHER) in _read(Path(f"/proc/{pid}/cmdline"))
 
 
 def describe(pid: int) -> str:
