@@ -174,7 +174,12 @@ class _LauncherProcess:
         """When it last said something, by the clock of the loop."""
         self._looking: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._channel, self._receive)
-        self._post({"environment": _variables(environment)})
+        try:
+            self._post({"environment": _variables(environment)})
+        except (OSError, ValueError):
+            self._gone()
+            self.reap()
+            raise
 
     @property
     def alive(self) -> bool:
@@ -196,7 +201,10 @@ class _LauncherProcess:
     def kill_group(self, number: int) -> None:
         """SIGKILL to the process group of a launch, if it runs."""
         if self.alive:
-            self._post({"kill": number})
+            try:
+                self._post({"kill": number})
+            except OSError:  # the system can't send it: what was launched ends with this process
+                self.kill()
 
     def kill(self) -> None:
         self._child.kill()
