@@ -144,15 +144,18 @@ class OutputFiles:
 def repair(store: Store, workload: Workload, notice: Callable[[str], None], *, rebuild: bool = False) -> int:
     """Make the output files match the journal, before a session begins.
 
-    ``rebuild``: write all of them again (begun, that is done by the next opening if a crash comes between). Returns the number of lines
-    written again. Raises StorageError.
+    ``rebuild``: write all of them again (begun, that is done by the next opening if a crash comes between). Without it, those that hold
+    lines of items that were reopened. Returns the number of lines written again. Raises StorageError.
     """
     if rebuild:
         store.set_meta(**{REWRITE: True})
-    rebuild = bool(store.reader.meta(REWRITE))
-    if rebuild:
+    rewritten = store.reader.meta(REWRITE) or []
+    if rewritten is True:
         store.forget_outputs()
     for output in store.reader.outputs():
+        rebuild = rewritten is True or output.name in rewritten
+        if rebuild:
+            store.forget_output(output)
         path = store.folder / output.name
         if path.exists() and not path.is_file():
             raise StorageError(f"{path}: not a plain file")
@@ -163,7 +166,7 @@ def repair(store: Store, workload: Workload, notice: Callable[[str], None], *, r
         except OSError as error:
             raise StorageError(f"{path}: can't be written ({error.strerror})") from error
     count = _write_missing(store, workload, store.reader.unwritten())
-    if rebuild:
+    if rewritten:
         store.set_meta(**{REWRITE: False})
     return count
 

@@ -108,8 +108,51 @@ ON CONFLICT DO NOTHING;
 -- causes whose next execution starts from nothing (JSON), item keys (JSON; null: all)
 UPDATE items SET state = 'pending', failures = 0, not_before = 0, attempt = attempt + coalesce(cause IN (SELECT value FROM json_each(?1)), 0),
     reason = NULL, cause = NULL, message = NULL, record = NULL, finished_at = NULL
-WHERE (state = 'failed' OR (state = 'cancelled' AND reason IS NOT 'removed'))
-    AND (?2 IS NULL OR key IN (SELECT value FROM json_each(?2)));
+WHERE state = 'failed' AND (?2 IS NULL OR key IN (SELECT value FROM json_each(?2)));
+
+-- name: keep_outcomes
+-- of ended items that are executed again on request: number, time
+INSERT INTO earlier_outcomes (item, attempt, state, reason, cause, message, record, finished_at, reopened_at)
+SELECT number, attempt, state, reason, cause, message, record, finished_at, v.column2
+FROM (VALUES :rows) AS v CROSS JOIN items ON items.number = v.column1
+WHERE state IN ('completed', 'discarded', 'failed', 'cancelled') AND reason IS NOT 'removed';
+
+-- name: give_up_reopened
+-- the attempts of ended items that are executed again from nothing: number, time, why, whether failed ones start from nothing too,
+-- the causes whose failures do so anyway (JSON)
+INSERT INTO attempts (item, attempt, ended_at, reason)
+SELECT number, attempt, v.column2, v.column3 FROM (VALUES :rows) AS v CROSS JOIN items ON items.number = v.column1
+WHERE performances > 0 AND reason IS NOT 'removed' AND (state IN ('completed', 'discarded')
+    OR (state IN ('failed', 'cancelled') AND (v.column4 OR cause IN (SELECT value FROM json_each(v.column5)))))
+ON CONFLICT DO NOTHING;
+
+-- name: reopen_items
+-- ended items, to be executed again: number, whether failed ones start from nothing too, the causes whose failures do so anyway (JSON)
+UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, cause = NULL, message = NULL, record = NULL,
+    started_at = NULL, finished_at = NULL, output = NULL, written = 0,
+    attempt = attempt + (performances > 0 AND (state IN ('completed', 'discarded') OR v.column2
+        OR coalesce(cause IN (SELECT value FROM json_each(v.column3)), 0)))
+FROM (VALUES :rows) AS v WHERE items.number = v.column1
+    AND state IN ('completed', 'discarded', 'failed', 'cancelled') AND reason IS NOT 'removed';
+
+-- name: outputs_of_items
+-- the files that hold lines of items: item numbers (JSON)
+SELECT DISTINCT outputs.file FROM json_each(?) CROSS JOIN items ON items.number = json_each.value
+JOIN outputs ON outputs.id = items.output;
+
+-- name: add_orders
+-- time, user, command, details
+INSERT INTO orders (at, given_by, command, details) VALUES :rows;
+
+-- name: list_orders
+-- the latest first
+SELECT at, given_by, command, details FROM orders ORDER BY id DESC LIMIT ?;
+
+-- name: earlier_outcomes
+SELECT attempt, state, coalesce(reason, cause), message, record, finished_at, reopened_at FROM earlier_outcomes WHERE item = ? ORDER BY id;
+
+-- name: outlines
+SELECT number, key, state, reason, cause, position FROM items WHERE position > ? ORDER BY position LIMIT ?;
 
 -- name: release_discarded
 -- discarded for that reason, to be judged again: what is recorded of them is replayed
@@ -224,15 +267,26 @@ UPDATE items SET output = (SELECT id FROM outputs WHERE file = ?) WHERE number =
 -- name: open_session
 INSERT INTO sessions (process, host, started_at, heartbeat_at) VALUES (?, ?, ?, ?) RETURNING id;
 
+-- name: pause_session
+-- session, time
+UPDATE sessions SET paused_at = v.column2 FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;
+
+-- name: continue_session
+-- session, time
+UPDATE sessions SET paused = paused + coalesce(v.column2 - paused_at, 0), paused_at = NULL
+FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;
+
 -- name: close_session
-UPDATE sessions SET ended_at = ?, heartbeat_at = ?, ending = ? WHERE id = ?;
+UPDATE sessions SET ended_at = ?1, heartbeat_at = ?1, ending = ?2, paused = paused + coalesce(?1 - paused_at, 0), paused_at = NULL
+WHERE id = ?3;
 
 -- name: last_session
-SELECT id, process, host, started_at, heartbeat_at, ended_at, ending FROM sessions ORDER BY id DESC LIMIT 1;
+SELECT id, process, host, started_at, heartbeat_at, ended_at, ending, paused_at FROM sessions ORDER BY id DESC LIMIT 1;
 
 -- name: working_seconds
--- how long anyone worked on the run; a session that was killed counts up to its last heartbeat
-SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at), 0.0) FROM sessions;
+-- how long anyone worked on the run, without pauses; a session that was killed counts up to its last heartbeat
+SELECT coalesce(sum(coalesce(ended_at, heartbeat_at) - started_at - paused
+    - coalesce(max(0.0, coalesce(ended_at, heartbeat_at) - paused_at), 0.0)), 0.0) FROM sessions;
 
 -- name: states_after
 -- position, state, reason: what checkpoints are made of, without decoding anything

@@ -57,6 +57,46 @@ class RecordedSession:
     heartbeat_at: float
     ended_at: float | None
     ending: str | None
+    paused_at: float | None
+    """Since when it is paused, or was when it was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOrder:
+    """What a person had changed in a run."""
+
+    at: float
+    given_by: str
+    """``user@host``."""
+    command: str
+    """``set``, ``retry`` or ``cancel``."""
+    details: Json
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierOutcome:
+    """What an item had come to before it was executed again on request. Times are seconds since 1970 UTC."""
+
+    attempt: int
+    state: str
+    why: str | None
+    """The reason or cause."""
+    message: str | None
+    record: Json
+    finished_at: float | None
+    reopened_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOutline:
+    """An item without what it holds."""
+
+    number: int
+    key: str
+    state: str
+    reason: str | None
+    cause: str | None
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +204,22 @@ class JournalReader:
         """The attempts of an item that were given up, in order."""
         return [EndedAttempt(*row) for row in self._all("attempts_of_item", item_number)]
 
+    def earlier_outcomes(self, item_number: int) -> list[EarlierOutcome]:
+        """What an item had come to each time before it was executed again on request, in order."""
+        rows = self._all("earlier_outcomes", item_number)
+        return [EarlierOutcome(*row[:4], unpack(row[4]) if row[4] else None, *row[5:]) for row in rows]
+
+    def orders(self, limit: int) -> list[RecordedOrder]:
+        """What people had changed in the run, the latest first."""
+        return [RecordedOrder(*row[:3], loads(row[3])) for row in self._all("list_orders", limit)]
+
+    def outlines(self) -> Iterator[list[ItemOutline]]:
+        """All items without what they hold, in order of the input, a page at a time."""
+        position = -1
+        while rows := self._all("outlines", position, PAGE):
+            yield [ItemOutline(*row) for row in rows]
+            position = rows[-1][-1]
+
     def failures(self, item_number: int) -> list[RecordedFailure]:
         """The failures of an item, in order."""
         return [RecordedFailure(*row) for row in self._all("failures_of_item", item_number)]
@@ -202,6 +258,10 @@ class JournalReader:
     def outputs(self) -> list[OutputFile]:
         """The output files that the journal knows."""
         return [OutputFile(*row) for row in self._all("list_outputs")]
+
+    def outputs_of(self, item_numbers: Sequence[int]) -> list[str]:
+        """The output files that hold lines of these items."""
+        return [name for (name,) in self._all("outputs_of_items", line(list(item_numbers)))]
 
     def unwritten_lines(self, output: OutputFile) -> int:
         """How many items have a line in a file that is not known to be on disk."""

@@ -27,13 +27,15 @@ from manyhands.engine.journal.records import StepRow, pack
 from manyhands.engine.journal.writer import GroupWriter, OnCommit
 
 REWRITE = "rewrite_outputs"
-"""The fact that all output has to be written again, recorded until that is done."""
+"""The fact that output has to be written again, recorded until that is done: true for all of it, or the names of the files."""
 PLAN_CHUNK = 256
 MAX_MESSAGE = 4000
 NAMED_OUTPUTS = 4096
 """Output files remembered as known to the journal already."""
 _Element = TypeVar("_Element")
 CHUNKS_IN_TRANSACTION = 20
+_FRESH_CAUSES = dumps([cause for cause, rule in FAILURES.items() if rule.fresh_attempt]).decode()
+"""The failures after which an item starts from nothing, as JSON."""
 
 
 class Store:
@@ -134,11 +136,35 @@ class Store:
     def release_failed(self, keys: Sequence[str] | None = None) -> int:
         """Make failed items (those of these keys) claimable again; how many there were. Where the failure table says so, they start from
         nothing in a new attempt (only before ``begin``)."""
-        causes = dumps([cause for cause, rule in FAILURES.items() if rule.fresh_attempt]).decode()
         chosen = None if keys is None else dumps(list(keys)).decode()
         with storage_errors(self._path), transaction(self._connection):
-            self._run("give_up_attempts", self._clock.now(), causes, chosen)
-            return self._run("release_failed", causes, chosen).rowcount
+            self._run("give_up_attempts", self._clock.now(), _FRESH_CAUSES, chosen)
+            return self._run("release_failed", _FRESH_CAUSES, chosen).rowcount
+
+    def reopen_items(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> None:
+        """Make ended items claimable again; what they had come to is kept, and their lines leave the output files when these are next
+        repaired (only before ``begin``).
+
+        Completed and discarded items start from nothing in a new attempt; failed and cancelled ones go on from their recorded steps,
+        unless the failure table says otherwise, or with ``fresh``. Items that left the input, or have not ended, stay as they are.
+        """
+        with storage_errors(self._path), transaction(self._connection):
+            for query, rows in self._reopening(numbers, why, fresh=fresh):
+                self._execute(query, rows)
+
+    def _reopening(
+        self, numbers: Sequence[int], why: str, *, fresh: bool
+    ) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+        """The queries that reopen items, each with its rows."""
+        rewritten = self.reader.meta(REWRITE) or []
+        files = self.reader.outputs_of(numbers)
+        if files and rewritten is not True:
+            yield "set_meta", [(REWRITE, dumps(sorted({*rewritten, *files})).decode())]
+        now, text = self._clock.now(), _text(why)
+        for chunk in _chunks(numbers, PLAN_CHUNK):
+            yield "keep_outcomes", [(number, now) for number in chunk]
+            yield "give_up_reopened", [(number, now, text, fresh, _FRESH_CAUSES) for number in chunk]
+            yield "reopen_items", [(number, fresh, _FRESH_CAUSES) for number in chunk]
 
     def release_discarded(self, reason: str) -> None:
         """Make items claimable again that were discarded for that reason, to be judged again: what is recorded of them is replayed
@@ -150,6 +176,11 @@ class Store:
         """Say of all items that nobody executes them any more (only after ``end``)."""
         with storage_errors(self._path):
             self._release_running()
+
+    def add_order(self, given_by: str, command: str, details: Json) -> None:
+        """Record what a person has changed (only before ``begin``)."""
+        with storage_errors(self._path):
+            self._execute("add_orders", [(self._clock.now(), given_by, command, dumps(KNOWN.json(details)).decode())])
 
     def forget_outputs(self) -> None:
         """No line of any output file counts as written any more (only before ``begin``)."""
@@ -219,6 +250,12 @@ class Store:
         self.writer.submit("put_back_items", (number, not_before, attempt, failures))
         return self.writer.committed()
 
+    def reopen(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> Awaitable[None]:
+        """As ``reopen_items``, while items are executed. Not to be called again before it is done."""
+        for query, rows in self._reopening(numbers, why, fresh=fresh):
+            self.writer.submit_all(query, rows)
+        return self.writer.committed()
+
     def add_failure(self, number: int, attempt: int, failure: ItemError) -> None:
         self.writer.submit("add_failures", (number, attempt, self._clock.now(), failure.cause, _text(failure.message)))
 
@@ -233,6 +270,19 @@ class Store:
 
     def beat(self) -> None:
         self.writer.submit("beat", (self._session, self._clock.now()))
+
+    def note_order(self, given_by: str, command: str, details: Json) -> None:
+        """As ``add_order`` (durable with the next commit)."""
+        row = (self._clock.now(), given_by, command, dumps(KNOWN.json(details)).decode())
+        self.writer.submit("add_orders", row)
+
+    def pause(self) -> None:
+        """The session is paused from now on, which is no work on the run."""
+        self.writer.submit("pause_session", (self._session, self._clock.now()))
+
+    def go_on(self) -> None:
+        """The session is not paused any more."""
+        self.writer.submit("continue_session", (self._session, self._clock.now()))
 
     def _name_output(self, file: str) -> None:
         if file not in self._named_outputs:
@@ -249,7 +299,7 @@ class Store:
             if writer.failure is None:
                 now = self._clock.now()
                 with storage_errors(self._path):
-                    self._run("close_session", now, now, _text(ending), self._session)
+                    self._run("close_session", now, _text(ending), self._session)
 
     def close(self) -> None:
         """Give the run up to whoever wants it next."""

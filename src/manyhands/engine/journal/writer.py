@@ -32,9 +32,15 @@ ORDER = (
     "add_steps",
     "settle_items",
     "put_back_items",
+    "keep_outcomes",
+    "give_up_reopened",
+    "reopen_items",
+    "add_orders",
     "mark_written",
     "set_output_sizes",
     "beat",
+    "pause_session",
+    "continue_session",
 )
 """The order of kinds within a batch. It never reorders two writes about one item that depend on each other: an item's writer awaits
 its step before it settles, and its end before it is claimed again."""
