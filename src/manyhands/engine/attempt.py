@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Protocol, TypeVar
@@ -21,6 +22,7 @@ from manyhands.core.redaction import KNOWN, describe
 from manyhands.core.usage import ZERO, plausible
 from manyhands.engine.contract import Context, Effect, Item, Limits, Workload
 from manyhands.engine.journal.records import RecordedOutput, StepRow, pack, unpack
+from manyhands.engine.pause import Pause
 from manyhands.engine.workspaces import WORKSPACES, workspace_of
 from manyhands.io.files import is_full, make_private
 
@@ -109,6 +111,10 @@ class AttemptSettings:
     seed: int
     folder: Path
     """The run folder."""
+    pause: Pause = field(default_factory=Pause)
+    """While it is active, whatever would begin a step waits."""
+    cancelled: set[int] = field(default_factory=set)
+    """Numbers of items of which no further step may begin."""
     stopping: bool = False
     """No further step may begin."""
     replay_only: bool = False
@@ -171,6 +177,9 @@ class AttemptContext:
     def address(self) -> str:
         return f"{self._scope}/{self._next}"
 
+    def time_limit(self, seconds: float | None) -> AbstractAsyncContextManager[asyncio.Timeout]:
+        return self._settings.pause.time_limit(seconds)
+
     async def step(self, kind: str, request: Json, effect: Callable[[], Awaitable[Effect]]) -> Json:
         seq = self._next
         self._next = seq + 1
@@ -182,7 +191,9 @@ class AttemptContext:
             return self._replayed(seq, kind, identity, recorded)
         if self._settings.replay_only:
             raise state.broken_by(UnrecordedStep(f"step {self._scope}/{seq} ({kind}) is not in the journal"))
-        if self._settings.stopping or state.ended:
+        if self._settings.pause.active:
+            await self._pause_over()
+        if self._settings.stopping or state.ended or self._claim.item.number in self._settings.cancelled:
             # An exception in one branch often cancels the others, whose calls are to be recorded first.
             await state.quiet()
             raise state.broken_by(Interrupted())
@@ -205,6 +216,11 @@ class AttemptContext:
 
     def new_attempt_needed(self, reason: str) -> Exception:
         return NewAttemptNeeded(reason)
+
+    async def _pause_over(self) -> None:
+        pause, cancelled = self._settings.pause, self._settings.cancelled
+        while pause.active and self._claim.item.number not in cancelled:
+            await pause.change()
 
     def _branch(self, scope: str) -> AttemptContext:
         return AttemptContext(self._settings, self._claim, self._state, scope)
@@ -318,7 +334,7 @@ async def run_attempt(
     context = AttemptContext(settings, claim)
     state = context.state
     try:
-        result = await _result(workload, context, timeout)
+        result = await _result(workload, context, timeout, settings.pause)
         state.ended = True
         if state.in_flight:
             await state.last_steps()
@@ -347,14 +363,14 @@ def _without_secrets(result: AttemptResult) -> AttemptResult:
             return result
 
 
-async def _result(workload: Workload, context: AttemptContext, timeout: float | None) -> AttemptResult:
+async def _result(workload: Workload, context: AttemptContext, timeout: float | None, pause: Pause) -> AttemptResult:
     state = context.state
-    limit = None if timeout is None else asyncio.timeout(timeout)
+    limit: asyncio.Timeout | None = None
     try:
-        if limit is None:
+        if timeout is None:
             outcome = await workload.run(context)
         else:
-            async with limit:
+            async with pause.time_limit(timeout) as limit:
                 outcome = await workload.run(context)
         if state.broken is not None:
             return classify(state.broken)

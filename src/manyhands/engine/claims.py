@@ -8,11 +8,12 @@ endpoint are to blame.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, FailureRule
+from manyhands.core.outcomes import ItemState
 from manyhands.engine.attempt import AttemptResult, Failed
 from manyhands.engine.contract import Item, Workload
 from manyhands.engine.journal.reader import JournalReader
@@ -43,6 +44,10 @@ class Claims:
         self._due: deque[Claimed] = deque()
         self._looked_at = float("-inf")
         self._held: set[int] = set()
+        self._steered: set[int] = set()
+        """Items that a person had cancelled or executed again, which no page gives out: it may have been read before that."""
+        self._withdrawn: set[int] = set()
+        """Items that were cancelled, as long as that is not on disk."""
 
     def take(self) -> Claimed | None:
         """The next item, or None if there is none at this moment."""
@@ -53,7 +58,27 @@ class Claims:
         return None
 
     def _next(self) -> Claimed | None:
-        return self._take_due() or self._take_freed() or self._fresh.take() or self._refused.take()
+        return self._take_due() or self._take_freed() or self._take_page(self._fresh) or self._take_page(self._refused)
+
+    def _take_page(self, pages: _Pages) -> Claimed | None:
+        while (claimed := pages.take()) is not None and claimed.item.number in self._steered:
+            continue
+        return claimed
+
+    def withdraw(self, number: int) -> None:
+        """Give out an item no more that waits to be executed."""
+        self._steered.add(number)
+        self._held.add(number)
+        self._withdrawn.add(number)
+
+    def is_withdrawn(self, number: int) -> bool:
+        """Whether an item's withdrawal is not on disk yet."""
+        return number in self._withdrawn
+
+    def reopen(self, numbers: Sequence[int]) -> None:
+        """Ended items are to be executed again; the journal has them as pending."""
+        self._steered.update(numbers)
+        self.free(numbers)
 
     def free(self, numbers: Iterable[int]) -> bool:
         """Items that were held are to be looked at again; whether there are any."""
@@ -63,6 +88,7 @@ class Claims:
     def release(self, number: int) -> None:
         """The item's end, or its return to the journal, is on disk."""
         self._held.discard(number)
+        self._withdrawn.discard(number)
 
     def next_due(self) -> float | None:
         """The time of day when the next item becomes due; None if none waits."""
@@ -73,10 +99,11 @@ class Claims:
         self._looked_at = float("-inf")
 
     def _take_freed(self) -> Claimed | None:
-        row = self._reader.item(str(self._freed.popleft())) if self._freed else None
-        if row is None:
-            return None
-        return Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
+        while self._freed:
+            row = self._reader.item(str(self._freed.popleft()))
+            if row is not None and row.state is ItemState.PENDING and row.number not in self._withdrawn:
+                return Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
+        return None
 
     def _take_due(self) -> Claimed | None:
         if not self._due and self._clock.monotonic() - self._looked_at >= DUE_INTERVAL:
@@ -148,6 +175,10 @@ class RefusedAttempts:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    def has(self, number: int) -> bool:
+        """Whether an attempt at that item is kept."""
+        return any(claimed.item.number == number for claimed, _ in self._waiting)
 
     def keeps(self, claimed: Claimed, result: AttemptResult) -> bool:
         """Whether an attempt was refused in that way; it is kept then."""

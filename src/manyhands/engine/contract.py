@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
+from asyncio import Timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from manyhands.core.clock import Clock
-from manyhands.core.errors import ItemError
+from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome, OutputLine
@@ -129,6 +130,10 @@ class Context(Protocol):
         """``scope/seq`` of this scope's next step, as text."""
         ...
 
+    def time_limit(self, seconds: float | None) -> AbstractAsyncContextManager[Timeout]:
+        """As ``asyncio.timeout``, for work of several steps: the time in which the run is paused does not count."""
+        ...
+
     async def step(self, kind: str, request: Json, effect: Callable[[], Awaitable[Effect]]) -> Json:
         """Do something once and for all.
 
@@ -173,7 +178,9 @@ class Execution:
     concurrency: int = 1
     """Items in flight in each worker process."""
     max_in_flight: int | None = None
-    """Items in flight in all, where that is less than ``workers`` times ``concurrency``."""
+    """Items in flight in all (None: ``workers`` times ``concurrency``)."""
+    one_item_a_process: bool = False
+    """A worker process never has more than one item: more items at once need more processes."""
     calls_wanted: int = 0
     """Calls that a person wants in flight at once, with which an endpoint is tried first; how many it bears, the limiter finds out."""
     max_attempts: int | None = None
@@ -360,6 +367,8 @@ class Workload(ABC):
     """What it was made from."""
     remedies: ClassVar[Mapping[str, str]] = {}
     """For the reasons why items are discarded, what a person can do about that: a sentence that names the setting."""
+    concurrency_setting: ClassVar[str] = "max_concurrency"
+    """The setting of its own that says how many items are executed at once."""
     plans_in_parts: ClassVar[bool] = False
     """Whether ``plan`` may leave out items of the run on purpose, so that those are not reported as missing."""
     _secrets: Mapping[str, str] = MappingProxyType({})
@@ -402,6 +411,24 @@ class Workload(ABC):
     def set_secrets(self, secrets: Mapping[str, str]) -> None:
         """Take the secrets of whoever executes the run; in a worker process, those that the owner's instance has."""
         self._secrets = dict(secrets)
+
+    # What people change in it while it goes on
+
+    def changed_spec(self, spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The recorded spec with other settings: of ``max_concurrency``, ``max_cost``, ``max_total_tokens`` and ``max_seconds`` those in
+        ``changes``. Raises UserError for those that the run does not heed."""
+        options = spec.get("options")
+        if not isinstance(options, dict):
+            raise UserError(f"runs of the workload {self.name!r} record no settings that could be changed")
+        named = {
+            self.concurrency_setting if name == "max_concurrency" else name: value for name, value in changes.items()
+        }
+        return {**spec, "options": {**options, **named}}
+
+    def resize(self, max_concurrency: int) -> int:
+        """So many items are wanted at once from now on; how many the engine is to claim for that. Called in the owner process while
+        the run is executed."""
+        return max_concurrency
 
     # What is shown and written of it
 

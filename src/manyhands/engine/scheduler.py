@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from manyhands.core.clock import Clock
-from manyhands.core.errors import StorageError, UserError
+from manyhands.core.errors import RunError, StorageError, UserError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import one_line
@@ -32,6 +33,10 @@ OUTAGE = 10
 OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
 MAX_UNSETTLED = 1000
 """Ends of items that may wait for their commit before nothing more is claimed, where there are not more slots than that anyway."""
+CANCEL_SECONDS = 30.0
+"""Seconds that a cancelled item gets to end the step that it takes; then that is stopped."""
+_CHUNK = 500
+"""Items that are cancelled before their commit is waited for."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,16 @@ class Scheduler:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._in_flight = 0
         self._slots: set[asyncio.Task[None]] = set()
+        self._max_slots = min(executor.capacity, self._execution.max_in_flight or executor.capacity)
+        self._pause = limits.pause
+        self._executed: set[int] = set()
+        """The numbers of the items in flight."""
+        self._cancelled: dict[int, str] = {}
+        """Items in flight that end as cancelled, and why, unless they come to their end before."""
+        self._abandonments: set[asyncio.TimerHandle] = set()
+        self._changing: set[asyncio.Future[None]] = set()
+        """Changes of what is to be executed, until whose end the session goes on."""
+        self._over = False
         self._unsettled = 0
         self._max_unsettled = max(MAX_UNSETTLED, executor.capacity)
         self._awaiting_commit: deque[asyncio.Future[None]] = deque()
@@ -99,13 +114,12 @@ class Scheduler:
 
     async def run(self) -> Ending:
         """Schedule until done or stopped. Never raises for what went wrong with the run: see ``Ending.error``."""
-        pending = sum(count for (state, _), count in self._store.reader.counts().items() if state == ItemState.PENDING)
-        max_in_flight = self._execution.max_in_flight or pending
-        for _ in range(min(self._executor.capacity, pending, max_in_flight)):
-            slot = asyncio.create_task(self._slot())
-            self._slots.add(slot)
-        if self._slots:
-            await asyncio.gather(*self._slots, return_exceptions=True)
+        self._fill_slots()
+        while waited := [*self._slots, *self._changing]:
+            await asyncio.gather(*waited, return_exceptions=True)
+        self._over = True
+        for each in self._abandonments:
+            each.cancel()
         await self._put_back_refused()
         self.report_refusals(but=self.ending.stopped)  # which is what the session ends with
         if self._unsettled:
@@ -121,9 +135,112 @@ class Scheduler:
         if self.ending.stopped is None:
             self.ending.stopped = reason
             self.ending.interrupted = interrupted
+            self.go_on()
             self._limits.stop()
             self._executor.stop()
             self._wake_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be changed any more about what is executed."""
+        return self._over or self.ending.stopped is not None
+
+    @property
+    def paused(self) -> bool:
+        return self._pause.active
+
+    @property
+    def max_slots(self) -> int:
+        """Items in flight at most."""
+        return self._max_slots
+
+    def pause(self) -> None:
+        """Claim nothing, begin no step and no call, until ``go_on``; what is in flight ends and is recorded."""
+        if not self.paused:
+            self._store.pause()
+            self._limits.budget.pause()
+            self._pause.begin()
+            self._executor.pause()
+
+    def go_on(self) -> None:
+        """End a pause."""
+        if self.paused:
+            self._store.go_on()
+            self._limits.budget.go_on()
+            self._pause.end()
+            self._executor.go_on()
+
+    def resize(self, slots: int) -> None:
+        """Have no more than so many items in flight from now on; those that are more come to their end."""
+        self._max_slots = slots
+        self._executor.resize(slots)
+        self._max_unsettled = max(MAX_UNSETTLED, slots)
+        self._fill_slots()
+        self._wake_all()
+
+    async def reopen(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> None:
+        """Execute ended items again, see ``Store.reopen_items``. Raises StorageError."""
+        with self._change():
+            for number in numbers:
+                self._cancelled.pop(number, None)
+            await self._store.reopen(numbers, why, fresh=fresh)
+            self._claims.reopen(numbers)
+            self._fill_slots()
+            self._wake_idle()
+
+    async def cancel(self, numbers: Sequence[int], why: str, *, at_once: bool = False) -> None:
+        """End items as cancelled. What one in flight does is stopped after ``CANCEL_SECONDS``, or ``at_once``; if it ends by itself
+        before, that counts. Raises StorageError."""
+        with self._change():
+            in_flight = [number for number in numbers if number in self._executed or self._refused.has(number)]
+            self._cancelled.update(dict.fromkeys(in_flight, why))
+            self._executor.cancel(in_flight)
+            if at_once:
+                self._abandon(in_flight)
+            else:
+                timer = asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._abandon, in_flight)
+                self._abandonments.add(timer)
+            for number in numbers:
+                if number not in self._cancelled:
+                    self._cancel_waiting(number, why)
+                if self._unsettled >= _CHUNK:
+                    await self._store.writer.committed()
+            await self._store.writer.committed()
+            self._wake_idle()
+
+    def _abandon(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number in self._cancelled:
+                self._executor.abandon(number)
+
+    def _cancel_waiting(self, number: int, why: str) -> None:
+        row = self._store.reader.item(str(number))
+        if row is not None and row.state is ItemState.PENDING and not self._claims.is_withdrawn(number):
+            self._claims.withdraw(number)
+            self._later.pop(number, None)
+            claimed = Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
+            self._settle(claimed, _cancelled(why))
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """While it is changed what is to be executed. Raises RunError if it is too late for that."""
+        if self.over:
+            raise RunError("the run is ending")
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changing.add(change)
+        try:
+            yield
+        finally:
+            self._changing.discard(change)
+            change.set_result(None)
+
+    def _fill_slots(self) -> None:
+        """Have a slot for each item that may be in flight."""
+        pending = sum(count for (state, _), count in self._store.reader.counts().items() if state == ItemState.PENDING)
+        for _ in range(min(self._max_slots - len(self._slots), pending)):
+            slot = asyncio.create_task(self._slot())
+            self._slots.add(slot)
+            slot.add_done_callback(self._slots.discard)  # where it was cancelled before it began
 
     def check_limits(self) -> None:
         """Stop if the budget is used up, or an endpoint refuses everything."""
@@ -145,7 +262,7 @@ class Scheduler:
     def abort(self) -> None:
         """Stop now. Safe: whatever is not recorded is simply done again later."""
         self.stop("stopped at once", interrupted=True)
-        for slot in self._slots:
+        for slot in list(self._slots):
             slot.cancel()
 
     def fail(self, error: Exception) -> None:
@@ -171,8 +288,12 @@ class Scheduler:
             self.fail(error)
 
     async def _slot(self) -> None:
+        slot = asyncio.current_task()
         try:
-            while self._may_claim():
+            while self._may_claim() and len(self._slots) <= self._max_slots:
+                if self._pause.active:
+                    await self._pause.change()
+                    continue
                 if self._unsettled >= self._max_unsettled:
                     await self._wait_for_commit()
                     continue
@@ -188,6 +309,8 @@ class Scheduler:
         except Exception as error:
             self.fail(error)
             raise
+        finally:
+            self._slots.discard(slot)
 
     def _may_claim(self) -> bool:
         self.check_limits()
@@ -249,18 +372,23 @@ class Scheduler:
 
     async def _schedule(self, claimed: Claimed) -> None:
         self._in_flight += 1
+        self._executed.add(claimed.item.number)
         try:
             again = True
             while again:
                 again = await self._attempt_once(claimed)
         finally:
             self._in_flight -= 1
+            self._executed.discard(claimed.item.number)
             if self._in_flight == 0:
                 self._wake_idle()
 
     async def _attempt_once(self, claimed: Claimed) -> bool:
         """Have an item executed once and put the result on disk; True if a fresh attempt is to follow at once."""
         number = claimed.item.number
+        if (why := self._cancelled.pop(number, None)) is not None:
+            self._settle(claimed, _cancelled(why))
+            return False
         self._store.start(number)
         if self._execution.claim_first:
             await self._store.writer.committed()
@@ -280,6 +408,12 @@ class Scheduler:
 
     async def _conclude(self, claimed: Claimed, result: AttemptResult) -> bool:
         """Put the result of an attempt on disk; True if a fresh attempt is to follow at once."""
+        why = self._cancelled.pop(claimed.item.number, None)
+        if why is not None and not isinstance(result, Ended):
+            if isinstance(result, Failed):
+                self._store.add_failure(claimed.item.number, claimed.attempt, result.failure)
+            self._settle(claimed, _cancelled(why))
+            return False
         match result:
             case Ended(outcome):
                 self._settle(claimed, outcome)
@@ -307,6 +441,9 @@ class Scheduler:
         """What was refused up to the end of the session is executed another time, as if it had not been, but after all others."""
         try:
             for claimed, failed in self._refused.drain():
+                if claimed.item.number in self._cancelled:
+                    await self._conclude(claimed, failed)
+                    continue
                 self._store.add_failure(claimed.item.number, claimed.attempt, failed.failure)
                 await self._put_back(claimed, LAST)
         except StorageError as error:
@@ -421,6 +558,10 @@ class Scheduler:
         await self._workspaces.remove(claimed.item.number, claimed.attempt)
         claimed.attempt += 1
         claimed.performances = 0
+
+
+def _cancelled(why: str) -> Outcome:
+    return Outcome(ItemState.CANCELLED, cause=Cause.CANCELLED, message=why)
 
 
 def _wake(waiting: deque[asyncio.Future[None]]) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Protocol
 
-from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, run_attempt
+from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Stopped, run_attempt
 from manyhands.engine.contract import Workload
 
 
@@ -30,6 +31,26 @@ class Executor(Protocol):
         """Begin no further steps; those in flight end and are recorded."""
         ...
 
+    def pause(self) -> None:
+        """Begin no further steps until ``go_on``."""
+        ...
+
+    def go_on(self) -> None:
+        """Begin steps again."""
+        ...
+
+    def cancel(self, items: Iterable[int]) -> None:
+        """Begin no further steps of these items, by their numbers: each ends with Stopped unless it comes to its end."""
+        ...
+
+    def abandon(self, item: int) -> None:
+        """End what is executed of an item at once; it ends with Stopped."""
+        ...
+
+    def resize(self, capacity: int) -> None:
+        """Have room for more items in flight."""
+        ...
+
     async def close(self) -> None:
         """End at once whatever still runs, and leave nothing behind. Idempotent."""
         ...
@@ -46,6 +67,8 @@ class LocalExecutor:
         self._capacity = capacity
         self._item_timeout = item_timeout
         self._stack = AsyncExitStack()
+        self._tasks: dict[int, asyncio.Task[object] | None] = {}
+        self._abandoned: set[int] = set()
 
     @property
     def capacity(self) -> int:
@@ -54,11 +77,42 @@ class LocalExecutor:
     async def start(self) -> None:
         await self._stack.enter_async_context(self._workload.opened())
 
-    def execute(self, claim: Claim) -> Coroutine[Any, Any, AttemptResult]:
-        return run_attempt(self._workload, self._settings, claim, self._item_timeout)
+    async def execute(self, claim: Claim) -> AttemptResult:
+        number = claim.item.number
+        task = self._tasks[number] = asyncio.current_task()
+        try:
+            return await run_attempt(self._workload, self._settings, claim, self._item_timeout)
+        except asyncio.CancelledError:
+            if task is None or number not in self._abandoned or task.uncancel():
+                raise
+            return Stopped()
+        finally:
+            del self._tasks[number]
+            self._abandoned.discard(number)
+            self._settings.cancelled.discard(number)
 
     def stop(self) -> None:
         self._settings.stopping = True
+        self._settings.pause.end()
+
+    def pause(self) -> None:
+        self._settings.pause.begin()
+
+    def go_on(self) -> None:
+        self._settings.pause.end()
+
+    def cancel(self, items: Iterable[int]) -> None:
+        self._settings.cancelled.update(self._tasks.keys() & set(items))
+        self._settings.pause.wake()
+
+    def abandon(self, item: int) -> None:
+        task = self._tasks.get(item)
+        if task is not None and item not in self._abandoned:
+            self._abandoned.add(item)
+            task.cancel()
+
+    def resize(self, capacity: int) -> None:
+        self._capacity = max(self._capacity, capacity)
 
     async def close(self) -> None:
         await self._stack.aclose()

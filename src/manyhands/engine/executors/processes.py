@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from manyhands.engine.contract import CallReport
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.limits.shared import SharedLimits
+from manyhands.engine.pause import Pause
 from manyhands.io.files import mask_secrets
 from manyhands.processes.fork_server import ForkedProcess, ForkServer
 from manyhands.processes.interpreters import PYTHONPATH, module_path, python_command
@@ -40,6 +41,8 @@ class _Worker:
     process: asyncio.subprocess.Process | ForkedProcess
     channel: wire.Channel
     tickets: dict[int, asyncio.Future[AttemptResult]] = field(default_factory=dict)
+    items: dict[int, int] = field(default_factory=dict)
+    """The tickets of the items that it executes, by their numbers."""
     permits: set[int] = field(default_factory=set)
     requests: dict[int, asyncio.Future[None]] = field(default_factory=dict)
     ready: bool = False
@@ -62,17 +65,21 @@ class ProcessExecutor:
         *,
         workers: int,
         concurrency: int,
+        one_item_a_process: bool = False,
         forks: ForkServer | None = None,
         grace: float = GRACE_SECONDS,
     ) -> None:
-        """``forks``: what makes the workers; without it they are interpreters of their own, which import everything. ``grace``: seconds
-        that a worker may take to end an item that is past its time limit, before the worker is killed."""
+        """``one_item_a_process``: more capacity means more processes, not more items in each. ``forks``: what makes the workers; without
+        it they are interpreters of their own, which import everything. ``grace``: seconds that a worker may take to end an item that is
+        past its time limit, before the worker is killed."""
         self._begin = begin
         self._run_id = run_id
         self._journal = journal
         self._limits = limits
         self._count = workers
         self._concurrency = concurrency
+        self._one_item_a_process = one_item_a_process
+        self._pause = Pause()
         self._forks = forks
         self._grace = grace
         self._workers: list[_Worker] = []
@@ -112,23 +119,57 @@ class ProcessExecutor:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[AttemptResult] = loop.create_future()
         worker.tickets[ticket] = future
+        worker.items[claim.item.number] = ticket
         worker.channel.send(wire.Execute(ticket, claim))
         limit = self._begin.item_timeout
-        overdue = None if limit is None else loop.call_later(limit + self._grace, _give_up, worker, future)
         try:
-            return await future
+            async with self._pause.time_limit(None if limit is None else limit + self._grace):
+                return await future
+        except TimeoutError:  # trust the worker no more to end it
+            _kill(worker.process)
+            return Failed(ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
         finally:
-            if overdue is not None:
-                overdue.cancel()
+            del worker.items[claim.item.number]
             if claim.alone:
                 worker.reserved = False
                 self._wake_all()
 
     def stop(self) -> None:
         self._stopping = True
+        self._pause.end()
         for worker in self._workers:
             worker.channel.send(wire.Stop())
         self._wake_all()
+
+    def pause(self) -> None:
+        self._pause.begin()
+        for worker in self._workers:
+            worker.channel.send(wire.Pause(True))
+
+    def go_on(self) -> None:
+        self._pause.end()
+        for worker in self._workers:
+            worker.channel.send(wire.Pause(False))
+
+    def cancel(self, items: Iterable[int]) -> None:
+        wanted = set(items)
+        for worker in self._workers:
+            if found := worker.items.keys() & wanted:
+                worker.channel.send(wire.Cancel(list(found)))
+
+    def abandon(self, item: int) -> None:
+        for worker in self._workers:
+            if item in worker.items:
+                worker.channel.send(wire.Abandon(worker.items[item]))
+
+    def resize(self, capacity: int) -> None:
+        if self._one_item_a_process:
+            more, self._count = capacity - self._count, max(self._count, capacity)
+            for _ in range(more):
+                self._background(self._spawn())
+        else:
+            self._concurrency = max(self._concurrency, -(-capacity // self._count))
+            self._wake_all()
 
     async def close(self) -> None:
         if self._closing:
@@ -222,6 +263,8 @@ class ProcessExecutor:
                 self._failed_starts = 0
                 if self._stopping:
                     worker.channel.send(wire.Stop())
+                elif self._pause.active:
+                    worker.channel.send(wire.Pause(True))
                 self._wake_all()
             case wire.Unusable(text):
                 self._unusable = text
@@ -376,14 +419,6 @@ async def _exit_code(process: asyncio.subprocess.Process | ForkedProcess) -> int
     except TimeoutError:
         _kill(process)
         return await process.wait()
-
-
-def _give_up(worker: _Worker, execution: asyncio.Future[AttemptResult]) -> None:
-    """Trust a worker no more to end an item that is past its time limit."""
-    if not execution.done():
-        _kill(worker.process)
-        message = "its process did not answer in time, and was killed"
-        execution.set_result(Failed(ItemError(Cause.TIMEOUT, message)))
 
 
 def _kill(process: asyncio.subprocess.Process | ForkedProcess) -> None:

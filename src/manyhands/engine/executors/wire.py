@@ -206,6 +206,27 @@ class Stop(Message):
     """Owner to worker: begin no further step."""
 
 
+@dataclass(slots=True)
+class Pause(Message):
+    """Owner to worker: begin no further step (``active``), or begin steps again."""
+
+    active: bool
+
+
+@dataclass(slots=True)
+class Cancel(Message):
+    """Owner to worker: begin no further step of these items."""
+
+    items: list[int]
+
+
+@dataclass(slots=True)
+class Abandon(Message):
+    """Owner to worker: end what is executed of an item at once."""
+
+    ticket: int
+
+
 _MAKERS: tuple[_Maker, ...] = (
     Begin,
     Ready,
@@ -219,6 +240,9 @@ _MAKERS: tuple[_Maker, ...] = (
     Granted,
     _release,
     Stop,
+    Pause,
+    Cancel,
+    Abandon,
 )
 _NUMBERS = {maker: number for number, maker in enumerate(_MAKERS)}
 

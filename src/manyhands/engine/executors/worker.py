@@ -12,16 +12,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, StorageError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
-from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, run_attempt
+from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, Stopped, run_attempt
 from manyhands.engine.contract import CallReport, Workload, WorkloadFactory, import_attribute
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
@@ -90,7 +88,9 @@ class Worker:
         self._begin = begin
         self._owner = Owner(channel)
         self._settings = AttemptSettings(self._owner, self._owner, SystemClock(), begin.seed, Path(begin.folder))
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """What executes items, by their tickets."""
+        self._abandoned: set[int] = set()
 
     async def work(self) -> None:
         async with self._workload.opened():
@@ -100,20 +100,48 @@ class Worker:
                     case wire.Granted():
                         self._owner.granted(message)
                     case wire.Execute(ticket, claim):
-                        self._start(self._execute(ticket, claim))
-                    case wire.Stop():
-                        self._settings.stopping = True
-            for task in self._tasks:
+                        self._tasks[ticket] = asyncio.create_task(self._execute(ticket, claim))
+                    case _:
+                        self._steer(message)
+            tasks = list(self._tasks.values())
+            for task in tasks:
                 task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=CLEAN_UP_SECONDS)
+            if tasks:
+                await asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _steer(self, message: wire.Message) -> None:
+        settings = self._settings
+        match message:
+            case wire.Stop():
+                settings.stopping = True
+                settings.pause.end()
+            case wire.Pause(active):
+                if active:
+                    settings.pause.begin()
+                else:
+                    settings.pause.end()
+            case wire.Cancel(items):
+                settings.cancelled.update(items)
+                settings.pause.wake()
+            case wire.Abandon(ticket):
+                if ticket in self._tasks and ticket not in self._abandoned:
+                    self._abandoned.add(ticket)
+                    # A task that is cancelled before it has begun would never report its end.
+                    asyncio.get_running_loop().call_soon(self._tasks[ticket].cancel)
 
     async def _execute(self, ticket: int, claim: Claim) -> None:
+        try:
+            await self._executed(ticket, claim)
+        except asyncio.CancelledError:
+            if ticket not in self._abandoned:
+                raise
+            self._channel.send(wire.Done(ticket, Stopped()))
+        finally:
+            del self._tasks[ticket]
+            self._abandoned.discard(ticket)
+            self._settings.cancelled.discard(claim.item.number)
+
+    async def _executed(self, ticket: int, claim: Claim) -> None:
         try:
             result = await run_attempt(self._workload, self._settings, claim, self._begin.item_timeout)
         except StorageError as error:

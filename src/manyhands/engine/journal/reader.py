@@ -207,11 +207,15 @@ class JournalReader:
     def earlier_outcomes(self, item_number: int) -> list[EarlierOutcome]:
         """What an item had come to each time before it was executed again on request, in order."""
         rows = self._all("earlier_outcomes", item_number)
-        return [EarlierOutcome(*row[:4], unpack(row[4]) if row[4] else None, *row[5:]) for row in rows]
+        return [
+            EarlierOutcome(attempt, state, why, message, unpack(record) if record else None, finished, reopened)
+            for attempt, state, why, message, record, finished, reopened in rows
+        ]
 
     def orders(self, limit: int) -> list[RecordedOrder]:
         """What people had changed in the run, the latest first."""
-        return [RecordedOrder(*row[:3], loads(row[3])) for row in self._all("list_orders", limit)]
+        rows = self._all("list_orders", limit)
+        return [RecordedOrder(at, given_by, command, loads(details)) for at, given_by, command, details in rows]
 
     def outlines(self) -> Iterator[list[ItemOutline]]:
         """All items without what they hold, in order of the input, a page at a time."""

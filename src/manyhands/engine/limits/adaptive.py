@@ -83,6 +83,14 @@ class AdaptiveLimiter:
             return 0.0
         return left
 
+    def want(self, calls: int) -> None:
+        """A person wants as many calls in flight; they are tried where no rate limit was met so far."""
+        wanted = min(float(calls), self._ceiling)
+        if not self.episodes and wanted > self._limit:
+            self._limit = wanted
+            self._unproven = int(wanted)
+            self._admit()
+
     def stop(self) -> None:
         """Give up all waits: they raise Interrupted."""
         give_up(self._waiters)

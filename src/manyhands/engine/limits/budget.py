@@ -91,6 +91,7 @@ class Budget:
         self.max_seconds = max_seconds
         self._clock = clock or SystemClock()
         self._began = self._clock.monotonic() - elapsed
+        self._paused_at: float | None = None
         self.spent = spent + assumed
         self.assumed = assumed
         self._reserved_cost = 0.0
@@ -108,8 +109,28 @@ class Budget:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of wall time over all sessions of the run."""
-        return self._clock.monotonic() - self._began
+        """Seconds of wall time over all sessions of the run, without pauses."""
+        return (self._clock.monotonic() if self._paused_at is None else self._paused_at) - self._began
+
+    def pause(self) -> None:
+        """Time does not count from now on."""
+        if self._paused_at is None:
+            self._paused_at = self._clock.monotonic()
+
+    def go_on(self) -> None:
+        """Time counts again."""
+        if self._paused_at is not None:
+            self._began += self._clock.monotonic() - self._paused_at
+            self._paused_at = None
+
+    def change(self, **bounds: Any) -> None:
+        """Set other bounds, of the names that they have as arguments. They hold for what is reserved from now on."""
+        for name, value in bounds.items():
+            setattr(self, name, value)
+        self._refused = None
+        if self.max_cost is None and self.max_total_tokens is None:
+            self._unbounded = None
+        self._admit()
 
     @property
     def bounded(self) -> bool:

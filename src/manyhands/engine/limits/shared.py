@@ -19,6 +19,7 @@ from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
 from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.waits import Trouble, Wait
+from manyhands.engine.pause import Pause
 
 MAX_REFUSALS = 20
 """Identical refusals without an answer in between, after which the run stops."""
@@ -110,7 +111,10 @@ class SharedLimits:
         self._when_refused: list[Callable[[], None]] = []
         self._troubles: dict[str, Trouble] = {}
         self.budget = budget or Budget(clock=self._clock)
-        self._mark = mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
+        self.pause = Pause()
+        """While it is active, whatever would begin a call waits."""
+        self._kept_mark = mark
+        self._mark = self._needed_mark()
         self._initial = initial if ceiling is None else min(initial, ceiling)
         self._wanted = wanted
         self._ceiling = ceiling
@@ -128,9 +132,15 @@ class SharedLimits:
         Raises ItemError(OVER_BUDGET), and StorageError if it can't be kept what may be spent. A cancelled or failed
         acquire leaves nothing behind.
         """
-        permit = self.acquire_now(key, reserve)
-        if permit is not None:
-            return permit
+        while True:
+            permit = self.acquire_now(key, reserve)
+            if permit is None:
+                permit = await (self.pause.change() if self.pause.active else self._acquire(key, reserve))
+            if permit is not None:
+                return permit
+
+    async def _acquire(self, key: str, reserve: Reserve) -> int | None:
+        """A permit, once there is room for the call; None if the run was paused meanwhile."""
         limiter = self._limiters.get(key) or self._new_limiter(key)
         held = await self.budget.reserve(reserve)
         try:
@@ -140,12 +150,18 @@ class SharedLimits:
         except BaseException:
             self.budget.settle(held, ZERO)
             raise
+        if self.pause.active:
+            self.budget.settle(held, ZERO)
+            limiter.release(episode, CallReport(failed=True))
+            return None
         return self._permit(key, episode, held)
 
     def acquire_now(self, key: str, reserve: Reserve) -> int | None:
         """As ``acquire``, where nothing bounds the run and nothing has to be waited for; else None. Raises Interrupted."""
         if self._stopped:
             raise Interrupted
+        if self.pause.active:
+            return None
         held = None if self.budget.bounded else self.budget.reserve_now(reserve)
         if held is None:
             return None
@@ -210,12 +226,27 @@ class SharedLimits:
         elif used_up:
             trouble.held(now, f"{key.partition('#')[0]}: what it allows in a while is used up, as it says itself")
 
+    def want(self, calls: int) -> None:
+        """A person wants as many calls in flight."""
+        self._wanted = calls
+        for limiter in self._limiters.values():
+            limiter.want(calls)
+
+    def change_budget(self, **bounds: Any) -> None:
+        """Set other bounds of the budget, see ``Budget.change``."""
+        self.budget.change(**bounds)
+        self._mark = self._needed_mark()
+
+    def _needed_mark(self) -> SpendingMark | None:
+        return self._kept_mark if self.budget.max_cost is not None or self.budget.max_total_tokens is not None else None
+
     def stop(self) -> None:
         """No further call may be made: whoever waits for one, or asks later, gets Interrupted."""
         self._stopped = True
         self.budget.stop()
         for limiter in self._limiters.values():
             limiter.stop()
+        self.pause.end()
 
     def snapshot(self) -> dict[str, Any]:
         """Figures for display, as JSON."""
