@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.processes.strays import MARK, kill_strays, process_mark
-from manyhands.workloads.csv_jobs.service.control import RUNNER, ask, remove_leftovers
+from manyhands.runs.steering.control import RUNNER, ask, remove_leftovers
 from tests.support.commands import (
     Command,
     SimulatedProcess,

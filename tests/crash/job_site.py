@@ -19,7 +19,7 @@ from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import is_made
-from manyhands.workloads.csv_jobs.service.control import RUNNER
+from manyhands.runs.steering.control import RUNNER
 from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status
 from tests.support.commands import SimulatedProcess, alive, describe, marked_processes
 

@@ -22,11 +22,12 @@ from manyhands.core.redaction import Redactor
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.runs.folders import is_made, open_reader
+from manyhands.runs.steering.control import ControlServer, Message
 from manyhands.workloads.csv_jobs.mcp.declarations import SPAWN
 from manyhands.workloads.csv_jobs.mcp.settings import ToolPaths, ToolSettings
 from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools
 from manyhands.workloads.csv_jobs.prepared import dry_run
-from manyhands.workloads.csv_jobs.service.control import ControlServer, Message, RunnerStart, launch
+from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.jobs import JobService, Spawned
 from manyhands.workloads.csv_jobs.service.runner import say
 from manyhands.workloads.csv_jobs.service.status import COMPLETED, JobStatus

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from manyhands.runs.steering.control import RUNNER
 from manyhands.testing.scripted_server import RecordedRequest, Reply, chat_response
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.rows.prompts import REPORT_TOOL
-from manyhands.workloads.csv_jobs.service.control import RUNNER
 from manyhands.workloads.csv_jobs.service.status import job_status
 from tests.support.commands import LONGEST, Command, Ended, run
 

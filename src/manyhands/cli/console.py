@@ -16,12 +16,14 @@ from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
 from manyhands.core.text import printable
 from manyhands.processes.output import raw_stream
-from manyhands.runs.ledger import ORDER
+from manyhands.runs.ledger import ORDER, timestamp
+from manyhands.runs.steering.changes import order_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from manyhands.cli.styled import SafeConsole
+    from manyhands.engine.journal.reader import JournalReader
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
@@ -129,6 +131,12 @@ def print_ledger(console: Console, summary: Mapping[str, Any]) -> None:
         rows.append((str(state), str(ledger[state]), why))
     rows.append(("in all", str(ledger["items"]), "= the sum of the states"))
     console.print_table("Ledger", ("state", "items", ""), rows, right=("items",))
+
+
+def print_orders(console: Console, reader: JournalReader, limit: int) -> None:
+    """What people have changed in the run while it was executed or between its sessions, the latest last."""
+    for each in reversed(reader.orders(limit)):
+        console.print_line(f"  {timestamp(each.at)} {order_text(each.command, each.details)} (by {each.given_by})")
 
 
 def print_usage(console: Console, summary: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from rich.table import Table
 
-from manyhands.cli.console import Console, out, print_ledger, print_usage
+from manyhands.cli.console import Console, out, print_ledger, print_orders, print_usage
 from manyhands.cli.plain import add_run, parser, positive
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import json_text, printable
@@ -21,6 +21,8 @@ from manyhands.runs.summaries import ItemSummary, item_summaries, run_status, su
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000
+ORDERS = 20
+"""The latest changes of a run that are shown."""
 
 
 def run(argv: list[str]) -> int:
@@ -65,6 +67,7 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     console.print(table)
     if len(listed) > options.limit:
         console.print(f"… more items; --limit {options.limit * 10} shows more, --state narrows the list")
+    print_orders(console, reader, ORDERS)
     print_ledger(console, summary)
     print_usage(console, summary)
 
@@ -116,6 +119,9 @@ def failure_lines(details: ItemDetails) -> Iterator[str]:
         yield f"  {details.cause}: {printable(details.message)}"
     for given_up in details.given_up:
         yield f"  attempt {given_up.attempt} given up {timestamp(given_up.ended_at)}: {printable(given_up.reason)}"
+    for earlier in details.earlier:
+        why = f" ({earlier.why})" if earlier.why else ""
+        yield f"  attempt {earlier.attempt} had ended as {earlier.state}{why}; executed again {timestamp(earlier.reopened_at)}"
     for failure in details.failures:
         when = f"attempt {failure.attempt}, {timestamp(failure.at)}"
         yield f"  failure in {when}: {failure.cause}: {printable(failure.message)}"

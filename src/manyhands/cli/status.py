@@ -6,7 +6,7 @@ import argparse
 import time
 from contextlib import closing
 
-from manyhands.cli.console import out, print_ledger, print_usage
+from manyhands.cli.console import out, print_ledger, print_orders, print_usage
 from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
@@ -14,6 +14,8 @@ from manyhands.runs.folders import open_run
 from manyhands.runs.summaries import RunStatus, run_status
 
 WATCH_SECONDS = 1.0
+ORDERS = 3
+"""The latest changes of a run that are shown."""
 
 
 def run(argv: list[str]) -> int:
@@ -43,6 +45,7 @@ def _show(reader: JournalReader, as_json: bool) -> None:
         return
     console = out()
     console.print(f"{status['run']}: {status['state']} ({status['workload']})")
+    print_orders(console, reader, ORDERS)
     print_ledger(console, status)
     if status["figures"]:
         console.print(", ".join(f"{each['label']} {each['text']}" for each in status["figures"]))
@@ -60,7 +63,7 @@ def _watch(reader: JournalReader, as_json: bool) -> int:
             console.print(_one_line(status), end="", soft_wrap=True)
         else:
             console.print(_one_line(status))
-        if status["state"] != "running":
+        if status["state"] not in ("running", "paused"):
             if console.is_terminal and not as_json:
                 console.print()
             return 0

@@ -414,9 +414,11 @@ class Workload(ABC):
 
     # What people change in it while it goes on
 
-    def changed_spec(self, spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    def changed_spec(
+        self, spec: Mapping[str, Any], changes: Mapping[str, Any], *, is_executed: bool = False
+    ) -> dict[str, Any]:
         """The recorded spec with other settings: of ``max_concurrency``, ``max_cost``, ``max_total_tokens`` and ``max_seconds`` those in
-        ``changes``. Raises UserError for those that the run does not heed."""
+        ``changes``. ``is_executed``: they are to count at once. Raises UserError for those that the run does not heed (then)."""
         options = spec.get("options")
         if not isinstance(options, dict):
             raise UserError(f"runs of the workload {self.name!r} record no settings that could be changed")
@@ -429,6 +431,10 @@ class Workload(ABC):
         """So many items are wanted at once from now on; how many the engine is to claim for that. Called in the owner process while
         the run is executed."""
         return max_concurrency
+
+    def reopened(self, reader: RunReader, numbers: Sequence[int]) -> None:
+        """Items of these numbers that had ended are executed again. Called in the owner process while the run is executed."""
+        return
 
     # What is shown and written of it
 

@@ -91,6 +91,7 @@ class Scheduler:
         self._slots: set[asyncio.Task[None]] = set()
         self._max_slots = min(executor.capacity, self._execution.max_in_flight or executor.capacity)
         self._pause = limits.pause
+        self._paused_since: float | None = None
         self._executed: set[int] = set()
         """The numbers of the items in flight."""
         self._cancelled: dict[int, str] = {}
@@ -159,6 +160,7 @@ class Scheduler:
         if not self.paused:
             self._store.pause()
             self._limits.budget.pause()
+            self._paused_since = self._clock.now()
             self._pause.begin()
             self._executor.pause()
 
@@ -167,6 +169,7 @@ class Scheduler:
         if self.paused:
             self._store.go_on()
             self._limits.budget.go_on()
+            self._paused_since = None
             self._pause.end()
             self._executor.go_on()
 
@@ -257,6 +260,9 @@ class Scheduler:
     def waits(self) -> tuple[Wait, ...]:
         """What keeps the run from going on, of all that takes so long that a person should know."""
         now = self._clock.now()
+        if self._paused_since is not None:
+            paused = Wait("the run is paused (manyhands set RUN --go_on ends that)", self._paused_since, None, 1, "run")
+            return long_waits([paused], now)
         return long_waits([*self._limits.waits(), *self._items_waiting(now)], now)
 
     def abort(self) -> None:

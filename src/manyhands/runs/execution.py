@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from manyhands.core.clock import Clock, SystemClock
@@ -35,6 +35,8 @@ from manyhands.runs.ledger import Ledger, Summary, ledger, summarise
 from manyhands.runs.making import Opened, plan, protect_secrets
 from manyhands.runs.progress import Notes, Notice, Progress
 from manyhands.runs.registry import workload_target
+from manyhands.runs.steering.control import ControlServer, Message
+from manyhands.runs.steering.owner import Steering
 
 HEARTBEAT_SECONDS = 5.0
 SUMMARY = "summary.json"
@@ -82,15 +84,16 @@ class RunResult:
 
 
 class Controls:
-    """Stops a run in progress and asks how far it is, for signal handlers, callbacks and tests."""
+    """Stops a run in progress, steers it and asks how far it is, for signal handlers, callbacks and tests."""
 
     def __init__(self) -> None:
         self._engine: Scheduler | None = None
         self._stopped: str | None = None
         self._progress: Callable[[], Progress] | None = None
+        self._steering: Steering | None = None
 
-    def attach(self, engine: Scheduler, progress: Callable[[], Progress]) -> None:
-        self._engine, self._progress = engine, progress
+    def attach(self, engine: Scheduler, progress: Callable[[], Progress], steering: Steering) -> None:
+        self._engine, self._progress, self._steering = engine, progress, steering
         if self._stopped is not None:
             engine.stop(self._stopped, interrupted=True)
 
@@ -102,6 +105,12 @@ class Controls:
     def progress(self) -> Progress | None:
         """Where the run stands now; None before it began. Only from the loop that executes it."""
         return self._progress() if self._progress else None
+
+    async def steer(self, message: Message) -> Message:
+        """Carry out an order, see ``Steering.answer``."""
+        if self._steering is None:
+            return {"error": "the run is just beginning", "later": True}
+        return await self._steering.answer(message)
 
     def stop(self, reason: str = "interrupted") -> None:
         """Claim no more, finish the calls in flight. A second call stops at once."""
@@ -127,10 +136,10 @@ async def execute_run(
 ) -> RunResult:
     """Execute what is left of a run, then write its exports and its summary.
 
-    ``store``: the run as its owner has opened it already; it is left open. ``forks``: what makes worker processes quickly, see
-    ``forks_for``. ``on_progress`` is called at most twice a second, ``on_outcome`` at every end of an item; what they raise stops the run.
-    ``notice`` gets what a person should know, also while the run goes on; ``on_wait`` gets long waits, now and then. The result
-    holds what both got.
+    ``store``: the run as its owner has opened it already; it is left open, and its owner takes orders for it (``Controls.steer``).
+    ``forks``: what makes worker processes quickly, see ``forks_for``. ``on_progress`` is called at most twice a second, ``on_outcome`` at
+    every end of an item; what they raise stops the run. ``notice`` gets what a person should know, also while the run goes on;
+    ``on_wait`` gets long waits, now and then. The result holds what both got.
 
     Raises RunError (locked, not a run), UserError (not usable as configured), StorageError.
     """
@@ -138,17 +147,35 @@ async def execute_run(
     protect_secrets(opened.workload)
     if not (opened.folder / JOURNAL).is_file():
         raise RunError(f"{opened.folder}: not a run folder (it has no {JOURNAL})")
-    notes = Notes(notice)
-    with ExitStack() as closing:
+    notes, controls = Notes(notice), controls or Controls()
+    async with AsyncExitStack() as closing:
         if store is None:
             store = Store(opened.folder, clock, notes)
             closing.callback(store.close)
+            await closing.enter_async_context(_listening(store.folder, controls, notes))
         session = _Session(store, opened.workload, clock, notes, on_outcome, forks)
         for reason in opened.judge_again:
             store.release_discarded(reason)
         session.prepare(opened)
-        ending = await session.execute(controls or Controls(), on_progress, on_wait)
+        ending = await session.execute(controls, on_progress, on_wait)
         return session.finish(ending)
+
+
+@asynccontextmanager
+async def _listening(folder: Path, controls: Controls, notice: Notice) -> AsyncIterator[None]:
+    """Take orders over a socket."""
+    server = ControlServer(folder, controls.steer)
+    try:
+        await server.open()
+    except (StorageError, OSError) as error:
+        notice(f"the run can't be steered from another terminal: {error}")
+        yield
+        return
+    try:
+        yield
+    finally:
+        server.withdraw()
+        await server.close(ended=True)
 
 
 @contextmanager
@@ -193,6 +220,8 @@ class _Session:
 
     def prepare(self, opened: Opened[Workload]) -> None:
         store, rewrite = self._store, opened.rewrite_outputs
+        if (last := store.reader.last_session()) is not None and last.paused_at is not None:
+            self._notice("the last session was paused when it ended; this one is not")
         if store.missing:
             self._notice(
                 f"this copy was made while the run was being executed: {store.missing} commits are not in it, and what "
@@ -214,7 +243,7 @@ class _Session:
     async def execute(
         self, controls: Controls, on_progress: Callable[[Progress], None] | None, on_wait: Notice
     ) -> Ending:
-        store, execution = self._store, self._workload.execution
+        store, execution = self._store, _with_room(self._workload.execution)
         if not _left_to_do(store.reader):
             return Ending()
         mark = SpendingMark(store)
@@ -229,7 +258,7 @@ class _Session:
                     store, executor, outputs, self._clock, self._workload, limits, self._on_outcome, notice=self._notice
                 )
                 progress = self._progress(engine)
-                controls.attach(engine, progress)
+                controls.attach(engine, progress, Steering(store, self._workload, engine, limits, self._notice))
                 watcher = asyncio.create_task(self._watch(engine, progress, on_progress, on_wait))
                 try:
                     ending = await engine.run()
@@ -317,6 +346,7 @@ class _Session:
             limits,
             workers=workers,
             concurrency=execution.concurrency,
+            one_item_a_process=execution.one_item_a_process,
             forks=self._forks,
         )
 
@@ -363,6 +393,16 @@ async def _executor(executor: Executor) -> AsyncIterator[Executor]:
         yield executor
     finally:
         await asyncio.shield(executor.close())
+
+
+def _with_room(execution: Execution) -> Execution:
+    """With as much capacity as ``max_in_flight`` asks for."""
+    wanted = execution.max_in_flight or 0
+    if wanted <= execution.workers * execution.concurrency:
+        return execution
+    if execution.one_item_a_process:
+        return replace(execution, workers=wanted)
+    return replace(execution, concurrency=-(-wanted // execution.workers))
 
 
 def _left_to_do(reader: JournalReader) -> int:

@@ -41,6 +41,8 @@ class LastSession(TypedDict):
     ending: str | None
     """How that ended; null while it goes on, or after a crash."""
     ended_at: str | None
+    paused_at: str | None
+    """Since when it is paused, or was when it was killed; null if it was not."""
 
 
 class Summary(TypedDict):
@@ -90,7 +92,11 @@ def summarise(reader: JournalReader) -> Summary:
         "working_seconds": round(reader.working_seconds(), 3),
         "last_session": None
         if session is None
-        else {"ending": session.ending, "ended_at": timestamp(session.ended_at)},
+        else {
+            "ending": session.ending,
+            "ended_at": timestamp(session.ended_at),
+            "paused_at": timestamp(session.paused_at),
+        },
     }
 
 

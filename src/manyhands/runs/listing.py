@@ -12,7 +12,7 @@ from typing import Required, TypedDict
 from manyhands.core.errors import ManyhandsError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import ItemRow, RecordedStep
-from manyhands.engine.journal.reader import EndedAttempt, JournalReader, RecordedFailure
+from manyhands.engine.journal.reader import EarlierOutcome, EndedAttempt, JournalReader, RecordedFailure
 from manyhands.runs.folders import find_runs, open_reader
 from manyhands.runs.summaries import ItemSummary, RunSummary, run_summary
 
@@ -122,6 +122,8 @@ class ItemDetails:
     """Its attempts that were given up for a fresh one, in order."""
     failures: Sequence[RecordedFailure]
     """All its failures in order, also those after which it was executed again."""
+    earlier: Sequence[EarlierOutcome]
+    """What it had come to each time before it was executed again on request, in order."""
     system_prompt: str | None
     """The system message that its agent was sent, where that is recorded apart from its conversation."""
 
@@ -141,6 +143,7 @@ def item_details(reader: JournalReader, row: ItemRow) -> ItemDetails:
         row.message,
         reader.attempts(row.number),
         reader.failures(row.number),
+        reader.earlier_outcomes(row.number),
         (row.record or {}).get("system_prompt"),
     )
 

@@ -51,7 +51,7 @@ class RunStatus(Summary):
     run: str
     """The name of its folder."""
     state: str
-    """``running``, ``finished``, ``finished, with failures``, ``interrupted`` or ``not started``."""
+    """``running``, ``paused``, ``finished``, ``finished, with failures``, ``interrupted`` or ``not started``."""
     running: int
     """Items that are being executed now."""
     figures: list[Figure]
@@ -198,9 +198,9 @@ def item_summaries(
 
 
 def run_state(folder: Path, summary: Summary) -> str:
-    """One word or two: running, finished, finished with failures, interrupted, not started."""
+    """One word or two: running, paused, finished, finished with failures, interrupted, not started."""
     if is_owned(folder):
-        return "running"
+        return "paused" if summary["last_session"] and summary["last_session"]["paused_at"] else "running"
     if summary["ledger"]["pending"] == 0:
         return "finished, with failures" if summary["ledger"]["failed"] else "finished"
     return "interrupted" if summary["last_session"] else "not started"

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,12 @@ class StepsWorkload(Workload):
     @property
     def execution(self) -> Execution:
         return Execution(**self.spec.get("execution", {}))
+
+    def changed_spec(
+        self, spec: Mapping[str, Any], changes: Mapping[str, Any], *, is_executed: bool = False
+    ) -> dict[str, Any]:
+        named = {"max_in_flight" if name == "max_concurrency" else name: value for name, value in changes.items()}
+        return {**spec, "execution": {**spec.get("execution", {}), **named}}
 
     def input_identity(self) -> str | None:
         return json.dumps([self.spec["items"], self.spec.get("batch", 10)])

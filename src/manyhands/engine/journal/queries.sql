@@ -135,6 +135,11 @@ UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL,
 FROM (VALUES :rows) AS v WHERE items.number = v.column1
     AND state IN ('completed', 'discarded', 'failed', 'cancelled') AND reason IS NOT 'removed';
 
+-- name: cancel_items
+-- that have not ended: number, time, why
+UPDATE items SET state = 'cancelled', reason = NULL, cause = 'cancelled', message = v.column3, finished_at = v.column2, not_before = 0
+FROM (VALUES :rows) AS v WHERE items.number = v.column1 AND state IN ('pending', 'running');
+
 -- name: outputs_of_items
 -- the files that hold lines of items: item numbers (JSON)
 SELECT DISTINCT outputs.file FROM json_each(?) CROSS JOIN items ON items.number = json_each.value

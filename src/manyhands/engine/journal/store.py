@@ -152,6 +152,13 @@ class Store:
             for query, rows in self._reopening(numbers, why, fresh=fresh):
                 self._execute(query, rows)
 
+    def cancel_items(self, numbers: Sequence[int], why: str) -> None:
+        """End items as cancelled that have not ended (only before ``begin``)."""
+        now, text = self._clock.now(), _text(why)
+        with storage_errors(self._path), transaction(self._connection):
+            for chunk in _chunks(numbers, PLAN_CHUNK):
+                self._execute("cancel_items", [(number, now, text) for number in chunk])
+
     def _reopening(
         self, numbers: Sequence[int], why: str, *, fresh: bool
     ) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:

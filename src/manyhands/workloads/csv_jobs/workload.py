@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
+from manyhands.workloads.csv_jobs.spec import check_binding
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
 from manyhands.workloads.csv_jobs.workers.command import CommandWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
@@ -82,6 +83,25 @@ class CsvJobsWorkload(Workload):
             claim_first=True,
             seed=options.seed or 0,
         )
+
+    def changed_spec(
+        self, spec: Mapping[str, Any], changes: Mapping[str, Any], *, is_executed: bool = False
+    ) -> dict[str, Any]:
+        changed = super().changed_spec(spec, changes)
+        options = PreparedJob.from_json(changed, self._folder.parent).options
+        check_binding(options, changes)
+        if is_executed and options.bounded and options.worker_kind == "command" and not self._job.options.bounded:
+            raise UserError(
+                "the launches of this job are not counted, as it began without a budget: stop it, and continue it with one"
+            )
+        return changed
+
+    def resize(self, max_concurrency: int) -> int:
+        limit = self._job.options.max_concurrency_limit
+        return max_concurrency if limit is None else min(max_concurrency, limit)
+
+    def reopened(self, reader: RunReader, numbers: Sequence[int]) -> None:
+        self.begin(reader)
 
     @property
     def counts_failures(self) -> bool:

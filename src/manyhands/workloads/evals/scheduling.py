@@ -23,8 +23,9 @@ was lost. A command that ends with an error, an answer that can't be read and a 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -148,13 +149,51 @@ class RecordedItems:
 # --- Concurrency
 
 
+class RunLimit:
+    """How many tests of a run are executed at once, which may change meanwhile."""
+
+    def __init__(self, maximum: int | None) -> None:
+        """``maximum``: None for no limit."""
+        self._maximum = inf if maximum is None else maximum
+        self._executed = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def change(self, maximum: int) -> None:
+        """With fewer, those that are executed come to their end."""
+        self._maximum = maximum
+        self._admit()
+
+    async def __aenter__(self) -> None:
+        if self._executed < self._maximum and not self._waiting:
+            self._executed += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._executed -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._executed < self._maximum:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._executed += 1
+                turn.set_result(None)
+
+
 class ConcurrencyLimits:
     """How many tests of one session run at once."""
 
     def __init__(self, prepared: PreparedEval) -> None:
         self._prepared = prepared
-        workers = prepared.options.workers
-        self._run = None if workers is None else asyncio.Semaphore(workers)
+        self._run = RunLimit(prepared.options.workers)
         self._files = [None if file.workers is None else asyncio.Semaphore(file.workers) for file in prepared.files]
         self._targets: dict[tuple[str, str], asyncio.Semaphore] = {}
 
@@ -172,13 +211,17 @@ class ConcurrencyLimits:
     def for_test(self, file: int) -> AbstractAsyncContextManager[None]:
         """Wait until a test of a file may be executed, for the file's and the run's sake."""
         of_file = self._files[file]
-        if of_file is None:
-            return self._run or nullcontext()
-        return of_file if self._run is None else _both(of_file, self._run)
+        return self._run if of_file is None else _both(of_file, self._run)
+
+    def resize(self, workers: int) -> int:
+        """Another maximum for the run; how many tests are claimed at once for that."""
+        self._prepared = replace(self._prepared, options=self._prepared.options.changed({"workers": workers}))
+        self._run.change(workers)
+        return slots(self._prepared)
 
 
 @asynccontextmanager
-async def _both(first: asyncio.Semaphore, second: asyncio.Semaphore) -> AsyncIterator[None]:
+async def _both(first: asyncio.Semaphore, second: RunLimit) -> AsyncIterator[None]:
     async with first, second:
         yield
 
@@ -342,6 +385,14 @@ class Dependencies:
         """The tests that need not wait any more for what they waited for, each once."""
         freed, self._freed = self._freed, []
         return freed
+
+    def reopened(self, item: Item) -> None:
+        """An item that had ended is executed again."""
+        payload: Json = item.payload
+        if payload.get("awaited"):
+            key = _Key(payload["file"], payload["dataset"], payload["test"]["id"], payload["target"])
+            self._failed.pop(key, None)
+            self._ended.get(key, {}).pop(payload["trial"], None)
 
     def failed(self, item: TestItem) -> tuple[str, ...]:
         """The ids of what a test depends on that has failed. Of what has not ended, nothing is known."""

@@ -41,6 +41,7 @@ class EvalsWorkload(Workload):
     """Tests become scores. ``spec`` is what ``PreparedEval.to_json`` gives."""
 
     name = "evals"
+    concurrency_setting = "workers"
 
     def __init__(
         self,
@@ -91,6 +92,16 @@ class EvalsWorkload(Workload):
             keep_workspaces=options.keep_workspaces,
             remove_workspaces=options.cleanup_workspaces,
         )
+
+    def resize(self, max_concurrency: int) -> int:
+        return self._opened.schedule.concurrency.resize(max_concurrency)
+
+    def reopened(self, reader: RunReader, numbers: Sequence[int]) -> None:
+        if self._depends:
+            with closing(JournalReader(self._folder)) as journal:
+                for number in numbers:
+                    if (row := journal.item(str(number))) is not None:
+                        self._opened.schedule.dependencies.reopened(row.item)
 
     @property
     def counts_failures(self) -> bool:

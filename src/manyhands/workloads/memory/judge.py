@@ -70,6 +70,7 @@ def _message(said: Mapping[str, str]) -> Message:
 class JudgeRun(Workload):
     """The base of runs that ask the judge and nobody else."""
 
+    concurrency_setting = "concurrency"
     _options: BenchmarkSettings
 
     @property

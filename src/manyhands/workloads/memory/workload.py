@@ -84,6 +84,7 @@ class MemoryWorkload(Workload):
     """Conversations become scores; each keeps up its files itself. ``spec``: ``{"options": …, "sessions": [ConversationEntry, …]}``."""
 
     name = "memory"
+    concurrency_setting = "concurrency"
     plans_in_parts = True
     """The conversations that are executed now need not be all of the run's."""
 
@@ -124,6 +125,7 @@ class MemoryWorkload(Workload):
             seed=options.seed or 0,
             workers=min(options.concurrency, max(1, len(self.executed))) if apart else 1,
             concurrency=1 if apart else options.concurrency,
+            one_item_a_process=apart,
             calls_wanted=options.concurrency,
             item_timeout=options.item_timeout,
         )

@@ -95,6 +95,9 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings):
     concurrency: Annotated[int, whole(1, 100_000)] = setting(
         1, "Maximum concurrent prompts per worker process.", group=SPEED
     )
+    max_concurrency: Annotated[int | None, optional_whole(1, 100_000)] = setting(
+        None, "Maximum concurrent prompts in all (default: num_workers × concurrency).", group=SPEED
+    )
     samples: Annotated[int, whole(1)] = setting(1, "Trajectories per dataset row.", group=SAMPLES, identity=True)
     distributions_file: OptionalPath = setting(
         None, "YAML file with additional toolset distributions.", group=TOOLS, identity=True, value="FILE"

@@ -26,11 +26,14 @@ from manyhands.io.tables.formats import check_name, format_in_name, format_named
 from manyhands.runs.folders import open_reader
 from manyhands.runs.making import create_run, keep_files
 from manyhands.runs.progress import Notice
+from manyhands.runs.steering.client import give_order
+from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
+from manyhands.runs.steering.owner import RETRY
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import PreparedJob, check_worker, prepare, with_machine_limit
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
 from manyhands.workloads.csv_jobs.rows.planning import JobRow
-from manyhands.workloads.csv_jobs.service.control import ANSWER_SECONDS, RunnerStart, launch, request, watch
+from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
     CANCELLED_ON_REQUEST,
@@ -47,6 +50,8 @@ from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 OWNER_PAUSE = 0.1
 OWNER_LOOKS = 20
 """Seconds between looks for the socket of a runner that has just begun, or is just ending, and how many there are."""
+NAMED_ROWS = 20
+"""Rows that the record of an order names."""
 STOPPING_SECONDS = 40.0
 """Seconds to wait for the end of a runner that is stopping: those that cancelled rows get, and a few more."""
 
@@ -251,14 +256,11 @@ class JobService:
         folder = self._find(job)
         await self._stopped(job, folder)
         rows = self._failed_of(folder, item_ids)
-        order = {"op": "retry", "items": None if item_ids is None else list(item_ids)}
-        if is_owned(folder) and await self._order(folder, order):
-            return rows, False
         if not rows:
             return 0, False
-        with closing(Store(folder, SystemClock(), lambda text: None)) as store:
-            rows = store.release_failed(item_ids)
-        return rows, await self.run(job, changes=changes)
+        select = "state=failed" if item_ids is None else " ".join(f"key={key}" for key in item_ids[:NAMED_ROWS])
+        _, by_runner = await give_order(folder, RETRY, numbers=rows, fresh=False, select=select)
+        return len(rows), not by_runner and await self.run(job, changes=changes)
 
     def list(self) -> Sequence[JobStatus]:
         """All jobs, the newest first."""
@@ -320,16 +322,16 @@ class JobService:
         with closing(open_reader(folder)) as reader:
             return PreparedJob.from_json(reader.meta("spec"), folder.parent)
 
-    def _failed_of(self, folder: Path, item_ids: Sequence[str] | None) -> int:
-        """How many of the rows failed. Raises RunError for an id that names none."""
+    def _failed_of(self, folder: Path, item_ids: Sequence[str] | None) -> Sequence[int]:
+        """The numbers of the rows that failed. Raises RunError for an id that names none."""
         with closing(open_reader(folder)) as reader:
             if item_ids is None:
-                return sum(items for (state, _), items in reader.counts().items() if state == ItemState.FAILED)
+                return [each.number for page in reader.outlines() for each in page if each.state == ItemState.FAILED]
             rows = {key: reader.item_by_key(key) for key in item_ids}
         missing = [key for key, row in rows.items() if row is None]
         if missing:
             raise RunError(f"{folder}: no item is called {missing[0]!r}")
-        return sum(row is not None and row.state is ItemState.FAILED for row in rows.values())
+        return [row.number for row in rows.values() if row is not None and row.state is ItemState.FAILED]
 
     async def _stopped(self, job: str, folder: Path) -> None:
         """Wait for the end of a runner that is stopping, so that another one can begin."""

@@ -38,8 +38,9 @@ from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.making import Opened
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Progress
+from manyhands.runs.steering.control import ControlServer, Message
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
-from manyhands.workloads.csv_jobs.service.control import READY, START_ERRORS, ControlServer, Message, RunnerStart
+from manyhands.workloads.csv_jobs.service.control import READY, START_ERRORS, RunnerStart
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
     CANCELLED_ON_REQUEST,
@@ -73,8 +74,7 @@ class JobRunner:
         self._workload = CsvJobsWorkload(job.to_json(), store.folder, on_stop=self._stopped_by_worker)
         self._workload.set_secrets(start.secrets)
         self._clock = clock
-        self._again: list[list[str] | None] = [None] if start.retry_failed else []
-        """Rows (None: all) that failed and are to be executed again in the next session."""
+        self._retry_failed = start.retry_failed
         self._controls = Controls()
         self._stopped: tuple[str, str] | None = None
         """Why it was stopped: the job's state from then on, and the reason."""
@@ -89,13 +89,17 @@ class JobRunner:
 
     async def run(self, *, spec_changed: bool) -> None:
         """Execute the job until nothing is left to do, or until it is stopped, and record how it ended."""
-        while True:
-            for keys in self._again:
-                self._store.release_failed(keys)
-            self._again.clear()
-            result = await self._session(spec_changed)
-            if self._stopped is not None or not self._again:
-                break
+        result = await execute_run(
+            Opened(self._store.folder, self._workload, spec_changed=spec_changed, retry_failed=self._retry_failed),
+            notice=self._noted,
+            controls=self._controls,
+            on_progress=self._show,
+            on_outcome=self._ended,
+            on_wait=say,
+            clock=self._clock,
+            store=self._store,
+            forks=self._forks,
+        )
         state, error = self._ending(result)
         self._store.set_meta(**{END: {"state": state, "error": error, "at": self._clock.now()}})
         say(f"the job is {state}" + (f": {error}" if error else ""))
@@ -119,11 +123,8 @@ class JobRunner:
             return await self._reported(message)
         if operation == "progress":
             return self._figures()
-        if operation == "retry":
-            if self._stopped is not None:
-                return {"error": "the job is being stopped; retry rows when it has ended"}
-            self._again.append(message.get("items"))
-            return {"ok": True}
+        if operation == "steer":
+            return await self._controls.steer(message)
         if operation in ("cancel", "stop"):
             state, reason = (
                 (CANCELLED, CANCELLED_ON_REQUEST) if operation == "cancel" else (INTERRUPTED, "stopped on request")
@@ -131,19 +132,6 @@ class JobRunner:
             self.stop(state, str(message.get("reason") or reason), firm=bool(message.get("firm")))
             return {"ok": True}
         return {"error": f"unknown request {operation!r}"}
-
-    async def _session(self, spec_changed: bool) -> RunResult:
-        return await execute_run(
-            Opened(self._store.folder, self._workload, spec_changed=spec_changed, retry_failed=False),
-            notice=self._noted,
-            controls=self._controls,
-            on_progress=self._show,
-            on_outcome=self._ended,
-            on_wait=say,
-            clock=self._clock,
-            store=self._store,
-            forks=self._forks,
-        )
 
     async def _reported(self, message: Message) -> Message:
         inbox = self._workload.inbox

@@ -17,8 +17,8 @@ from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import open_reader
 from manyhands.runs.ledger import ledger
+from manyhands.runs.steering.control import ask
 from manyhands.workloads.csv_jobs.folders import job_folders, recorded_name
-from manyhands.workloads.csv_jobs.service.control import ask
 
 STARTED = "job_started_at"
 END = "job_end"
