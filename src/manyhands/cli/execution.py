@@ -99,6 +99,15 @@ def print_ending(result: RunResult) -> None:
         out().print_line(f"{what}. To continue:  {resume_command(result.folder)}")
 
 
+def tell_end(command: str | None, result: RunResult, exit_code: int) -> int:
+    """Run the command of ``--on_end``, if there is one; the exit code, as it was."""
+    if command is not None:
+        from manyhands.runs.on_end import run_on_end
+
+        run_on_loop(run_on_end(command, result, exit_code, notice))
+    return exit_code
+
+
 LINE_SECONDS = 15.0
 """Seconds between lines where there is no terminal."""
 

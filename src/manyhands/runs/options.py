@@ -10,6 +10,7 @@ from manyhands.core.settings import (
     Flag,
     OptionalList,
     OptionalPath,
+    OptionalText,
     Path,
     Settings,
     changed_settings,
@@ -167,6 +168,12 @@ class RunOptions(BudgetSettings):
         None, "Maximum attempts per item; by default it depends on the cause of the failure.", group=LIMITS
     )
     data_dir: Path = setting("data", "Folder for run folders.", group=OUTPUT, recorded=False, value="FOLDER")
+    on_end: OptionalText = setting(
+        None,
+        "Shell command to run when the run ends or stops; gets the ledger as JSON on standard input.",
+        group=OUTPUT,
+        value="COMMAND",
+    )
     on_divergence: Literal["fresh", "stop"] = setting(
         "fresh", "Action when recorded steps no longer match: start a fresh attempt, or stop.", group=RESUME
     )

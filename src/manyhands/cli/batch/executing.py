@@ -12,7 +12,7 @@ from typing import Any
 from manyhands.agents.registry import load_agent
 from manyhands.agents.trajectory import item_lines
 from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command
-from manyhands.cli.execution import execute, print_ending
+from manyhands.cli.execution import execute, print_ending, tell_end
 from manyhands.cli.options import parse
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
@@ -83,7 +83,7 @@ def execute_session(session: Opened[TrajectoryWorkload], forks: ForkServer | Non
     log = ItemLog(session.folder, options.log_prefix_chars) if options.verbose else None
     result = execute(session, quiet=options.quiet, on_outcome=log.show if log else None, forks=forks)
     _print_results(result)
-    return result.exit_code
+    return tell_end(options.on_end, result, result.exit_code)
 
 
 def _print_head(session: Opened[TrajectoryWorkload]) -> None:

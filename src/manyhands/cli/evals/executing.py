@@ -11,7 +11,7 @@ from typing import Any
 from manyhands.cli.console import err, notice, out, resume_command
 from manyhands.cli.evals.report import print_report, print_unwritten
 from manyhands.cli.evals.run import REPEATED, given_values, present_names
-from manyhands.cli.execution import execute
+from manyhands.cli.execution import execute, tell_end
 from manyhands.cli.options import parse
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
@@ -92,9 +92,10 @@ def execute_session(session: Opened[EvalsWorkload]) -> int:
     )
     if result.error is not None and stamps(before) == before:
         print_unwritten(result)  # what earlier sessions have written is not printed as this one's
-        return exit_code(result, None, options.fail_on)
+        return tell_end(options.on_end, result, exit_code(result, None, options.fail_on))
     figures = print_report(result, options)
-    return exit_code(result, figures, options.fail_on, ungraded=options.allow_ungraded)
+    code = exit_code(result, figures, options.fail_on, ungraded=options.allow_ungraded)
+    return tell_end(options.on_end, result, code)
 
 
 def _print_head(session: Opened[EvalsWorkload]) -> None:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.cli.console import err, notice, out, print_usage
-from manyhands.cli.execution import LINE_SECONDS, print_ending, stopped_by_signals
+from manyhands.cli.execution import LINE_SECONDS, print_ending, stopped_by_signals, tell_end
 from manyhands.cli.memory.running import HUMAN
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import refuse_options
@@ -158,7 +158,7 @@ def execute_all(opened: Sequence[Opened[MemoryWorkload]]) -> int:
     codes = []
     for each, result in zip(opened, results, strict=True):
         _print_result(each, result)
-        codes.append(result.exit_code)
+        codes.append(tell_end(each.workload.options.on_end, result, result.exit_code))
     return ExitCode.INTERRUPTED if ExitCode.INTERRUPTED in codes else max(codes)
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from manyhands.cli.console import notice, out, print_usage
-from manyhands.cli.execution import execute, print_ending
+from manyhands.cli.execution import execute, print_ending, tell_end
 from manyhands.cli.memory.running import spelled
 from manyhands.cli.options import UsageError, help_text, make, parse
 from manyhands.cli.plain import add_data_dir, parser, positive, shown_path, table
@@ -235,4 +235,4 @@ def _generated(workload: GenerationWorkload, folder: Path, *, quiet: bool) -> in
         out().print_line(f"{made} tests are in {shown_path(folder)}")
     print_usage(out(), result.summary)
     print_ending(result)
-    return result.exit_code
+    return tell_end(workload.options.on_end, result, result.exit_code)

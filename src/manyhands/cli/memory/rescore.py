@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.cli.console import err, notice, out, print_usage
-from manyhands.cli.execution import execute, print_ending
+from manyhands.cli.execution import execute, print_ending, tell_end
 from manyhands.cli.options import make, options_of
 from manyhands.cli.plain import add_data_dir, parser, shown_path
 from manyhands.cli.resume import refuse_options
@@ -197,7 +197,7 @@ def execute_scores(opened: Opened[ScoresWorkload], *, as_json: bool = False, eve
         print_usage(out(), result.summary)
         out().print_line(f"Scores:  {shown_path(opened.folder.absolute())}")
         print_ending(result)
-    return result.exit_code
+    return tell_end(opened.workload.options.on_end, result, result.exit_code)
 
 
 def _print_scores(found: list[dict[str, Any]], left: list[dict[str, Any]], every: bool) -> None:

@@ -62,7 +62,7 @@ _MAX_INSTRUCTION_BYTES = 1_000_000
 _MAX_SUFFIX_CHARS = 10
 _IDS = UUID("6f1c0a52-8f0e-4d53-9d5b-52d1a5b3a6f1")
 _STATE = "collab_written"
-_OF_THE_RUN = frozenset(("data_dir", "executor", "prices"))
+_OF_THE_RUN = frozenset(("data_dir", "executor", "max_concurrency", "on_end", "prices"))
 _ALSO_INHERITED = ("project", "max_depth", "log_prefix_chars")
 _PART_OF_WAIT = 0.9
 """How much of a call's time it may spend on waiting; the rest is for bringing the results."""

@@ -36,6 +36,7 @@ from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.output import SafeStream
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.making import Opened
+from manyhands.runs.on_end import run_on_end
 from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Progress
 from manyhands.runs.steering.control import ControlServer, Message
@@ -87,7 +88,7 @@ class JobRunner:
         """Record that the job has begun, and not ended."""
         self._store.set_meta(**{END: None, STARTED: self._store.reader.meta(STARTED) or self._clock.now()})
 
-    async def run(self, *, spec_changed: bool) -> None:
+    async def run(self, *, spec_changed: bool) -> RunResult:
         """Execute the job until nothing is left to do, or until it is stopped, and record how it ended."""
         result = await execute_run(
             Opened(self._store.folder, self._workload, spec_changed=spec_changed, retry_failed=self._retry_failed),
@@ -103,6 +104,7 @@ class JobRunner:
         state, error = self._ending(result)
         self._store.set_meta(**{END: {"state": state, "error": error, "at": self._clock.now()}})
         say(f"the job is {state}" + (f": {error}" if error else ""))
+        return result
 
     def stop(self, state: str, reason: str, *, firm: bool = False) -> None:
         """Claim no more rows and let those in progress end; a second time, or with ``firm``, stop them now."""
@@ -238,7 +240,7 @@ async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal, forks: F
             loop.add_signal_handler(number, runner.stop, INTERRUPTED, "stopped by a signal")
         runner.begin()  # before it is reported that the job has begun
         ready.say({"ready": True})
-        await runner.run(spec_changed=job.to_json() != recorded)
+        result = await runner.run(spec_changed=job.to_json() != recorded)
     except ManyhandsError as error:
         if runner is not None:
             _note(store, clock, error)
@@ -249,6 +251,7 @@ async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal, forks: F
         store.close()
         if runner is not None:
             await runner.control.close(ended=True)
+    await run_on_end(job.options.on_end, result, result.exit_code, say)
 
 
 def _with_changes(job: PreparedJob, changes: Mapping[str, Any]) -> PreparedJob:
