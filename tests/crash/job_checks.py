@@ -14,7 +14,7 @@ from pathlib import Path
 from manyhands.engine.check import check_run
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.workloads.csv_jobs.rows.export import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.rows.columns import OUR_COLUMNS
 from manyhands.workloads.csv_jobs.service.status import COMPLETED
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 from tests.crash.job_site import ANSWERED, HEADERS, LAUNCHED, Job, cells

@@ -29,7 +29,8 @@ from manyhands.engine.journal.store import Store
 from manyhands.io.tables.base import TableInfo
 from manyhands.runs.execution import Controls, execute_run
 from manyhands.runs.making import Opened, create_run
-from manyhands.workloads.csv_jobs.rows.export import OUR_COLUMNS, ExportOptions, write_export
+from manyhands.workloads.csv_jobs.rows.columns import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.rows.export import ExportOptions, write_export
 from manyhands.workloads.csv_jobs.rows.planning import BAD_ROW, JobRow
 from tests.support.engine_runs import ProgramWorkload
 from tests.support.table_runs import JOB_ID, enter_job, export_table, reported

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manyhands.core.errors import UserError
-from manyhands.workloads.csv_jobs.rows.export import MAX_LEAVES, OUR_COLUMNS, Columns, Leaf, leaves_of
+from manyhands.workloads.csv_jobs.rows.columns import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.rows.export import MAX_LEAVES, Columns, Leaf, leaves_of
 from tests.support.table_runs import export_table, reported
 
 PLACE = {

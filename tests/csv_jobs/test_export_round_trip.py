@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from manyhands.core.jsonio import dumps, without_surrogates
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.io.tables.formats import open_table
-from manyhands.workloads.csv_jobs.rows.export import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.rows.columns import OUR_COLUMNS
 from tests.support.table_runs import export_table, reported
 
 NASTY = [

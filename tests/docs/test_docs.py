@@ -20,7 +20,7 @@ import pytest
 from manyhands.core.outcomes import StopReason
 from manyhands.sandboxes.files.checkpoint import MAX_BYTES, MAX_ENTRIES
 from manyhands.workloads.csv_jobs.mcp.declarations import STATES
-from manyhands.workloads.csv_jobs.rows.export import OUR_COLUMNS
+from manyhands.workloads.csv_jobs.rows.columns import OUR_COLUMNS
 from manyhands.workloads.evals.results.result_lines import STATUSES
 from manyhands.workloads.memory.datasets.base import DatasetArguments, needs_a_judge
 from manyhands.workloads.memory.datasets.registry import BUILTIN, dataset_class

@@ -24,6 +24,16 @@ _JSON_FORMATS = ("json", "stream-json")
 CLAUDE, CODEX = "claude", "codex"
 
 
+def program_name(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The name of the program that a command line starts, without folders and what only starts it, and the words behind it."""
+    rest = list(words)
+    while rest and (rest[0].rpartition("/")[2] in _BEFORE or _VARIABLE.fullmatch(rest[0])):
+        rest.pop(0)
+    first = rest[0] if rest else ""
+    bare = re.sub(r"(?<=.)@[^/@]*$", "", first)
+    return _PACKAGES.get(bare, first.rpartition("/")[2]), rest[1:]
+
+
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
     """A command line as far as it is known."""
@@ -36,13 +46,8 @@ class AgentProgram:
     @classmethod
     def of(cls, words: Sequence[str]) -> AgentProgram:
         """Of the words of a command line."""
-        rest = list(words)
-        while rest and (rest[0].rpartition("/")[2] in _BEFORE or _VARIABLE.fullmatch(rest[0])):
-            rest.pop(0)
-        first = rest[0] if rest else ""
-        bare = re.sub(r"(?<=.)@[^/@]*$", "", first)
-        name = _PACKAGES.get(bare, first.rpartition("/")[2])
-        return cls(name if name in (CLAUDE, CODEX) else None, tuple(rest[1:]))
+        name, rest = program_name(words)
+        return cls(name if name in (CLAUDE, CODEX) else None, tuple(rest))
 
     @property
     def model(self) -> str | None:

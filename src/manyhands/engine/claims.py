@@ -15,7 +15,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, FailureRule
 from manyhands.core.outcomes import ItemState
 from manyhands.engine.attempt import AttemptResult, Failed
-from manyhands.engine.contract import Item, Workload
+from manyhands.engine.contract import BEHIND_INPUT, Item, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.records import Claimed
 from manyhands.engine.limits.adaptive import MAX_HOLD_SECONDS
@@ -33,14 +33,17 @@ MAX_REFUSED = 200
 class Claims:
     """Reads claimable items from the journal, a page at a time. Never gives out an item twice before it was put back."""
 
-    def __init__(self, reader: JournalReader, clock: Clock, must_wait: Callable[[Item], bool]) -> None:
-        """``must_wait``: whether an item has to wait; it is not given out before it was freed."""
+    def __init__(
+        self, reader: JournalReader, clock: Clock, must_wait: Callable[[Item], bool], limit: int | None = None
+    ) -> None:
+        """``must_wait``: whether an item has to wait; it is not given out before it was freed. ``limit``: how many items, from the beginning
+        of the input, are given out; None: all."""
         self._reader = reader
         self._clock = clock
         self._must_wait = must_wait
         self._freed: deque[int] = deque()
-        self._fresh = _Pages(reader.fresh_items)
-        self._refused = _Pages(reader.refused_items)
+        self._fresh = _Pages(reader.fresh_items, limit)
+        self._refused = _Pages(reader.refused_items, limit)
         self._due: deque[Claimed] = deque()
         self._looked_at = float("-inf")
         self._held: set[int] = set()
@@ -118,17 +121,19 @@ class Claims:
 
 
 class _Pages:
-    """Items in order of the input, a page at a time. ``read``: gives the next behind a position, up to a number of them."""
+    """Items in order of the input, a page at a time, up to ``limit``. ``read``: gives the next behind a position, up to a number of
+    them."""
 
-    def __init__(self, read: Callable[[int, int], list[Claimed]]) -> None:
+    def __init__(self, read: Callable[[int, int], list[Claimed]], limit: int | None) -> None:
         self._read = read
+        self._end = BEHIND_INPUT if limit is None else limit
         self._page: deque[Claimed] = deque()
         self._position = -1
         self._left = True
 
     def take(self) -> Claimed | None:
         if not self._page and self._left:
-            self._page.extend(self._read(self._position, PAGE))
+            self._page.extend(each for each in self._read(self._position, PAGE) if each.position < self._end)
             self._left = len(self._page) == PAGE
             if self._page:
                 self._position = self._page[-1].position

@@ -183,6 +183,8 @@ class Execution:
     """A worker process never has more than one item: more items at once need more processes."""
     calls_wanted: int = 0
     """Calls that a person wants in flight at once, with which an endpoint is tried first; how many it bears, the limiter finds out."""
+    limit: int | None = None
+    """How many items, from the beginning of the input, are executed; those behind stay pending. None: all."""
     max_attempts: int | None = None
     """How often an item may be executed where the failure table retries at all (None: as the table says)."""
     item_timeout: float | None = None
@@ -217,6 +219,8 @@ class PlannedItem:
     payload: Json
     outcome: Outcome | None = None
     """Of an item that has ended elsewhere already (an adopted folder), and is only to be entered."""
+    afresh: str | None = None
+    """Why an item that the run has already is executed from nothing: its content was edited, for example."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Scheduler:
         self._later: dict[int, Wait] = {}
         """What items wait for that are executed again later, by their numbers."""
         self._workspaces = Workspaces(store, self._execution, self.fail)
-        self._claims = Claims(store.reader, clock, workload.must_wait)
+        self._claims = Claims(store.reader, clock, workload.must_wait, self._execution.limit)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._in_flight = 0
         self._slots: set[asyncio.Task[None]] = set()

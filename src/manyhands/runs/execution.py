@@ -31,7 +31,7 @@ from manyhands.io.files import keep_private, written_aside
 from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.strays import kill_strays, remove_asides
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.ledger import Ledger, Summary, ledger, summarise
+from manyhands.runs.ledger import LIMIT, REMOVED, Ledger, Summary, ledger_of, left_to_do, summarise
 from manyhands.runs.making import Opened, plan, protect_secrets
 from manyhands.runs.progress import Notes, Notice, Progress
 from manyhands.runs.registry import workload_target
@@ -67,7 +67,7 @@ class RunResult:
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
-        return bool(self.ledger["pending"] == 0)
+        return left_to_do(self.ledger) == 0
 
     @property
     def exit_code(self) -> ExitCode:
@@ -80,7 +80,7 @@ class RunResult:
     @property
     def _cancelled_by_person(self) -> int:
         cancelled: dict[str, int] = self.ledger["by_cause"].get("cancelled", {})
-        return sum(n for reason, n in cancelled.items() if reason != "removed")
+        return sum(n for reason, n in cancelled.items() if reason != REMOVED)
 
 
 class Controls:
@@ -234,6 +234,8 @@ class _Session:
         if (workspaces := store.folder / WORKSPACES).is_dir():
             keep_private(workspaces)  # an older version may have made it for everybody
         plan(store, self._workload, self._notice)
+        if store.reader.meta(LIMIT) != self._workload.execution.limit:
+            store.set_meta(**{LIMIT: self._workload.execution.limit})
         store.release_items(failed=opened.retry_failed)
         remove_asides(store.folder)
         if written := repair(store, self._workload, self._notice, rebuild=rewrite):
@@ -406,5 +408,4 @@ def _with_room(execution: Execution) -> Execution:
 
 
 def _left_to_do(reader: JournalReader) -> int:
-    pending: int = ledger(reader.counts())["pending"]
-    return pending
+    return left_to_do(ledger_of(reader))

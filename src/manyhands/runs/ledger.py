@@ -9,6 +9,12 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import UsageFigures
 from manyhands.engine.journal.reader import JournalReader
 
+LIMIT = "limit"
+"""The fact how many items, from the beginning of the input, are executed; the run has none where all are."""
+REMOVED = "removed"
+"""The reason of items that were cancelled because the input does not have them any more."""
+BEYOND_LIMIT = "beyond_limit"
+"""In the place of a cause: items that are pending because they are behind the limit."""
 ORDER = (ItemState.COMPLETED, ItemState.DISCARDED, ItemState.FAILED, ItemState.CANCELLED, ItemState.PENDING)
 """The states of the ledger. An item that runs at the moment counts as pending, because it has not ended."""
 
@@ -25,7 +31,7 @@ class Ledger(TypedDict):
     pending: int
     """Those that are being executed included."""
     by_cause: dict[str, dict[str, int]]
-    """By state, and then by the cause of a failure or the reason of a discard."""
+    """By state, and then by the cause of a failure or the reason of a discard; of pending items, those beyond the run's limit."""
 
 
 class RunUsage(UsageFigures):
@@ -63,8 +69,8 @@ class Summary(TypedDict):
     last_session: LastSession | None
 
 
-def ledger(counts: dict[tuple[str, str], int]) -> Ledger:
-    """The ledger of what ``JournalReader.counts`` gives."""
+def ledger(counts: dict[tuple[str, str], int], beyond: int = 0) -> Ledger:
+    """The ledger of what ``JournalReader.counts`` gives. ``beyond``: how many items are beyond the limit."""
     states = dict.fromkeys(ORDER, 0)
     details: dict[str, dict[str, int]] = {}
     for (name, detail), items in sorted(counts.items()):
@@ -72,8 +78,23 @@ def ledger(counts: dict[tuple[str, str], int]) -> Ledger:
         states[state] += items
         if detail and state.final:
             details.setdefault(state.value, {})[detail] = items
+    if beyond:
+        details[ItemState.PENDING.value] = {BEYOND_LIMIT: beyond}
     values = {"items": sum(states.values()), **{state.value: n for state, n in states.items()}, "by_cause": details}
     return cast(Ledger, values)
+
+
+def ledger_of(reader: JournalReader) -> Ledger:
+    """The ledger of a run."""
+    counts, limit = reader.counts(), reader.meta(LIMIT)
+    if limit is None:
+        return ledger(counts)
+    return ledger(counts, ledger(counts)["pending"] - reader.left(limit))
+
+
+def left_to_do(found: Ledger) -> int:
+    """How many items are to be executed yet: those beyond the limit are not."""
+    return found["pending"] - found["by_cause"].get(ItemState.PENDING.value, {}).get(BEYOND_LIMIT, 0)
 
 
 def summarise(reader: JournalReader) -> Summary:
@@ -86,7 +107,7 @@ def summarise(reader: JournalReader) -> Summary:
         "created_at": timestamp(reader.meta("created_at")),
         "seed": reader.meta("seed"),
         "version": reader.meta("version"),
-        "ledger": ledger(reader.counts()),
+        "ledger": ledger_of(reader),
         "usage": cast(RunUsage, {**usage.to_json(), "total_tokens": usage.total_tokens, "cost": round(usage.cost, 6)}),
         "simulated": usage.simulated_calls > 0,
         "working_seconds": round(reader.working_seconds(), 3),

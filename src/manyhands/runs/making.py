@@ -22,6 +22,7 @@ from manyhands.engine.journal.reader import JOURNAL
 from manyhands.engine.journal.store import Store
 from manyhands.io.files import written_aside
 from manyhands.runs.folders import free_name, is_made, open_reader
+from manyhands.runs.ledger import LIMIT
 from manyhands.runs.options import PriceSettings
 from manyhands.runs.progress import Notice
 
@@ -130,6 +131,7 @@ def create_run(
             seed=workload.execution.seed,
             created_at=clock.now(),
             version=version,
+            **({} if workload.execution.limit is None else {LIMIT: workload.execution.limit}),
         )
         plan(store, workload, notice)
     except BaseException:  # nothing has been executed yet, so that nothing is lost by leaving no half-made run

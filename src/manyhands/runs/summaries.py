@@ -20,7 +20,7 @@ from manyhands.engine.contract import ItemRow, import_attribute
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.json_files import read_object
-from manyhands.runs.ledger import Summary, summarise, timestamp
+from manyhands.runs.ledger import Summary, left_to_do, summarise, timestamp
 from manyhands.runs.registry import summarizer_target
 
 MAX_TEXT = 300
@@ -51,7 +51,7 @@ class RunStatus(Summary):
     run: str
     """The name of its folder."""
     state: str
-    """``running``, ``paused``, ``finished``, ``finished, with failures``, ``interrupted`` or ``not started``."""
+    """``running``, ``paused``, ``finished``, ``finished, with failures``, ``limit reached``, ``interrupted`` or ``not started``."""
     running: int
     """Items that are being executed now."""
     figures: list[Figure]
@@ -198,11 +198,13 @@ def item_summaries(
 
 
 def run_state(folder: Path, summary: Summary) -> str:
-    """One word or two: running, paused, finished, finished with failures, interrupted, not started."""
+    """One word or two: running, paused, finished, finished with failures, limit reached, interrupted, not started."""
     if is_owned(folder):
         return "paused" if summary["last_session"] and summary["last_session"]["paused_at"] else "running"
     if summary["ledger"]["pending"] == 0:
         return "finished, with failures" if summary["ledger"]["failed"] else "finished"
+    if left_to_do(summary["ledger"]) == 0:
+        return "limit reached"
     return "interrupted" if summary["last_session"] else "not started"
 
 

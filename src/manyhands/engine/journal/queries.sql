@@ -164,6 +164,21 @@ SELECT number, key, state, reason, cause, position FROM items WHERE position > ?
 UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, message = NULL, record = NULL, finished_at = NULL
 WHERE state = 'discarded' AND reason = ? AND position < 1000000000000;
 
+-- name: give_up_edited
+-- the attempts of items whose content was edited: time, reason, item numbers (JSON)
+INSERT INTO attempts (item, attempt, ended_at, reason)
+SELECT number, attempt, ?1, ?2 FROM items WHERE performances > 0 AND number IN (SELECT value FROM json_each(?3)) ON CONFLICT DO NOTHING;
+
+-- name: reopen_edited
+-- items whose content was edited, whatever they have come to: item numbers (JSON)
+UPDATE items SET state = 'pending', failures = 0, not_before = 0, attempt = attempt + (performances > 0),
+    reason = NULL, cause = NULL, message = NULL, record = NULL, started_at = NULL, finished_at = NULL
+WHERE number IN (SELECT value FROM json_each(?));
+
+-- name: numbers_of_keys
+-- item keys (JSON)
+SELECT number FROM items WHERE key IN (SELECT value FROM json_each(?));
+
 -- name: release_waiting
 UPDATE items SET not_before = 0 WHERE state = 'pending' AND not_before > 0;
 
@@ -243,6 +258,10 @@ SELECT cause FROM failures WHERE item = ? ORDER BY id DESC LIMIT 1;
 
 -- name: count_by_state
 SELECT state, detail, items FROM totals WHERE items > 0;
+
+-- name: count_left
+-- of the first items of the input, how many have not ended
+SELECT count(*) FROM items WHERE position < ? AND state IN ('pending', 'running');
 
 -- name: get_usage
 SELECT calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls

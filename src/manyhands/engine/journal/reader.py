@@ -283,6 +283,11 @@ class JournalReader:
             raise RunError(f"{self._path}: damaged: there is no state {unknown.pop()!r}")
         return counts
 
+    def left(self, limit: int) -> int:
+        """How many of the first ``limit`` items of the input have not ended."""
+        row = self._one("count_left", limit)
+        return 0 if row is None else int(row[0])
+
     def usage(self) -> Usage:
         """What the run has used since it began, interrupted and abandoned attempts included."""
         row = self._one("get_usage")

@@ -90,6 +90,21 @@ class Store:
                     self._plan_chunk(chunk, position, generation)
                     position += len(chunk)
 
+    def replan(self, items: Iterable[PlannedItem], identity: str, **facts: Json) -> None:
+        """Enter all items of an input that was edited, in one transaction with facts about the run: where ``items`` raises, or the process
+        dies, all is as it was before. ``identity``: of the input that is planned now. Raises as ``plan`` does."""
+        generation = self.reader.meta("generation", 0) + 1
+        position = 0
+        with storage_errors(self._path), transaction(self._connection):
+            for chunk in _chunks(items, PLAN_CHUNK):
+                self._plan_chunk(chunk, position, generation)
+                position += len(chunk)
+            self._run("cancel_removed", generation)
+            self._run("park_removed", generation)
+            planned = {"identity": identity, "generation": generation}
+            for name, value in {**facts, "generation": generation, "planned": planned}.items():
+                self._set_meta(name, value)
+
     def _plan_chunk(self, chunk: list[PlannedItem], position: int, generation: int) -> None:
         rows = [
             (without_surrogates(item.key), position + index, generation, pack(KNOWN.json(item.payload)))
@@ -100,6 +115,7 @@ class Store:
             positions = [(key, position, payload) for key, position, _, payload in rows]
             if self._execute("moved_items", positions).fetchone()[0]:
                 self._set_meta(REWRITE, True)
+        self._reopen_edited(chunk)
         self._execute("plan_items", rows)
         ended = [(row[0], item.outcome) for row, item in zip(rows, chunk, strict=True) if item.outcome is not None]
         if ended:
@@ -109,6 +125,16 @@ class Store:
             now = self._clock.now()
             clean = [(key, replace(outcome, record=KNOWN.json(outcome.record))) for key, outcome in ended]
             self._execute("enter_outcome", [(key, *outcome_row(outcome, now)) for key, outcome in clean])
+
+    def _reopen_edited(self, chunk: list[PlannedItem]) -> None:
+        keys: dict[str, list[str]] = {}
+        for item in chunk:
+            if item.afresh is not None:
+                keys.setdefault(item.afresh, []).append(without_surrogates(item.key))
+        for reason, named in keys.items():
+            numbers = [row[0] for row in self._run("numbers_of_keys", dumps(named).decode())]
+            self._run("give_up_edited", self._clock.now(), _text(reason), dumps(numbers).decode())
+            self._run("reopen_edited", dumps(numbers).decode())
 
     def _refuse_duplicates(self, keys: list[str], generation: int) -> None:
         seen = self._execute("planned_twice", [(key, generation) for key in keys]).fetchone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from manyhands.io.tables.formats import CSV, check_name, format_named, format_of
 from manyhands.io.tables.parquet_writer import need_parquet
 from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
+from manyhands.workloads.csv_jobs.rows.columns import prompt_columns
+from manyhands.workloads.csv_jobs.rows.export import check_output_columns
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
@@ -42,6 +44,9 @@ class PreparedJob:
     """The record of mounted MCP servers, or None."""
     depth: int = 0
     """How many jobs this one was started from, each by the one before."""
+    prompt_columns: tuple[str, ...] | None = None
+    """The columns that prompts may hold as JSON. None: prompts have the whole row, as those of earlier versions had, so that what is
+    recorded of such jobs still fits."""
 
     def to_json(self) -> dict[str, Any]:
         """The spec as it is recorded."""
@@ -52,6 +57,7 @@ class PreparedJob:
             "output_csv_path": self.output_csv_path,
             "mcp": self.mcp,
             "depth": self.depth,
+            **({} if self.prompt_columns is None else {"prompt_columns": list(self.prompt_columns)}),
         }
 
     @classmethod
@@ -64,6 +70,7 @@ class PreparedJob:
             output_csv_path=value["output_csv_path"],
             mcp=value["mcp"],
             depth=value["depth"],
+            prompt_columns=None if value.get("prompt_columns") is None else tuple(value["prompt_columns"]),
         )
 
     @property
@@ -74,6 +81,23 @@ class PreparedJob:
     def export_format(self) -> str:
         """The name of the format that the results are written in."""
         return self.options.export_format or format_of_results(Path(self.output_csv_path)).name
+
+    def shown_columns(self, template: Template) -> tuple[str, ...]:
+        """The columns whose cells a prompt holds as JSON besides the instruction. Unless they were chosen, a cell is not sent twice."""
+        if self.prompt_columns is None:
+            return self.table.headers
+        if self.options.prompt_columns is not None:
+            return self.prompt_columns
+        named = {self.table.headers[column] for column in template.columns_used}
+        return tuple(name for name in self.prompt_columns if name not in named)
+
+    def changed(self, options: JobSpec) -> PreparedJob:
+        """The same job with other settings. Raises UserError for columns that its table does not have."""
+        columns = self.prompt_columns
+        if options.prompt_columns != self.options.prompt_columns:
+            columns = prompt_columns(options.prompt_columns, self.table.headers)
+        output = options.output_csv_path or self.output_csv_path
+        return replace(self, options=options, output_csv_path=output, prompt_columns=columns)
 
     def opened(self) -> Table:
         """The table, read as it was when the job was made."""
@@ -91,9 +115,7 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJ
     table = open_table(
         Path(options.csv_path), format=options.table_format, encoding=options.encoding, delimiter=options.delimiter
     )
-    if options.id_column is not None:
-        id_column_index(options.id_column, table.info.headers)
-    Template.parse(options.instruction, table.info.headers)
+    check_headers(options, table.info.headers)
     OutputSchema.of(options.output_schema)
     job = PreparedJob(
         options=options,
@@ -101,12 +123,22 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJ
         table=table.info,
         output_csv_path=options.output_csv_path or default_output(options, job_id),
         depth=depth,
+        prompt_columns=prompt_columns(options.prompt_columns, table.info.headers),
     )
     _check_output(job)
     if options.worker_kind == "agent":
         job = replace(job, mcp=await mcp_record(options.mcp_config))
         RunTools.recorded(job.mcp).tools(options.toolsets or ())
     return job
+
+
+def check_headers(options: JobSpec, headers: Sequence[str]) -> None:
+    """Raises UserError for settings that name a column which the table does not have."""
+    if options.id_column is not None:
+        id_column_index(options.id_column, headers)
+    Template.parse(options.instruction or "", headers)
+    prompt_columns(options.prompt_columns, headers)
+    check_output_columns(options.output_columns, headers, options.output_schema)
 
 
 def default_output(options: JobSpec, job_id: str) -> str:
@@ -207,8 +239,16 @@ def check_worker(options: JobSpec, environ: Mapping[str, str]) -> None:
 def _prompt(planned: PlannedItem, job: PreparedJob, template: Template, schema: OutputSchema) -> str:
     row = JobRow.of(Item(1, planned.key, planned.payload))
     cells = dict(zip(job.table.headers, row.cells, strict=True))
-    printing = job.options.worker_kind == "command"
-    return worker_prompt("(the job's id)", planned.key, template.fill(row.cells), cells, schema, printing=printing)
+    shown_columns = job.shown_columns(template)
+    return worker_prompt(
+        "(the job's id)",
+        planned.key,
+        template.fill(row.cells),
+        {name: cells[name] for name in shown_columns},
+        schema,
+        printing=job.options.worker_kind == "command",
+        whole=len(shown_columns) == len(cells),
+    )
 
 
 def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[tuple[str, str]]:
@@ -218,7 +258,8 @@ def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[t
     output = job.output_csv_path if options.output_csv_path else default_output(options, "ID")
     return [
         ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them skipped" * bool(bad)),
-        ("columns", ", ".join(map(shown, job.table.headers))),
+        ("columns", _named(job.table.headers)),
+        ("in the prompt", _named(job.shown_columns(Template.parse(job.instruction, job.table.headers)))),
         ("item ids", f"column {options.id_column}" if options.id_column else "row-1, row-2 …"),
         ("worker", describe_worker(options)),
         ("rows at once", at_once),
@@ -226,6 +267,10 @@ def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[t
         ("result", "must fit the output schema" if schema.value else "any JSON object"),
         ("results go to", f"{output} ({job.export_format})" if options.auto_export else "no file, before an export"),
     ]
+
+
+def _named(columns: Sequence[str]) -> str:
+    return ", ".join(map(shown, columns)) or "none"
 
 
 def describe_worker(options: JobSpec) -> str:

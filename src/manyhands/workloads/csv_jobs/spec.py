@@ -45,6 +45,7 @@ from manyhands.runs.options import (
     read_text,
 )
 from manyhands.sandboxes.project import checked_project
+from manyhands.workloads.csv_jobs.rows.columns import column_list
 
 JOB = "Job"
 TABLE = "Table"
@@ -52,6 +53,8 @@ WORKER = "Worker"
 LIMIT_VARIABLE = "MANYHANDS_MAX_CONCURRENCY"
 """The environment variable that caps the concurrency of every job on this machine."""
 MAX_WORKERS = 10_000
+AT_ONCE = 64
+"""Rows executed concurrently where nothing is given."""
 _MAX_NAME_BYTES = 200
 _NO_TOOLSETS = "none"
 
@@ -98,6 +101,14 @@ def _threshold(value: Any) -> str | None:
     return text
 
 
+def _limit(value: Any) -> int | None:
+    """A number of rows, or None for all of them: also written as ``none``."""
+    if isinstance(value, str) and value.strip().lower() in ("", "none", "all"):
+        return None
+    limit: int | None = optional_whole(1).read(value)
+    return limit
+
+
 def _format_name(value: Any) -> str:
     """The name of a format of tables, of ours or of another package."""
     if not isinstance(value, str) or value not in formats():
@@ -106,6 +117,7 @@ def _format_name(value: Any) -> str:
     return value
 
 
+ColumnNames = Annotated[tuple[str, ...] | None, Checked(column_list)]
 FormatName = Annotated[str, Checked(_format_name)]
 FORMATS = "|".join(BUILTIN)
 
@@ -188,6 +200,24 @@ class TaskSettings(FileSettings):
         identity=True,
         value="FILE",
     )
+    prompt_columns: ColumnNames = setting(
+        None,
+        "Columns whose cells are in the prompt as JSON, or all or none (default: those that the instruction does not name, without "
+        "columns of earlier jobs).",
+        group=JOB,
+        identity=True,
+    )
+    limit: Annotated[int | None, Checked(_limit)] = setting(
+        None,
+        "Execute only the first N rows; the others stay pending, and 'jobs run JOB --limit none' continues with them.",
+        group=LIMITS,
+    )
+    output_columns: ColumnNames = setting(
+        None,
+        "Columns of the results, in this order: names, or table, job, results for all of the table, of the job (job_id …) and of the "
+        "results' properties (default: table,job).",
+        group=OUTPUT,
+    )
     max_workers: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
         None, "Alias of --max_concurrency; used if that is not given.", group=SPEED
     )
@@ -208,8 +238,14 @@ class WorkerSettings(AgentOptions):
         RESUME,
         OUTPUT,
     )
-    max_concurrency: Annotated[int, whole(0, MAX_WORKERS)] = setting(
-        64, "Maximum rows executed concurrently.", group=SPEED
+    max_concurrency: Annotated[int | None, optional_whole(0, MAX_WORKERS)] = setting(
+        None,
+        f"Maximum rows executed concurrently (default: {AT_ONCE}; fewer for --worker_command where free memory is estimated not to "
+        "suffice).",
+        group=SPEED,
+    )
+    memory_concurrency: Annotated[int | None, optional_whole(1)] = setting(
+        None, "How many rows free memory was estimated to suffice for, at the last start.", typed=False, group=SPEED
     )
     max_runtime_seconds: Annotated[int, whole(1)] = setting(
         1800, "Time limit per row in seconds, from the start of the worker.", group=LIMITS
@@ -308,11 +344,14 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
     @property
     def workers(self) -> int:
         """Maximum rows executed concurrently: as requested, within the limit."""
-        requested = self._requested_concurrency
+        requested = self.requested_concurrency
+        if requested is None:
+            requested = min(AT_ONCE, self.memory_concurrency or AT_ONCE)
         return max(1, requested if self.max_concurrency_limit is None else min(requested, self.max_concurrency_limit))
 
     @property
-    def _requested_concurrency(self) -> int:
+    def requested_concurrency(self) -> int | None:
+        """Under either name; None where neither is given."""
         by_other_name = self.max_workers is not None and "max_concurrency" not in self.given
         return self.max_workers if by_other_name and self.max_workers is not None else self.max_concurrency
 
@@ -333,6 +372,7 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
         """The number of failed rows at which the job stops early; None: it never does."""
         if self.fail_threshold is None:
             return None
+        rows = rows if self.limit is None else min(rows, self.limit)
         figure = int(self.fail_threshold.removesuffix("%"))
         return max(1, ceil(rows * figure / 100)) if self.fail_threshold.endswith("%") else figure
 
@@ -344,7 +384,7 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
         spec = super().resolved()
         changes: dict[str, Any] = {}
         if self.max_workers is not None:  # one name from here on, so that a later --max_concurrency counts
-            changes = {"max_concurrency": self._requested_concurrency, "max_workers": None}
+            changes = {"max_concurrency": self.requested_concurrency, "max_workers": None}
         if self.output_csv_path is not None:
             changes["output_csv_path"] = str(expand_home(self.output_csv_path).absolute())
         return spec.changed(changes)

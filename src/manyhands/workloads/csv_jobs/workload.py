@@ -47,6 +47,7 @@ class CsvJobsWorkload(Workload):
         self._folder = run_folder
         self._job = PreparedJob.from_json(spec, run_folder.parent)
         self._template = Template.parse(self._job.instruction, self._job.table.headers)
+        self._shown = self._job.shown_columns(self._template)
         self._schema = OutputSchema.of(self._job.options.output_schema)
         self._inbox: ReportInbox | None = None
         self._worker: Worker | None = None
@@ -81,6 +82,7 @@ class CsvJobsWorkload(Workload):
             item_timeout=limit,
             keep_workspaces=options.keep_workspaces,
             claim_first=True,
+            limit=options.limit,
             seed=options.seed or 0,
         )
 
@@ -172,7 +174,12 @@ class CsvJobsWorkload(Workload):
         job = self._job
         settings = job.options
         if options is None:
-            options = ExportOptions(job.export_format, flatten=settings.flatten, excel_safe=settings.excel_safe)
+            options = ExportOptions(
+                job.export_format,
+                flatten=settings.flatten,
+                excel_safe=settings.excel_safe,
+                columns=settings.output_columns,
+            )
         return write_export(reader, job.table.headers, settings.output_schema, job.table, target, options)
 
     def assignment(self, item: Item, job_id: str) -> Assignment:
@@ -187,7 +194,13 @@ class CsvJobsWorkload(Workload):
             row=cells,
             instruction=instruction,
             prompt=worker_prompt(
-                job_id, item.key, instruction, cells, self._schema, printing=job.options.worker_kind == "command"
+                job_id,
+                item.key,
+                instruction,
+                {name: cells[name] for name in self._shown},
+                self._schema,
+                printing=job.options.worker_kind == "command",
+                whole=len(self._shown) == len(cells),
             ),
             schema=self._schema,
             corrections=job.options.max_corrections,

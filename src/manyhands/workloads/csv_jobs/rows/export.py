@@ -7,16 +7,17 @@ journal holds of each item, as values in the order of the columns.
 from __future__ import annotations
 
 import os
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from gzip import GzipFile
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import unquote
 
 from manyhands.core.errors import UserError
@@ -26,7 +27,7 @@ from manyhands.engine.contract import RunReader
 from manyhands.engine.journal.lock import LOCK, is_owned
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.io.files import bytes_written_aside
-from manyhands.io.tables.base import Kind, TableInfo, Values
+from manyhands.io.tables.base import Kind, TableInfo, Values, known_columns, shown
 from manyhands.io.tables.csv import write_csv
 from manyhands.io.tables.formats import CSV, PARQUET, format_named, formats, suffix_of
 from manyhands.io.tables.parquet_writer import (
@@ -40,6 +41,7 @@ from manyhands.io.tables.parquet_writer import (
     write_parquet,
 )
 from manyhands.processes.strays import make_way
+from manyhands.workloads.csv_jobs.rows.columns import JOB, OUR_COLUMNS, RESULTS, SPREAD, TABLE, prefixes
 
 _OWN_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK)
 _MAX_KEYS = 4096
@@ -55,6 +57,8 @@ class ExportOptions:
     """Add a column for each property of the results."""
     excel_safe: bool = False
     """Spreadsheet programs take no cell of a CSV file for a formula; such a file does not read back unchanged."""
+    columns: Sequence[str] | None = None
+    """Those that are written, by name or origin (``Columns.chosen_from``); None: the table's, the job's and with ``flatten`` the results'."""
 
 
 def write_export(
@@ -78,8 +82,10 @@ def write_export(
         raise UserError(f"unknown export format {options.format!r}: choose {', '.join(writable)}")
     path = _usable(target, reader, table)
     with reader.snapshot():
-        leaves = _leaves(reader, schema) if options.flatten else ()
-        columns = Columns.of(headers, leaves)
+        spread = options.flatten if options.columns is None else _names_results(options.columns, headers)
+        columns = Columns.of(headers, _leaves(reader, schema) if spread else ())
+        if options.columns is not None:
+            columns = columns.chosen_from(options.columns, open=not leaves_of(schema or {}))
         with bytes_written_aside(path) as handle, _packed(handle, path, options) as stream:
             return _write(stream, path, reader, columns, table, options)
 
@@ -90,12 +96,12 @@ def _write(
     format = format_named(options.format)
     if format is PARQUET:
         return _write_parquet(handle, reader, columns, table)
-    rows = read_rows(reader, columns, rfc3339)
+    rows, names = columns.pick_rows(read_rows(reader, columns, rfc3339)), columns.pick(columns.names)
     if format is CSV:
         delimiter = "\t" if suffix_of(path) == ".tsv" else ","
-        return write_csv(handle, columns.names, rows, delimiter=delimiter, excel_safe=options.excel_safe)
+        return write_csv(handle, names, rows, delimiter=delimiter, excel_safe=options.excel_safe)
     assert format.write is not None
-    return format.write(handle, columns.names, rows)
+    return format.write(handle, names, rows)
 
 
 @contextmanager
@@ -142,7 +148,8 @@ def _usable(target: Path, reader: RunReader, table: TableInfo) -> Path:
 def _write_parquet(handle: BinaryIO, reader: RunReader, columns: Columns, table: TableInfo) -> int:
     """Write all rows; returns how many. Raises UserError if pyarrow is not installed."""
     need_parquet()
-    return write_parquet(handle, _describe(reader, columns, table), read_rows(reader, columns, int))
+    described, rows = _describe(reader, columns, table), read_rows(reader, columns, int)
+    return write_parquet(handle, columns.pick(described), columns.pick_rows(rows))
 
 
 def _describe(reader: RunReader, columns: Columns, table: TableInfo) -> list[ParquetColumn]:
@@ -294,22 +301,12 @@ def _unescaped(token: str) -> str:
     return unquote(token).replace("~1", "/").replace("~0", "~")
 
 
-OUR_COLUMNS = (
-    "job_id",
-    "item_id",
-    "row_index",
-    "source_id",
-    "status",
-    "attempt_count",
-    "last_error",
-    "result_json",
-    "reported_at",
-    "completed_at",
-)
 ROW_INDEX, ATTEMPTS, RESULT = (OUR_COLUMNS.index(name) for name in ("row_index", "attempt_count", "result_json"))
 REPORTED, COMPLETED = (OUR_COLUMNS.index(name) for name in ("reported_at", "completed_at"))
-SPREAD = "result."
-"""What the name of a column begins with that holds one property of the results."""
+_SPREAD_NAME = re.compile(r"(stage\d+_)?" + re.escape(SPREAD))
+
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +321,8 @@ class Columns:
     """The properties of the results that have a column each."""
     spread: tuple[str, ...] = ()
     """The names of those columns."""
+    chosen: tuple[int, ...] | None = None
+    """Those that are written, in this order, by their index; None: all."""
 
     @classmethod
     def of(cls, headers: Sequence[str], leaves: Sequence[Leaf] = ()) -> Columns:
@@ -332,7 +331,7 @@ class Columns:
         own = tuple(without_surrogates(header) for header in headers)
         ours = (*OUR_COLUMNS, *_distinct(SPREAD + ".".join(leaf.path) for leaf in leaves))
         taken = set(own)
-        prefix = next(prefix for prefix in _prefixes() if taken.isdisjoint(prefix + name for name in ours))
+        prefix = next(prefix for prefix in prefixes() if taken.isdisjoint(prefix + name for name in ours))
         named = tuple(prefix + name for name in ours)
         return cls(own, named[: len(OUR_COLUMNS)], tuple(leaves), named[len(OUR_COLUMNS) :])
 
@@ -340,15 +339,49 @@ class Columns:
     def names(self) -> tuple[str, ...]:
         return (*self.headers, *self.ours, *self.spread)
 
+    def chosen_from(self, wanted: Sequence[str], *, open: bool) -> Columns:
+        """With the columns that are wanted: by name, or by the word for all of one origin where no column is called so.
+
+        ``open``: results may have properties that are not among the columns yet; where such a one is named it is added.
+        Raises UserError for a name that no column has.
+        """
+        origins = {TABLE: self.headers, JOB: self.ours, RESULTS: self.spread}
+        names = [name for word in wanted for name in ([word] if word in self.names else origins.get(word, [word]))]
+        added = [name for name in names if name not in self.names]
+        if added and open and all(map(_SPREAD_NAME.match, added)):
+            paths = [tuple(_SPREAD_NAME.sub("", name, count=1).split(".")) for name in added]
+            more = Columns.of(self.headers, (*self.leaves, *(Leaf(path, None) for path in dict.fromkeys(paths))))
+            return more.chosen_from(wanted, open=False)
+        if added:
+            raise UserError(f"--output_columns: {shown(added[0])} is no column{known_columns(added[0], self.names)}")
+        positions = {name: index for index, name in reversed([*enumerate(self.names)])}
+        return replace(self, chosen=tuple(dict.fromkeys(positions[name] for name in names)))
+
+    def pick(self, values: Sequence[_Value]) -> list[_Value]:
+        """Of values for all columns, those that are written."""
+        return list(values) if self.chosen is None else [values[index] for index in self.chosen]
+
+    def pick_rows(self, rows: Iterable[Values]) -> Iterable[Values]:
+        """The same of rows, one at a time."""
+        return rows if self.chosen is None else map(self.pick, rows)
+
     def index(self, ours: int) -> int:
         """Where one of our columns is in a row."""
         return len(self.headers) + ours
 
 
-def _prefixes() -> Iterator[str]:
-    yield ""
-    for stage in count(2):
-        yield f"stage{stage}_"
+def check_output_columns(
+    wanted: Sequence[str] | None, headers: Sequence[str], schema: Mapping[str, Any] | None
+) -> None:
+    """Raises UserError for chosen columns that results will not have."""
+    if wanted is not None:
+        leaves = leaves_of(schema or {})
+        Columns.of(headers, leaves).chosen_from(wanted, open=not leaves)
+
+
+def _names_results(wanted: Sequence[str], headers: Sequence[str]) -> bool:
+    """Whether properties of the results are among the columns that are wanted."""
+    return any(word not in headers and (word == RESULTS or _SPREAD_NAME.match(word)) for word in wanted)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

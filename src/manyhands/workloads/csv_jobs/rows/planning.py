@@ -48,7 +48,11 @@ class JobRow:
 
     @classmethod
     def of(cls, item: Item) -> Self:
-        payload = item.payload
+        return cls.of_payload(item.payload)
+
+    @classmethod
+    def of_payload(cls, payload: Any) -> Self:
+        """The reverse of ``to_json``."""
         return cls(
             payload["row_index"], payload["line"], payload["source_id"], tuple(payload["row"]), payload.get("problem")
         )
@@ -146,6 +150,11 @@ class ItemIds:
         while not self._taken.add(_mark(f"{base}-{tried + 1}")):
             tried = self._taken.count(_mark(base))
         return f"{base}-{tried + 1}"
+
+    def take(self, key: str) -> None:
+        """An id that is not free. (Of numbers alone nothing is kept, see ``from_column``.)"""
+        if self._taken is not None:
+            self._taken.add(_mark(key))
 
     def close(self) -> None:
         """Forget everything. Idempotent."""

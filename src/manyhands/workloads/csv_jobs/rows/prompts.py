@@ -80,14 +80,19 @@ Item ID: {item_id}
 What to do with this item:
 {instruction}
 
-The item's row of the table, as JSON:
-{row}
-
-The JSON Schema that the result must fit:
+{cells}The JSON Schema that the result must fit:
 {schema}
 
 {ending}
 """
+
+_CELLS = """\
+{heading}, as JSON:
+{row}
+
+"""
+_WHOLE_ROW = "The item's row of the table"
+_OTHER_CELLS = "More of the item's row of the table"
 
 _REPORT = """\
 When you are done, call {tool} exactly once, with job_id {job}, item_id {item}, and your result as a JSON object in result.
@@ -117,16 +122,19 @@ def worker_prompt(
     schema: OutputSchema,
     *,
     printing: bool = False,
+    whole: bool = True,
 ) -> str:
-    """The prompt. ``printing``: for a worker that may have no report tool, and then prints its result."""
+    """The prompt. ``printing``: for a worker that may have no report tool, and then prints its result. ``whole``: whether ``row`` has all
+    cells of the row; if it has none, nothing is said of it."""
     ending = (_REPORT_OR_PRINT if printing else _REPORT).format(
         tool=REPORT_TOOL, job=quoted(job_id), item=quoted(item_id)
     )
+    heading = _WHOLE_ROW if whole else _OTHER_CELLS
     text = _PROMPT.format(
         job_id=shown_id(job_id),
         item_id=shown_id(item_id),
         instruction=instruction,
-        row=json.dumps(dict(row), indent=2, ensure_ascii=False),
+        cells=_CELLS.format(heading=heading, row=json.dumps(dict(row), indent=2, ensure_ascii=False)) if row else "",
         schema=schema.text,
         ending=ending,
     )

@@ -188,6 +188,7 @@ class JobService:
         format: str | None = None,
         flatten: bool | None = None,
         excel_safe: bool | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Exported:
         """Write a job's present results, also while it runs; what is not given is as the job's own export."""
         folder = self._find(job)
@@ -205,6 +206,7 @@ class JobService:
             chosen,
             flatten=settings.flatten if flatten is None else flatten,
             excel_safe=settings.excel_safe if excel_safe is None else excel_safe,
+            columns=settings.output_columns if columns is None else columns,
         )
         with closing(open_reader(folder)) as reader:
             rows = CsvJobsWorkload(recorded.to_json(), folder).write(reader, path, options)

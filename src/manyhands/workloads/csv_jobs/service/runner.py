@@ -20,7 +20,7 @@ import json
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.output import SafeStream
 from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.runs.ledger import REMOVED, ledger_of, left_to_do
 from manyhands.runs.making import Opened
 from manyhands.runs.on_end import run_on_end
 from manyhands.runs.options import resume_spec
@@ -49,6 +50,7 @@ from manyhands.workloads.csv_jobs.service.status import (
     END,
     FAILED,
     INTERRUPTED,
+    LIMIT_REACHED,
     STARTED,
     WITH_FAILURES,
     rfc3339,
@@ -178,7 +180,7 @@ class JobRunner:
         if progress is None:
             return {"stopping": self._stopped is not None}
         ended = progress.finished - progress.finished_before
-        eta = round((progress.items - progress.finished) * progress.seconds / ended) if ended else None
+        eta = round(left_to_do(ledger_of(self._store.reader)) * progress.seconds / ended) if ended else None
         return {
             "finished": progress.finished,
             "in_flight": progress.in_flight,
@@ -200,7 +202,11 @@ class JobRunner:
             return FAILED, str(result.error)
         if not result.done:
             return self._stopped or (FAILED, result.stopped or "it stopped before its end")
-        return (COMPLETED if result.ledger["completed"] == result.ledger["items"] else WITH_FAILURES), None
+        found = result.ledger
+        if found["pending"]:
+            return LIMIT_REACHED, None
+        removed = found["by_cause"].get(ItemState.CANCELLED, {}).get(REMOVED, 0)
+        return (COMPLETED if found["completed"] == found["items"] - removed else WITH_FAILURES), None
 
 
 class ReadySignal:
@@ -259,8 +265,7 @@ def _with_changes(job: PreparedJob, changes: Mapping[str, Any]) -> PreparedJob:
     if not changes:
         return job
     given = JobChanges.make({"csv_path": job.options.csv_path, **changes}, lambda name: f"--{name}")
-    options = resume_spec(job.options, given)
-    return replace(job, options=options, output_csv_path=options.output_csv_path or job.output_csv_path)
+    return job.changed(resume_spec(job.options, given))
 
 
 def _note(store: Store, clock: Clock, error: ManyhandsError) -> None:

@@ -16,7 +16,7 @@ from manyhands.engine.discards import nothing_kept
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.runs.folders import open_reader
-from manyhands.runs.ledger import ledger
+from manyhands.runs.ledger import LIMIT, REMOVED, ledger
 from manyhands.runs.steering.control import ask
 from manyhands.workloads.csv_jobs.folders import job_folders, recorded_name
 
@@ -32,15 +32,25 @@ WITH_FAILURES: Final = "completed_with_failures"
 CANCELLED: Final = "cancelled"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
+LIMIT_REACHED: Final = "limit_reached"
 REMEDIES = {"bad_row": "correct these rows of the table, and create another job of it"}
 """What to do about rows that are left out."""
 CANCELLED_ON_REQUEST = "cancelled on request"
 """Why a job was cancelled, if a person or a program did that."""
-ENDS = frozenset({COMPLETED, WITH_FAILURES, CANCELLED, FAILED})
+ENDS = frozenset({COMPLETED, WITH_FAILURES, CANCELLED, FAILED, LIMIT_REACHED})
 _ORIGINAL = {WITH_FAILURES: FAILED, INTERRUPTED: PENDING}
 
 
-State = Literal["pending", "running", "completed", "completed_with_failures", "cancelled", "failed", "interrupted"]
+State = Literal[
+    "pending",
+    "running",
+    "completed",
+    "completed_with_failures",
+    "limit_reached",
+    "cancelled",
+    "failed",
+    "interrupted",
+]
 CodexStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 
 
@@ -52,7 +62,7 @@ class StatusContent(TypedDict):
     status: State
     """The same as ``state``."""
     state: State
-    """interrupted: rows are left, and no process executes the job."""
+    """interrupted: rows are left, and no process executes the job; limit_reached: only rows beyond ``limit`` are left."""
     original_status: CodexStatus
     """The state in the words of Codex, which has no others."""
     total_items: int
@@ -63,6 +73,10 @@ class StatusContent(TypedDict):
     skipped_items: int
     """Rows that can't be read."""
     cancelled_items: int
+    limit: int | None
+    """How many rows, from the beginning of the table, are executed; null: all."""
+    beyond_limit_items: int
+    """Pending rows beyond the limit."""
     output_csv_path: str
     """Where the results go."""
     folder: str
@@ -114,11 +128,31 @@ class JobStatus:
     """What keeps the runner from going on, and until when."""
     notes: tuple[str, ...] = ()
     """What else the runner has reported."""
+    limit: int | None = None
+    """How many rows, from the beginning of the table, are executed."""
+    beyond_limit_items: int = 0
+    """Pending rows beyond the limit."""
+    removed_items: int = 0
+    """Cancelled rows that the table does not have any more."""
 
     @property
     def original_status(self) -> CodexStatus:
         """The state in the words of Codex, which has no others."""
+        if self.state == LIMIT_REACHED:
+            return COMPLETED if self.well else FAILED
         return cast(CodexStatus, _ORIGINAL.get(self.state, self.state))
+
+    @property
+    def left(self) -> int:
+        """How many rows are to be executed yet."""
+        return self.pending_items + self.running_items - self.beyond_limit_items
+
+    @property
+    def well(self) -> bool:
+        """Whether everything that was requested is done."""
+        if self.state != LIMIT_REACHED:
+            return self.state == COMPLETED
+        return not self.failed_items + self.skipped_items + self.cancelled_items - self.removed_items
 
     @property
     def ended(self) -> bool:
@@ -165,15 +199,19 @@ def _status_or_none(folder: Path) -> JobStatus | None:
 
 def status_of(reader: JournalReader, active: bool) -> JobStatus:
     """The same from a reader. ``active``: whether a process executes the job."""
+    found = reader.counts()
     counts = dict.fromkeys(ItemState, 0)
-    for (state, _), items in reader.counts().items():
+    for (state, _), items in found.items():
         counts[ItemState(state)] += items
+    removed = found.get((ItemState.CANCELLED, REMOVED), 0)
+    limit = reader.meta(LIMIT)
+    beyond = 0 if limit is None else counts[ItemState.PENDING] + counts[ItemState.RUNNING] - reader.left(limit)
     if not active:  # whoever had them is gone
         counts[ItemState.PENDING] += counts[ItemState.RUNNING]
         counts[ItemState.RUNNING] = 0
     end = reader.meta(END) or {}
     spec = reader.meta("spec")
-    state = _state(counts, end, active, reader.meta(STARTED) is not None)
+    state = _state(_Rows(counts, beyond, removed), end, active, reader.meta(STARTED) is not None)
     figures = (ask(reader.folder, {"op": "progress"}) or {}) if active else {}
     eta = figures.get("eta_seconds")
     return JobStatus(
@@ -190,7 +228,7 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
         cancelled_items=counts[ItemState.CANCELLED],
         output_csv_path=spec["output_csv_path"],
         runner_active=active,
-        last_error=_last_error(state, counts, end, nothing_kept(ledger(reader.counts()), REMEDIES)),
+        last_error=_last_error(state, _Rows(counts, beyond, removed), end, nothing_kept(ledger(found), REMEDIES)),
         eta_seconds=eta if isinstance(eta, int) else None,
         created_at=reader.meta("created_at"),
         started_at=reader.meta(STARTED),
@@ -198,6 +236,9 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
         usage=reader.usage(),
         waiting=next(iter(_texts(figures.get("waiting"))), None),
         notes=tuple(_texts(figures.get("notes"))),
+        limit=limit,
+        beyond_limit_items=beyond,
+        removed_items=removed,
     )
 
 
@@ -210,26 +251,39 @@ def rfc3339(time: float | None) -> str | None:
     return None if time is None else datetime.fromtimestamp(int(time), UTC).isoformat()
 
 
-def _state(counts: dict[ItemState, int], end: dict[str, Any], active: bool, started: bool) -> State:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows by state, and the pending ones beyond the limit and the cancelled ones that were removed from the table."""
+
+    counts: dict[ItemState, int]
+    beyond: int
+    removed: int
+
+
+def _state(rows: _Rows, end: dict[str, Any], active: bool, started: bool) -> State:
     if active:
         return RUNNING
     if end.get("state") in (CANCELLED, FAILED):
         return cast(State, end["state"])
-    if counts[ItemState.PENDING] or not end:  # without an end, not all rows may be planned, or the results not written
+    # Without an end, not all rows may be planned, or the results not written.
+    if rows.counts[ItemState.PENDING] > rows.beyond or not end:
         return INTERRUPTED if started else PENDING
-    if counts[ItemState.COMPLETED] == sum(counts.values()):
+    if rows.beyond:
+        return LIMIT_REACHED
+    if rows.counts[ItemState.COMPLETED] == sum(rows.counts.values()) - rows.removed:
         return COMPLETED
     return WITH_FAILURES
 
 
-def _last_error(state: str, counts: dict[ItemState, int], end: dict[str, Any], nothing: str | None) -> str | None:
+def _last_error(state: str, rows: _Rows, end: dict[str, Any], nothing: str | None) -> str | None:
     if end.get("error"):
         return str(end["error"])
     if state != WITH_FAILURES:
         return None
     if nothing is not None:
         return nothing
-    failed, skipped = counts[ItemState.FAILED] + counts[ItemState.CANCELLED], counts[ItemState.DISCARDED]
+    failed = rows.counts[ItemState.FAILED] + rows.counts[ItemState.CANCELLED] - rows.removed
+    skipped = rows.counts[ItemState.DISCARDED]
     parts = [counted(count, noun) for count, noun in ((failed, "failed item"), (skipped, "skipped row")) if count]
     return f"job completed with {' and '.join(parts)}"
 
