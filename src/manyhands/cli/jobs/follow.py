@@ -41,9 +41,8 @@ async def follow(service: JobService, job: str, *, quiet: bool = False, log: Log
         notes = RunnerNotes(view.tell)
 
         async def show(status: JobStatus) -> None:
-            left = status.pending_items + status.running_items
-            ended = status.total_items - left
-            view.show_figures(status.total_items, ended, details(status), status.waiting or "")
+            items = status.total_items - status.beyond_limit_items
+            view.show_figures(items, items - status.left, details(status), status.waiting or "")
             notes.show(status)
             if log is not None:
                 log.show()
@@ -145,13 +144,23 @@ def _print_end(status: JobStatus) -> None:
 
 
 def _next_steps(status: JobStatus) -> Iterator[str]:
-    left = status.pending_items + status.running_items
-    if left:
+    if left := status.left:
         yield f"{counted(left, 'row')} {are(left)} left. To continue:  {job_command('run', status)}"
     elif not status.ended or status.state == FAILED:
         yield f"The results are not written yet. To continue:  {job_command('run', status)}"
+    if said := beyond_limit(status):
+        yield f"{said}:  {job_command('run', status)} --limit=none"
     if failed := status.failed_items:
         yield f"{counted(failed, 'row')} failed. To retry {'it' if failed == 1 else 'them'}:  {job_command('retry', status)} --failed"
+
+
+def beyond_limit(status: JobStatus) -> str | None:
+    """What to say of rows beyond the limit, once those up to it have ended; None if there are none."""
+    beyond = status.beyond_limit_items
+    if not beyond or status.left:
+        return None
+    ended = status.total_items - beyond
+    return f"{ended:,} of {status.total_items:,} rows have ended, {beyond:,} are beyond --limit={status.limit}. To continue with them"
 
 
 def job_command(command: str, status: JobStatus) -> str:

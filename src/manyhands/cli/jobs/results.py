@@ -22,6 +22,7 @@ from manyhands.io.tables.formats import format_in_name, format_named, formats
 from manyhands.runs.folders import open_reader
 from manyhands.runs.listing import item_details, step_contents
 from manyhands.workloads.csv_jobs.folders import find_job
+from manyhands.workloads.csv_jobs.rows.columns import column_list
 from manyhands.workloads.csv_jobs.rows.planning import JobRow
 from manyhands.workloads.csv_jobs.service.status import rfc3339
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
@@ -75,7 +76,7 @@ def _print_row(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow, 
     for name, cell in _cells(workload, row).items():
         text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
         console.print(f"{one_line(name)}: {cut(text, limit)}")
-    if row.problem is None:
+    if row.problem is None and not item.left_input:
         console.print("\n── prompt")
         console.print(cut(workload.assignment(item.item, run_id_of(reader.folder)).prompt, limit))
     for attempt in range(1, item.attempt + 1):
@@ -104,12 +105,12 @@ def _state(item: ItemRow) -> str:
 
 
 def _cells(workload: CsvJobsWorkload, row: JobRow) -> dict[str, Any]:
-    return dict(zip(workload.job.table.headers, row.cells, strict=True))
+    return dict(zip(workload.job.table.headers, row.cells, strict=False))
 
 
 def _as_json(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow) -> dict[str, Any]:
     row = JobRow.of(item.item)
-    usable = row.problem is None
+    usable = row.problem is None and not item.left_input
     return {
         "item_id": item.key,
         "status": _state(item),
@@ -136,7 +137,12 @@ def export(argv: list[str]) -> int:
     service = job_service(options.data_dir)
     target = None if options.output_csv_path is None else Path(options.output_csv_path)
     exported = service.export(
-        options.job, target, format=options.format, flatten=options.flatten, excel_safe=options.excel_safe
+        options.job,
+        target,
+        format=options.format,
+        flatten=options.flatten,
+        excel_safe=options.excel_safe,
+        columns=options.output_columns,
     )
     if options.json:
         found = {"job_id": exported.job_id, "output_csv_path": exported.path, "row_count": exported.rows}
@@ -164,10 +170,24 @@ def _export_parser() -> argparse.ArgumentParser:
         help="output file (default: the job's output)",
     )
     result.add_argument("--format", choices=tuple(formats()), help="output format (default: from the file's name)")
+    result.add_argument(
+        "--output_columns",
+        "--output-columns",
+        metavar="A,B,…",
+        type=_columns,
+        help="columns to write, as of jobs spawn",
+    )
     _switch(result, "flatten", "add one column per result property")
     _switch(result, "excel_safe", "prefix cells that spreadsheets would take for formulas with an apostrophe")
     result.add_argument("--json", action="store_true", help="print JSON")
     return result
+
+
+def _columns(text: str) -> tuple[str, ...] | None:
+    try:
+        return column_list(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _switch(result: argparse.ArgumentParser, name: str, text: str) -> None:

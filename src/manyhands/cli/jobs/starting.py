@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from manyhands.cli.console import notice, out
-from manyhands.cli.jobs.follow import LogTail, follow, job_command, job_service
+from manyhands.cli.jobs.follow import LogTail, beyond_limit, follow, job_command, job_service
 from manyhands.cli.jobs.results import find_item
 from manyhands.cli.options import help_text, make, parse
 from manyhands.cli.plain import add_job, parser, shown_path
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import Flag, Text, optional_whole, setting
 from manyhands.core.text import counted
+from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import open_reader
 from manyhands.runs.options import ResumeSettings
@@ -96,6 +97,8 @@ def _print_head(spec: JobSpec, spawned: Spawned, service: JobService, *, detache
         f"  output {shown_path(Path(spawned.output_csv_path))}",
         f"  {describe_worker(spec)}{_simulated(spec)}",
     ]
+    if status.beyond_limit_items:
+        lines.append(f"  the first {status.limit:,} rows only (--limit)")
     if detached:
         lines += [
             f"  to follow it:  {job_command('status', status)} --watch",
@@ -133,7 +136,8 @@ _RUN_DESCRIPTION = (
     "--retry_failed is given. Options change settings; settings that are not given stay as they were. A change that would make it "
     "another job is rejected unless --override names it."
 )
-_NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "data_dir", "quiet")
+_MAX_RANGE = 10_000_000
+_NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "update", "dry_run", "data_dir", "quiet")
 
 
 class RunOptions(JobSettings, ResumeSettings):
@@ -148,6 +152,14 @@ class RunOptions(JobSettings, ResumeSettings):
     )
     detach: Flag = setting(False, "Don't wait for the job.", group=_THIS_COMMAND)
     retry_failed: Flag = setting(False, "Also retry failed rows.", group=_THIS_COMMAND)
+    update: Flag = setting(
+        False,
+        "Read the table again first: new and changed rows are executed, removed ones are cancelled, and the others stay as they are.",
+        group=_THIS_COMMAND,
+    )
+    dry_run: Flag = setting(
+        False, "Only say how many rows --update would find new, changed and removed.", group=_THIS_COMMAND
+    )
 
 
 def run(argv: list[str]) -> int:
@@ -170,12 +182,19 @@ async def _ran(values: Mapping[str, str | bool]) -> int:
     changes = {name: value for name, value in values.items() if name not in _NOT_OF_THE_JOB}
     service = job_service(options.data_dir)
     status = service.status(options.job)
+    if options.dry_run and not options.update:
+        raise UserError(f"--dry_run goes with --update (see {_RUN} --help)")
+    if options.update:
+        out().print_line(f"{shown_path(status.folder)}: {await service.update(options.job, keep=not options.dry_run)}")
+        if options.dry_run:
+            return 0
     log = LogTail.from_now(status.folder / LOG) if options.verbose else None
     started = await service.run(options.job, changes=changes, retry_failed=options.retry_failed)
     if not started and service.status(options.job).runner_active:
         notice("the job is already running" + (", with its present settings" if changes else ""))
     elif not started:
-        notice("nothing is left to do")
+        said = beyond_limit(status)
+        notice("nothing is left to do" if said is None else f"{said}:  --limit=none")
     elif not options.quiet:
         out().print(f"Job {status.job_id}: continues in a background process")
     return 0 if options.detach else await follow(service, options.job, quiet=options.quiet, log=log)
@@ -184,9 +203,9 @@ async def _ran(values: Mapping[str, str | bool]) -> int:
 def retry(argv: list[str]) -> int:
     """Reset rows to pending, and have a runner execute them."""
     options = _retry_parser().parse_args(argv)
-    if bool(options.items) == options.failed:
+    if bool(options.items or options.rows) == options.failed:
         raise UserError(
-            "name the rows to retry: --failed for all failed rows, or item ids (see manyhands jobs retry --help)"
+            "name the rows to retry: --failed for all failed rows, --rows, or item ids (see manyhands jobs retry --help)"
         )
     return run_on_loop(_retried(options))
 
@@ -194,10 +213,14 @@ def retry(argv: list[str]) -> int:
 def _retry_parser() -> argparse.ArgumentParser:
     result = parser(
         "jobs retry",
-        "Reset failed rows of a job to pending and continue the job. Their recorded steps are kept.",
+        "Reset failed rows of a job to pending and continue the job. Their recorded steps are kept. Completed rows that are named are "
+        "executed anew; their earlier results stay in the journal.",
     )
     add_job(result)
     result.add_argument("items", metavar="ITEM", nargs="*", help="item ids, or row numbers from 1")
+    result.add_argument(
+        "--rows", metavar="N,N-N", type=row_numbers, default=(), help="row numbers from 1, and ranges of them"
+    )
     result.add_argument("--failed", action="store_true", help="all failed rows")
     result.add_argument("--detach", action="store_true", help="don't wait for the job")
     result.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -206,7 +229,7 @@ def _retry_parser() -> argparse.ArgumentParser:
 
 async def _retried(options: argparse.Namespace) -> int:
     service = job_service(options.data_dir)
-    rows, started = await service.retry(options.job, _item_ids(options))
+    rows, started = await service.retry(options.job, _item_ids(options), completed=not options.failed)
     how = "a runner was started" if started else "the job's runner has them" if rows else "there is nothing to retry"
     out().print(f"{counted(rows, 'row')} reset; {how}")
     if options.detach or not rows:
@@ -218,4 +241,27 @@ def _item_ids(options: argparse.Namespace) -> list[str] | None:
     if options.failed:
         return None
     with closing(open_reader(find_job(Path(options.data_dir), options.job, folders=True))) as reader:
-        return [find_item(reader, which).key for which in options.items]
+        named = [find_item(reader, which).key for which in options.items]
+        return list(dict.fromkeys([*named, *(_row_key(reader, number) for number in options.rows)]))
+
+
+def row_numbers(text: str) -> tuple[int, ...]:
+    """Numbers from 1, each once, as typed: ``3,7,10-12``. Raises ArgumentTypeError."""
+    numbers: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(part) > 20:
+            raise argparse.ArgumentTypeError(f"must be row numbers such as 3,7,10-12, not {text!r}")
+        begin, end = int(first), int(last or first)
+        if not 1 <= begin <= end or end - begin >= _MAX_RANGE:
+            raise argparse.ArgumentTypeError(f"{part.strip()!r} is no range of rows")
+        numbers.update(dict.fromkeys(range(begin, end + 1)))
+    return tuple(numbers)
+
+
+def _row_key(reader: JournalReader, number: int) -> str:
+    """The id of the row of that number in the table as it is now."""
+    row = next(reader.items(number - 2), None)
+    if row is None or row.position != number - 1:
+        raise UserError(f"{shown_path(reader.folder)}: there is no row {number}")
+    return row.key

@@ -31,8 +31,8 @@ _SHOWN_FAILED = 5
 
 
 def exit_code(status: JobStatus) -> ExitCode:
-    """Of a command that followed a job: done when every row was completed."""
-    return ExitCode.DONE if status.state == "completed" else ExitCode.FAILED
+    """Of a command that followed a job: done when every row (up to the limit) was completed."""
+    return ExitCode.DONE if status.well else ExitCode.FAILED
 
 
 def print_status(status: JobStatus) -> None:
@@ -68,6 +68,8 @@ def print_ledger(status: JobStatus) -> None:
     finally:
         reader.close()
     causes["skipped"] = causes.pop("discarded", {})
+    if status.beyond_limit_items:
+        causes["pending"] = {f"beyond --limit={status.limit}:": status.beyond_limit_items}
     counts = _counts(status)
     rows = [[state, f"{count:,}", _causes(causes.get(state, {})) or _MEANING[state]] for state, count in counts.items()]
     rows.append(["in all", f"{status.total_items:,}", "= the sum of the states"])
@@ -82,6 +84,8 @@ def status_line(status: JobStatus) -> str:
     pending = counts["pending"] + counts["running"]
     usage = status.usage
     parts = [status.state, f"{status.total_items - pending:,} of {status.total_items:,} ended", details(status)]
+    if status.beyond_limit_items:
+        parts.append(f"{status.beyond_limit_items:,} beyond --limit={status.limit}")
     parts.append(f"{usage.total_tokens:,} tokens, ${usage.cost:.4f}")
     if status.waiting:
         parts.append(one_line(status.waiting, LONGEST_WAIT))

@@ -133,6 +133,9 @@ class Store:
                 keys.setdefault(item.afresh, []).append(without_surrogates(item.key))
         for reason, named in keys.items():
             numbers = [row[0] for row in self._run("numbers_of_keys", dumps(named).decode())]
+            if not numbers:
+                continue
+            self._execute("keep_outcomes", [(number, self._clock.now()) for number in numbers])
             self._run("give_up_edited", self._clock.now(), _text(reason), dumps(numbers).decode())
             self._run("reopen_edited", dumps(numbers).decode())
 

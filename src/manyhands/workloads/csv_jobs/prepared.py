@@ -17,7 +17,7 @@ from manyhands.io.tables.formats import CSV, check_name, format_named, format_of
 from manyhands.io.tables.parquet_writer import need_parquet
 from manyhands.processes.templates import CommandTemplate
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
-from manyhands.workloads.csv_jobs.rows.columns import prompt_columns
+from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
 from manyhands.workloads.csv_jobs.rows.export import check_output_columns
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, id_column_index, plan_rows
@@ -91,6 +91,13 @@ class PreparedJob:
         named = {self.table.headers[column] for column in template.columns_used}
         return tuple(name for name in self.prompt_columns if name not in named)
 
+    def left_out_columns(self) -> tuple[str, ...]:
+        """Columns of earlier jobs that prompts do not hold, and the instruction does not name."""
+        template = Template.parse(self.instruction, self.table.headers)
+        there = {*self.shown_columns(template), *(self.table.headers[column] for column in template.columns_used)}
+        earlier = earlier_columns(self.table.headers)
+        return tuple(name for name in self.table.headers if name in earlier and name not in there)
+
     def changed(self, options: JobSpec) -> PreparedJob:
         """The same job with other settings. Raises UserError for columns that its table does not have."""
         columns = self.prompt_columns
@@ -130,6 +137,17 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJ
         job = replace(job, mcp=await mcp_record(options.mcp_config))
         RunTools.recorded(job.mcp).tools(options.toolsets or ())
     return job
+
+
+def with_table_of_now(job: PreparedJob) -> PreparedJob:
+    """The job with its table as that is now, read as before. Raises UserError if it can't be read, or lacks a column that is named."""
+    options = job.options
+    found = open_table(
+        Path(job.table.path), format=options.table_format, encoding=options.encoding, delimiter=options.delimiter
+    ).info
+    check_headers(options, found.headers)
+    columns = None if job.prompt_columns is None else prompt_columns(options.prompt_columns, found.headers)
+    return replace(job, table=found, prompt_columns=columns)
 
 
 def check_headers(options: JobSpec, headers: Sequence[str]) -> None:

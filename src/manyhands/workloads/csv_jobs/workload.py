@@ -31,6 +31,8 @@ from manyhands.workloads.csv_jobs.workers.command import CommandWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 from manyhands.workloads.csv_jobs.workers.reports import WORKER_STEP, Assignment, ReportInbox, Worker
 
+IMPORTED = "imported"
+"""The identity of a job's input, which is not read again by itself."""
 BACKSTOP = 60.0
 """Seconds beyond a worker's own limit after which the engine stops a row."""
 
@@ -130,7 +132,7 @@ class CsvJobsWorkload(Workload):
         return f"{self._failed} rows failed, and --fail_threshold={limit} stops the job"
 
     def input_identity(self) -> str | None:
-        return "imported"  # the table as it was when the job was created; later changes of its file have no effect
+        return IMPORTED  # the table as it was when the job was created or updated; later changes of its file have no effect
 
     def plan(self) -> Iterable[PlannedItem]:
         options = self._job.options

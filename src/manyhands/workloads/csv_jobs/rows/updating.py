@@ -44,13 +44,13 @@ _FOUND = """
 SELECT new.content, old.key, pairs.changed FROM new LEFT JOIN pairs ON pairs.row = new.row LEFT JOIN old ON old.item = pairs.item
 ORDER BY new.row
 """
-_COUNTS = """
-SELECT count(*) FILTER (WHERE pairs.item IS NULL OR (old.position >= {behind} AND NOT changed)),
+_COUNTS = f"""
+SELECT count(*) FILTER (WHERE pairs.item IS NULL OR (old.position >= {BEHIND_INPUT} AND NOT changed)),
        count(*) FILTER (WHERE changed),
-       (SELECT count(*) FROM old WHERE position < {behind} AND item NOT IN (SELECT item FROM pairs)),
-       count(*) FILTER (WHERE old.position < {behind} AND NOT changed)
+       (SELECT count(*) FROM old WHERE position < {BEHIND_INPUT} AND item NOT IN (SELECT item FROM pairs)),
+       count(*) FILTER (WHERE old.position < {BEHIND_INPUT} AND NOT changed)
 FROM new LEFT JOIN pairs ON pairs.row = new.row LEFT JOIN old ON old.item = pairs.item
-""".format(behind=BEHIND_INPUT)
+"""
 
 
 @dataclass(frozen=True, slots=True)

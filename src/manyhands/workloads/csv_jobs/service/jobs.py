@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import expand_home
+from manyhands.engine.contract import BEHIND_INPUT, PlannedItem
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.io.tables.formats import check_name, format_in_name, format_named
@@ -30,9 +31,17 @@ from manyhands.runs.steering.client import give_order
 from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
 from manyhands.runs.steering.owner import RETRY
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
-from manyhands.workloads.csv_jobs.prepared import PreparedJob, check_worker, prepare, with_machine_limit
+from manyhands.workloads.csv_jobs.prepared import (
+    PreparedJob,
+    check_worker,
+    prepare,
+    with_machine_limit,
+    with_table_of_now,
+)
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
-from manyhands.workloads.csv_jobs.rows.planning import JobRow
+from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
+from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
+from manyhands.workloads.csv_jobs.service.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
@@ -45,7 +54,7 @@ from manyhands.workloads.csv_jobs.service.status import (
 )
 from manyhands.workloads.csv_jobs.spec import JobChanges, JobSpec, check_binding
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
-from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
+from manyhands.workloads.csv_jobs.workload import IMPORTED, CsvJobsWorkload
 
 OWNER_PAUSE = 0.1
 OWNER_LOOKS = 20
@@ -109,10 +118,16 @@ class JobService:
         if job_id is not None and (known := self._known(job_id)) is not None:
             return known
         job_id = job_id or str(uuid.uuid4())
-        options = with_machine_limit(spec.resolved(), self._environ)
+        options, memory = with_memory_limit(with_machine_limit(spec.resolved(), self._environ))
         folder = job_folder(self.data_dir, options.job_name, job_id)
         job = await prepare(options, job_id, depth=depth)
         self._check(job, notice)
+        if memory is not None:
+            notice(str(memory))
+        if left_out := job.left_out_columns():
+            notice(
+                f"columns of an earlier job are not in the prompts: {', '.join(left_out)} (--prompt_columns chooses columns)"
+            )
         workload = CsvJobsWorkload(job.to_json(), folder)
         try:
             await asyncio.to_thread(
@@ -134,13 +149,7 @@ class JobService:
         """
         folder = self._find(job)
         await self._stopped(job, folder)
-        status = job_status(folder)
-        # A job that broke with no row left is one whose results are not written.
-        unfinished = not status.completed_at or status.state == FAILED
-        left = status.pending_items or (retry_failed and status.failed_items) or unfinished
-        if status.runner_active or not left:
-            return False
-        recorded = self._recorded(folder)
+        status, recorded = job_status(folder), self._recorded(folder)
         given = dict(changes or {})
         options = recorded.options
         if given:
@@ -148,12 +157,32 @@ class JobService:
             options = checked.inherit(options)
             check_binding(options, given)
             given = _sendable(checked, given)
+        # A job that broke with no row left is one whose results are not written.
+        unfinished = not status.completed_at or status.state == FAILED
+        left = _left(folder, options.limit) or (retry_failed and status.failed_items) or unfinished
+        if status.runner_active or not left:
+            return False
+        with_memory, _ = with_memory_limit(options)
+        if with_memory.memory_concurrency != options.memory_concurrency:
+            given["memory_concurrency"] = with_memory.memory_concurrency
         limit = with_machine_limit(options, self._environ).max_concurrency_limit
         if limit != options.max_concurrency_limit:
             given["max_concurrency_limit"] = limit
         secrets = self._secrets(options)
         keep_files(options, folder)
         return await self._launched(folder, RunnerStart(secrets, given, retry_failed))
+
+    async def update(self, job: str, *, keep: bool = True) -> Changes:
+        """Read a job's table again: rows that are new or changed become pending, those that are gone are cancelled unless they were
+        completed, and nothing else changes. All of it is done or nothing.
+
+        ``keep``: False only counts. Raises RunError if a process executes the job, UserError if the table can't be used any more.
+        """
+        folder = self._find(job)
+        await self._stopped(job, folder)
+        if is_owned(folder):
+            raise RunError(f"{folder}: the job is running; its table can be read again when it has ended")
+        return await asyncio.to_thread(_updated, folder, keep)
 
     def status(self, job: str) -> JobStatus:
         """The status of a job."""
@@ -251,13 +280,22 @@ class JobService:
             await self._order(folder, {"op": "stop", "firm": firm})
 
     async def retry(
-        self, job: str, item_ids: Sequence[str] | None = None, *, changes: Mapping[str, Any] | None = None
+        self,
+        job: str,
+        item_ids: Sequence[str] | None = None,
+        *,
+        completed: bool = False,
+        changes: Mapping[str, Any] | None = None,
     ) -> tuple[int, bool]:
         """Reset failed rows (these, or all) to be executed again: how many there are, and whether a runner was started for them.
-        ``changes``: as of ``run``."""
+        ``completed``: of these rows also the completed ones, from nothing; what they had come to is kept in the journal. ``changes``: as of
+        ``run``."""
         folder = self._find(job)
         await self._stopped(job, folder)
-        rows = self._failed_of(folder, item_ids)
+        states = frozenset(
+            {ItemState.FAILED, ItemState.CANCELLED, ItemState.COMPLETED} if completed else {ItemState.FAILED}
+        )
+        rows = self._ended_of(folder, item_ids, states)
         if not rows:
             return 0, False
         select = "state=failed" if item_ids is None else " ".join(f"key={key}" for key in item_ids[:NAMED_ROWS])
@@ -324,16 +362,16 @@ class JobService:
         with closing(open_reader(folder)) as reader:
             return PreparedJob.from_json(reader.meta("spec"), folder.parent)
 
-    def _failed_of(self, folder: Path, item_ids: Sequence[str] | None) -> Sequence[int]:
-        """The numbers of the rows that failed. Raises RunError for an id that names none."""
+    def _ended_of(self, folder: Path, item_ids: Sequence[str] | None, states: Collection[ItemState]) -> Sequence[int]:
+        """The numbers of the rows (None: of all) that are in one of the states. Raises RunError for an id that names none."""
         with closing(open_reader(folder)) as reader:
             if item_ids is None:
-                return [each.number for page in reader.outlines() for each in page if each.state == ItemState.FAILED]
+                return [each.number for page in reader.outlines() for each in page if each.state in states]
             rows = {key: reader.item_by_key(key) for key in item_ids}
         missing = [key for key, row in rows.items() if row is None]
         if missing:
             raise RunError(f"{folder}: no item is called {missing[0]!r}")
-        return [row.number for row in rows.values() if row is not None and row.state is ItemState.FAILED]
+        return [row.number for row in rows.values() if row is not None and row.state in states and not row.left_input]
 
     async def _stopped(self, job: str, folder: Path) -> None:
         """Wait for the end of a runner that is stopping, so that another one can begin."""
@@ -355,6 +393,30 @@ class JobService:
                 break
             await asyncio.sleep(OWNER_PAUSE)
         raise RunError(f"{folder}: {answer.get('error', 'the process that executes this job does not answer')}")
+
+
+def _left(folder: Path, limit: int | None) -> int:
+    """How many rows are to be executed yet, up to a limit."""
+    with closing(open_reader(folder)) as reader:
+        return reader.left(BEHIND_INPUT if limit is None else limit)
+
+
+def _updated(folder: Path, keep: bool) -> Changes:
+    with closing(Store(folder, SystemClock(), lambda text: None)) as store:
+        recorded = PreparedJob.from_json(store.reader.meta("spec"), folder.parent)
+        job, options = with_table_of_now(recorded), recorded.options
+        headers, table = job.table.headers, job.opened()
+
+        def rows() -> Iterator[PlannedItem]:
+            return plan_rows(table, options.id_column, options.on_bad_row)
+
+        items, former = store.reader.items(), recorded.table.headers
+        with closing(TableUpdate.of(items, former, rows(), headers)) as update:
+            changes = update.changes()
+            if keep:
+                facts = {"spec": job.to_json(), END: None}
+                store.replan(update.plan(rows(), headers), IMPORTED, **facts)
+            return changes
 
 
 def _warn_of_launches(options: JobSpec, notice: Notice) -> None:
