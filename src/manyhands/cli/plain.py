@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 GAP = "  "
 
 
+def print_labelled(lines: Sequence[tuple[str, str]]) -> None:
+    """Print texts, each behind its label, in one column."""
+    width = max((len(label) for label, _ in lines), default=0)
+    for label, text in lines:
+        print(f"{label:<{width}}  {text}")
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
     """Columns side by side, under their headings; those named in ``right`` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]

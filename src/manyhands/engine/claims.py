@@ -36,8 +36,8 @@ class Claims:
     def __init__(
         self, reader: JournalReader, clock: Clock, must_wait: Callable[[Item], bool], limit: int | None = None
     ) -> None:
-        """``must_wait``: whether an item has to wait; it is not given out before it was freed. ``limit``: how many items, from the beginning
-        of the input, are given out; None: all."""
+        """``must_wait``: whether an item has to wait; it is not given out before it was freed. ``limit``: how many items, from the
+        beginning of the input, are given out; None: all."""
         self._reader = reader
         self._clock = clock
         self._must_wait = must_wait

@@ -13,7 +13,7 @@ from manyhands.cli.console import notice, out
 from manyhands.cli.jobs.follow import LogTail, beyond_limit, follow, job_command, job_service
 from manyhands.cli.jobs.results import find_item
 from manyhands.cli.options import help_text, make, parse
-from manyhands.cli.plain import add_job, parser, shown_path
+from manyhands.cli.plain import add_job, parser, print_labelled, shown_path
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import Flag, Text, optional_whole, setting
 from manyhands.core.text import counted
@@ -21,6 +21,7 @@ from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import open_reader
 from manyhands.runs.options import ResumeSettings
+from manyhands.workloads.csv_jobs.estimating import estimate_lines
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run
 from manyhands.workloads.csv_jobs.service.control import LOG
@@ -46,7 +47,8 @@ class SpawnOptions(JobSpec):
     )
     dry_run: Annotated[int | None, optional_whole(0)] = setting(
         None,
-        "Only show the plan and the prompts of the first N rows (3 if no number is given); nothing is created.",
+        "Only show the prompts of the first N rows (3 if no number is given), the plan, and an estimate of tokens, dollars and time; "
+        "nothing is created.",
         group=_THIS_COMMAND,
         recorded=False,
         value="N",
@@ -123,9 +125,7 @@ async def _print_plan(spec: JobSpec, prompts: int) -> int:
     dry = await dry_run(spec, prompts)
     for number, prompt in enumerate(dry.prompts, 1):
         print(f"── prompt {number} ──\n{prompt}\n")
-    width = max(len(label) for label, _ in dry.plan)
-    for label, text in dry.plan:
-        print(f"{label:<{width}}  {text}")
+    print_labelled([*dry.plan, *estimate_lines(dry.job, dry.executed)])
     return 0
 
 

@@ -15,7 +15,9 @@ from manyhands.engine.contract import Item, PlannedItem
 from manyhands.io.tables.base import Table, TableInfo, shown
 from manyhands.io.tables.formats import CSV, check_name, format_named, format_of_results, open_table
 from manyhands.io.tables.parquet_writer import need_parquet
+from manyhands.models.estimate import Prompts
 from manyhands.processes.templates import CommandTemplate
+from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
 from manyhands.workloads.csv_jobs.rows.export import check_output_columns
@@ -214,6 +216,9 @@ class DryRun:
     """Of the first rows."""
     plan: tuple[tuple[str, str], ...]
     """Pairs of a label and text."""
+    job: PreparedJob
+    executed: Prompts
+    """The prompts of all rows that would be executed."""
 
 
 async def dry_run(options: JobSpec, count: int) -> DryRun:
@@ -221,21 +226,24 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
 
     Raises UserError as making it would.
     """
-    options = with_machine_limit(options.resolved(), os.environ)
+    options, memory = with_memory_limit(with_machine_limit(options.resolved(), os.environ))
     check_worker(options, os.environ)
     job_id = "00000000-0000-0000-0000-000000000000"
     job = await prepare(options, job_id)
-    table = job.opened()
     template, schema = Template.parse(job.instruction, job.table.headers), OutputSchema.of(options.output_schema)
     prompts: list[str] = []
+    executed = Prompts()
     rows = bad = 0
-    for planned in plan_rows(table, options.id_column, options.on_bad_row):
+    for planned in plan_rows(job.opened(), options.id_column, options.on_bad_row):
         rows += 1
         bad += planned.outcome is not None
-        if planned.outcome is None and len(prompts) < count:
-            prompts.append(_prompt(planned, job, template, schema))
+        if planned.outcome is None and (options.limit is None or rows <= options.limit):
+            prompt = _prompt(planned, job, template, schema)
+            executed.add(prompt)
+            prompts += [prompt] * (len(prompts) < count)
     named = replace(job, name=options.job_name or "(the job's id)")
-    return DryRun(tuple(prompts), tuple(_plan(named, rows, bad, schema)))
+    plan = [*_plan(named, rows, bad, schema), *([] if memory is None else [("", str(memory))])]
+    return DryRun(tuple(prompts), tuple(plan), job, executed)
 
 
 def with_machine_limit(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:

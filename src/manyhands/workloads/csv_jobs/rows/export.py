@@ -58,7 +58,8 @@ class ExportOptions:
     excel_safe: bool = False
     """Spreadsheet programs take no cell of a CSV file for a formula; such a file does not read back unchanged."""
     columns: Sequence[str] | None = None
-    """Those that are written, by name or origin (``Columns.chosen_from``); None: the table's, the job's and with ``flatten`` the results'."""
+    """Those that are written, by name or origin (``Columns.chosen_from``); None: the table's, the job's, and with ``flatten`` the
+    results'."""
 
 
 def write_export(

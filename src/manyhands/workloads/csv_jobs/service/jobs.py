@@ -30,6 +30,7 @@ from manyhands.runs.progress import Notice
 from manyhands.runs.steering.client import give_order
 from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
 from manyhands.runs.steering.owner import RETRY
+from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import (
     PreparedJob,
@@ -41,7 +42,6 @@ from manyhands.workloads.csv_jobs.prepared import (
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
 from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
-from manyhands.workloads.csv_jobs.service.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.status import (
     CANCELLED,
