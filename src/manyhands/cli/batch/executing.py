@@ -14,7 +14,7 @@ from manyhands.agents.trajectory import item_lines
 from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command
 from manyhands.cli.execution import execute, print_ending, tell_end
 from manyhands.cli.options import parse
-from manyhands.cli.plain import shown_path
+from manyhands.cli.plain import print_labelled, shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
 from manyhands.cli.resume import print_help, resumed_settings
 from manyhands.core.errors import UserError
@@ -45,6 +45,11 @@ _READ_FIRST = ("resume", "grade", "mcp_config", "prices")
 
 def execute_batch(options: BatchSpec) -> int:
     """Open the run that the settings name, execute it, and report how it ended."""
+    if options.dry_run:
+        from manyhands.workloads.trajectories.estimating import estimate_batch  # no other run has a use for it
+
+        print_labelled(run_on_loop(estimate_batch(options)))
+        return 0
     with _early_forks(options) as forks:
         session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
         return execute_session(session, forks)

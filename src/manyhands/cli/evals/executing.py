@@ -13,7 +13,7 @@ from manyhands.cli.evals.report import print_report, print_unwritten
 from manyhands.cli.evals.run import REPEATED, given_values, present_names
 from manyhands.cli.execution import execute, tell_end
 from manyhands.cli.options import parse
-from manyhands.cli.plain import shown_path
+from manyhands.cli.plain import print_labelled, shown_path
 from manyhands.cli.resume import PROGRAM as RESUME
 from manyhands.cli.resume import print_help, resumed_settings
 from manyhands.core.errors import UserError
@@ -33,9 +33,25 @@ from manyhands.workloads.evals.workload import EvalsWorkload
 
 def execute_eval(options: EvalSpec) -> int:
     """Open the run that the settings name, execute it, and report how it ended."""
+    if options.dry_run:
+        _print_estimate(options)
     if options.watch:
         return _watch(options)
     return execute_session(_opened(options))
+
+
+def _print_estimate(options: EvalSpec) -> None:
+    """What the same evaluation takes if its targets are asked; or why that is not known."""
+    from manyhands.workloads.evals.estimating import estimate_eval  # no other run has a use for it
+
+    try:
+        lines = estimate_eval(options, os.environ)
+    except UserError as error:
+        notice(f"what a run without --dry_run takes can't be estimated: {str(error).splitlines()[0]}")
+        return
+    out().print("Without --dry_run, this evaluation takes:")
+    print_labelled([(f"  {label}", text) for label, text in lines])
+    out().print("")
 
 
 def resume(folder: Path, words: list[str]) -> int:

@@ -47,6 +47,8 @@ async def open_batch(
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings changed),
     StorageError.
     """
+    if options.dry_run:
+        raise UserError("--dry_run is for the command line, which only estimates: nothing is executed with it")
     options = options.resolved()
     folder = options.run_folder
     if is_made(folder):

@@ -89,6 +89,12 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings):
     num_workers: Annotated[int, whole(1, 10_000)] = setting(4, "Number of worker processes.", group=SPEED)
     resume: Flag = setting(False, "Continue the run with this name.", group=RESUME, recorded=False)
     list_distributions: Flag = setting(False, "List toolset distributions and exit.", group=TOOLS, recorded=False)
+    dry_run: Flag = setting(
+        False,
+        "Only estimate tokens, dollars and time; nothing is created, and no model is called.",
+        group=SAMPLES,
+        recorded=False,
+    )
     max_samples: Annotated[int | None, optional_whole(1)] = setting(
         None, "Use only the first N usable rows of the dataset.", group=SAMPLES
     )
