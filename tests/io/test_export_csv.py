@@ -101,7 +101,7 @@ def test_numbers_and_other_text_stay_as_they_are(cell: str) -> None:
 
 def test_excel_safe_reaches_headers_and_every_cell() -> None:
     text = written(["=h", "n"], ["@x", -5], ["-5", "-x\ny"], [None, [-1]], excel_safe=True)
-    assert text == "'=h,n\n'@x,-5\n-5,\"'-x\ny\"\n,[-1]\n"
+    assert text == "\ufeff'=h,n\n'@x,-5\n-5,\"'-x\ny\"\n,[-1]\n"
 
 
 @given(st.text())

@@ -142,8 +142,6 @@ def test_encodings(tmp_path: Path, encoding: str) -> None:
             "x\n",
             ": csv input must include a header row: here, a line that is a JSON object with a key (line 1: invalid",
         ),
-        ('{"a": 1}\n{"": 1}\n', ", line 2: the key '' can't be the name of a column"),
-        ('{"a": 1}\n{" ": 1}\n', ", line 2: the key ' ' can't be the name of a column"),
         ('{"a": 1}\n{"\\ud800": 1}\n', ", line 2: the key '\\ud800' can't be the name of a column"),
         (
             "".join(f'{{"{n}": 1}}\n' for n in range(20_000)),
@@ -199,7 +197,7 @@ def test_the_name_tells_the_format(name: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("a.json", "in a .jsonl file"), ("a.JSON.gz", ".jsonl"), ("a.ods", "as CSV")]
+    ("name", "hint"), [("a.json", "in a .jsonl file"), ("a.JSON.gz", ".jsonl"), ("a.ods", "as .xlsx or CSV")]
 )
 def test_names_of_what_is_no_table(tmp_path: Path, name: str, hint: str) -> None:
     path = write(tmp_path, '{"a": 1}', name)

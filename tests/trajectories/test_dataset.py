@@ -100,7 +100,7 @@ def test_csv(tmp_path: Path) -> None:
 def test_csv_bad_rows_cost_only_themselves(tmp_path: Path) -> None:
     data = b'prompt,label\nok,1\nbad \xff,2\na,b,c\n"x"y,3\nlast,4\n,5\nshort\n'
     rows = list(read_rows(write(tmp_path, data, "d.csv")))
-    assert [row.prompt for row in rows if isinstance(row, Row)] == ["ok", "last", "short"]
+    assert [row.prompt for row in rows if isinstance(row, Row)] == ["ok", "a", "last", "short"]
     assert [str(row).split(":")[0] for row in rows if isinstance(row, BadRow)] == [
         "line 3",
         "line 4",
@@ -111,7 +111,12 @@ def test_csv_bad_rows_cost_only_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("a,b\n1,2\n", 'no "prompt" column'), ("prompt,x,x\n", "'x' twice"), ("\n\n", "is empty")]
+    ("text", "said"),
+    [
+        ("a,b\n1,2\n", 'no "prompt" column'),
+        ("prompt,x,x\n", "csv header x is duplicated"),
+        ("\n\n", "must include a header"),
+    ],
 )
 def test_csv_header_problems(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, text, "d.csv")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from manyhands.cli.plain import shown_path, usage_text
 from manyhands.cli.plain import table as plain_table
@@ -143,3 +143,10 @@ def print_usage(console: Console, summary: Mapping[str, Any]) -> None:
     """What the whole run has used, all sessions together."""
     text = usage_text(summary["usage"], summary["working_seconds"])
     console.print_line(text)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input, to read; a person at a terminal is told that it is waited for."""
+    if sys.stdin.isatty():
+        notice("reading from standard input; Ctrl-D ends it")
+    return sys.stdin.buffer

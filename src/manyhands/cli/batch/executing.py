@@ -11,7 +11,7 @@ from typing import Any
 
 from manyhands.agents.registry import load_agent
 from manyhands.agents.trajectory import item_lines
-from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command
+from manyhands.cli.console import err, notice, out, print_ledger, print_usage, resume_command, standard_input
 from manyhands.cli.execution import execute, print_ending, tell_end
 from manyhands.cli.options import parse
 from manyhands.cli.plain import print_labelled, shown_path
@@ -23,6 +23,7 @@ from manyhands.core.outcomes import Outcome
 from manyhands.core.text import counted, one_line
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.io.tables.standard_input import STANDARD_STREAM
 from manyhands.models.factory import late_imports
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer
@@ -51,7 +52,9 @@ def execute_batch(options: BatchSpec) -> int:
         print_labelled(run_on_loop(estimate_batch(options)))
         return 0
     with _early_forks(options) as forks:
-        session = run_on_loop(open_batch(options, resume=options.resume, notice=notice, environ=os.environ))
+        stream = standard_input() if options.dataset_file == STANDARD_STREAM else None
+        opening = open_batch(options, resume=options.resume, notice=notice, environ=os.environ, standard_input=stream)
+        session = run_on_loop(opening)
         return execute_session(session, forks)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from manyhands.cli.console import out
+from manyhands.cli.console import notice, out
 from manyhands.cli.jobs.follow import job_service
 from manyhands.cli.plain import add_job, parser, shown_path
 from manyhands.cli.show import TEXT_LIMIT, cut, failure_lines, print_steps
@@ -19,11 +20,14 @@ from manyhands.core.text import counted, json_text, one_line, printable
 from manyhands.engine.contract import ItemRow
 from manyhands.engine.journal.reader import JournalReader, run_id_of
 from manyhands.io.tables.formats import format_in_name, format_named, formats
+from manyhands.io.tables.standard_input import STANDARD_STREAM
+from manyhands.processes.output import raw_stream
 from manyhands.runs.folders import open_reader
 from manyhands.runs.listing import item_details, step_contents
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.rows.columns import column_list
 from manyhands.workloads.csv_jobs.rows.planning import JobRow
+from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.service.status import rfc3339
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
@@ -136,14 +140,11 @@ def export(argv: list[str]) -> int:
     options = _export_parser().parse_args(argv)
     service = job_service(options.data_dir)
     target = None if options.output_csv_path is None else Path(options.output_csv_path)
-    exported = service.export(
-        options.job,
-        target,
-        format=options.format,
-        flatten=options.flatten,
-        excel_safe=options.excel_safe,
-        columns=options.output_columns,
-    )
+    settings = {name: getattr(options, name) for name in ("format", "flatten", "excel_safe")}
+    settings |= {"delimiter": options.output_delimiter, "columns": options.output_columns}
+    if options.output_csv_path == STANDARD_STREAM:
+        return _print_export(service, options.job, settings, as_json=options.json)
+    exported = service.export(options.job, target, **settings)
     if options.json:
         found = {"job_id": exported.job_id, "output_csv_path": exported.path, "row_count": exported.rows}
         print(json_text(found, indent=2))
@@ -152,6 +153,19 @@ def export(argv: list[str]) -> int:
         format = format_named(exported.format)
         held = "" if format_in_name(path) is format else f" ({format.title})"
         print(f"{counted(exported.rows, 'row')}: {shown_path(path)}{held}")
+    return 0
+
+
+def _print_export(service: JobService, job: str, settings: dict[str, Any], *, as_json: bool) -> int:
+    """Write the table to standard output, and how many rows it has to standard error."""
+    if as_json:
+        raise UserError("--json and --output=- can't both have standard output: give --output a file")
+    stream = raw_stream(sys.stdout)
+    if stream.isatty() and settings["format"] not in (None, "csv", "jsonl"):
+        raise UserError(f"--output=-: {settings['format']} is not for a terminal: send it to a file or a program")
+    exported = service.export_to(stream.buffer, job, **settings)
+    stream.flush()
+    notice(counted(exported.rows, "row"))
     return 0
 
 
@@ -166,8 +180,9 @@ def _export_parser() -> argparse.ArgumentParser:
         "--output_csv_path",
         "--output-csv-path",
         "--path",
+        "--output",
         metavar="FILE",
-        help="output file (default: the job's output)",
+        help="output file, or - for standard output (default: the job's output)",
     )
     result.add_argument("--format", choices=tuple(formats()), help="output format (default: from the file's name)")
     result.add_argument(
@@ -178,7 +193,13 @@ def _export_parser() -> argparse.ArgumentParser:
         help="columns to write, as of jobs spawn",
     )
     _switch(result, "flatten", "add one column per result property")
-    _switch(result, "excel_safe", "prefix cells that spreadsheets would take for formulas with an apostrophe")
+    _switch(result, "excel_safe", "write CSV for spreadsheet programs: a byte order mark, no cell taken for a formula")
+    result.add_argument(
+        "--output_delimiter",
+        "--output-delimiter",
+        metavar="CHARACTER",
+        help="delimiter of CSV, such as ';' or tab (default: the table's)",
+    )
     result.add_argument("--json", action="store_true", help="print JSON")
     return result
 

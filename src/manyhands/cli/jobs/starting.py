@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, ClassVar
 
-from manyhands.cli.console import notice, out
+from manyhands.cli.console import notice, out, standard_input
 from manyhands.cli.jobs.follow import LogTail, beyond_limit, follow, job_command, job_service
 from manyhands.cli.jobs.results import find_item
 from manyhands.cli.options import help_text, make, parse
@@ -18,6 +19,7 @@ from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import Flag, Text, optional_whole, setting
 from manyhands.core.text import counted
 from manyhands.engine.journal.reader import JournalReader
+from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import open_reader
 from manyhands.runs.options import ResumeSettings
@@ -75,7 +77,8 @@ def spawn(argv: list[str]) -> int:
 
 
 async def _spawned(service: JobService, spec: JobSpec, job_id: str, *, detach: bool) -> int:
-    spawned = await service.spawn(spec, notice=notice, job_id=job_id)
+    stream = standard_input() if spec.csv_path == STANDARD_STREAM else None
+    spawned = await service.spawn(spec, notice=notice, job_id=job_id, standard_input=stream)
     if detach or not spec.quiet:
         _print_head(spec, spawned, service, detached=detach)
     if detach:
@@ -94,7 +97,7 @@ def _say_if_made(service: JobService, job_id: str) -> None:
 def _print_head(spec: JobSpec, spawned: Spawned, service: JobService, *, detached: bool) -> None:
     status = service.status(spawned.job_id)
     lines = [
-        f"Job {spawned.job_id}: {spawned.total_items:,} rows of {shown_path(Path(spec.csv_path).absolute())}",
+        f"Job {spawned.job_id}: {spawned.total_items:,} rows of {_shown_table(spec)}",
         f"  folder {shown_path(spawned.folder)}",
         f"  output {shown_path(Path(spawned.output_csv_path))}",
         f"  {describe_worker(spec)}{_simulated(spec)}",
@@ -116,13 +119,22 @@ def _print_head(spec: JobSpec, spawned: Spawned, service: JobService, *, detache
         out().print_line(line)
 
 
+def _shown_table(spec: JobSpec) -> str:
+    return "standard input" if spec.csv_path == STANDARD_STREAM else shown_path(Path(spec.csv_path).absolute())
+
+
 def _simulated(spec: JobSpec) -> str:
     made_up = spec.worker_kind == "agent" and spec.model.startswith("simulated")
     return " (simulated: its answers are made up)" if made_up else ""
 
 
 async def _print_plan(spec: JobSpec, prompts: int) -> int:
-    dry = await dry_run(spec, prompts)
+    with ExitStack() as stack:
+        if spec.csv_path == STANDARD_STREAM:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            table = stack.enter_context(kept_input(standard_input(), folder, "table", spec.table_format))
+            spec = spec.changed({"csv_path": str(table)})
+        dry = await dry_run(spec, prompts, notice)
     for number, prompt in enumerate(dry.prompts, 1):
         print(f"── prompt {number} ──\n{prompt}\n")
     print_labelled([*dry.plan, *estimate_lines(dry.job, dry.executed)])

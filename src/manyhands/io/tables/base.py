@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, Self, cast
 
@@ -35,13 +36,22 @@ class TableInfo:
     """Of a CSV table."""
     arrow_schema: str | None = None
     """Of a Parquet table: its schema in Arrow's IPC format as base64 text."""
+    header_row: int | None = None
+    """The number of the header's line or row, where the person gave one."""
+    sheet: str | None = None
+    """Of a spreadsheet: the name of the sheet."""
+    decimal_comma: bool = False
+    """Whether the numbers of a CSV table have decimal commas."""
+    times: tuple[str, ...] | None = None
+    """Of a spreadsheet: what each column holds throughout, where that is ``date``, ``datetime`` or ``time``; else empty text."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "headers": list(self.headers)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(**{**value, "headers": tuple(value["headers"])})
+        times = value.get("times")
+        return cls(**{**value, "headers": tuple(value["headers"]), "times": None if times is None else tuple(times)})
 
 
 Unit = Literal["line", "row"]
@@ -58,6 +68,7 @@ GZIP_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 
 _SHOWN_NAME = 80
 _SHOWN_COLUMNS = 50
+_SHOWN_NAMELESS = 5
 
 
 class RawRow(NamedTuple):
@@ -81,6 +92,11 @@ class Table(Protocol):
 
     @property
     def unit(self) -> Unit: ...
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What was decided by looking at the table, a line each."""
+        ...
 
     def rows(self) -> Iterator[RawRow]:
         """All rows in order, streamed, from the beginning each time; rows without any content are left out.
@@ -116,9 +132,9 @@ def unreadable(path: Path, why: object) -> UserError:
     return UserError(f"failed to read csv input {path.absolute()}: {why}")
 
 
-def missing_extra(path: Path, what: str) -> UserError:
+def missing_extra(path: Path, what: str, extra: str = "datasets") -> UserError:
     """The error for a format that needs libraries which are not installed. ``what``: what would be read."""
-    return UserError(f"{path}: reading {what} needs more libraries: pip install 'manyhands[datasets]'")
+    return UserError(f"{path}: reading {what} needs more libraries: pip install 'manyhands[{extra}]'")
 
 
 def at(path: Path, number: int, problem: str, unit: Unit = "line") -> str:
@@ -136,7 +152,7 @@ def shown(name: str) -> str:
 def check_file(path: Path) -> None:
     """Raises UserError unless the path is a regular file that can be opened."""
     if str(path) == "-":
-        raise unreadable(path, "a table can't come from standard input, because it is read more than once; give a file")
+        raise unreadable(path, "standard input can't be read here; give a file")
     if "\0" in str(path):
         raise unreadable(path, "no file has such a name")
     with reading(path):
@@ -184,16 +200,46 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def check_headers(where: str, headers: Sequence[str]) -> None:
-    """Raises UserError for a name that is blank or comes twice. ``where``: the file, and the line if it has any."""
+def column_names(where: str, headers: Sequence[str]) -> tuple[str, ...]:
+    """The names of columns. One that is blank is called by its number, as ``column_3``, with ``_2``, ``_3`` … behind it where another
+    column has that name.
+
+    Raises UserError for a name that comes twice. ``where``: the file, and the line if it has any.
+    """
     positions: dict[str, int] = {}
     for position, name in enumerate(headers, 1):
-        if not name.strip():
-            raise UserError(f"{where}: the name of column {position} is empty")
-        if name in positions:
+        if name.strip() and name in positions:
             problem = f"csv header {shown(name)} is duplicated (columns {positions[name]} and {position})"
             raise UserError(f"{where}: {problem}")
         positions[name] = position
+    return tuple(
+        name if name.strip() else numbered_name(position, positions) for position, name in enumerate(headers, 1)
+    )
+
+
+def numbered_name(position: int, taken: Container[str]) -> str:
+    """The name of the column at a position, from 1, that has none of its own."""
+    name = f"column_{position}"
+    candidates = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
+def nameless_notice(where: str, headers: Sequence[str], names: Sequence[str]) -> list[str]:
+    """What to say of columns without names."""
+    given = [name for header, name in zip(headers, names, strict=True) if not header.strip()]
+    if not given:
+        return []
+    more = f" and {len(given) - _SHOWN_NAMELESS} more" if len(given) > _SHOWN_NAMELESS else ""
+    what = "a column without a name is" if len(given) == 1 else "columns without names are"
+    return [f"{where}: {what} called {', '.join(given[:_SHOWN_NAMELESS])}{more}"]
+
+
+def titles_notice(titles: Sequence[str]) -> str:
+    """What to say, behind the header's place, of rows above it."""
+    first = repr(" ".join(titles[0].split())[:_SHOWN_NAME])
+    above = "the row above it" if len(titles) == 1 else f"the {len(titles)} rows above it"
+    are = "is left out as a title" if len(titles) == 1 else "are left out as titles"
+    return f"the header is here; {above} ({first}{' …' * (len(titles) > 1)}) {are}; --header_row sets another line"
 
 
 def known_columns(name: str, headers: Sequence[str]) -> str:

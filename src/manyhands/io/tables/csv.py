@@ -2,21 +2,18 @@
 
 The format is RFC 4180's with the freedoms that files in use take: lines end in LF, CRLF or a lone CR (kept as they are inside quotes),
 cells are never trimmed, a quote counts only at the beginning of a cell, NUL characters are text. Blank lines and rows whose
-cells are all empty are left out, before the header too; a row of spaces is a row.
+cells are all empty are left out, before the header too; a row of spaces is a row. What separates the cells and where the header is, is
+found by looking (``dialects``).
+
+**Ragged rows** keep their cells: one with more cells than the header goes on in columns that are called by their numbers (``column_7``),
+one with fewer has empty cells at its end. Empty cells behind the header's last name are no columns. A row with too many cells
+(``MAX_EXTRA`` more than the header) is a bad row.
 
 **Broken quoting** (text behind a closing quote) makes a bad row, and reading goes on with the next line. Where the broken cell was
 meant to end can't be known: lines that were meant to be inside it come out as rows of their own, good or bad. A quote that is never
 closed takes everything behind it: all of that is one bad row, which ends the table.
 
-**The delimiter**, where none is given, is found from the beginning of the file (whole lines, about 64 thousand characters). Of comma,
-semicolon, tab and bar, those come into question that split the header into two cells or more and more than half of the sample's rows
-into as many. Of these, the one is taken that does so with the largest share of the rows; where equal, the comma, else the one with
-the most columns, else the first in this order. If none comes into question, it is the comma. So a table that is well-formed with
-commas is never split at anything else, and neither is a single column, unless its name and most of its rows hold the same
-number of semicolons, tabs or bars.
-
-**Datasets** are read by simpler rules: in UTF-8, split at commas, with lines ended by LF or CRLF. Names are taken without the blanks around
-them, and one that is blank is called by its number (``column_3``). A short row lacks its last fields; a row of empty cells is a row.
+**In datasets**, names are taken without the blanks around them, and a short row lacks its last fields.
 """
 
 from __future__ import annotations
@@ -25,225 +22,260 @@ import codecs
 import csv
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, as_text, without_surrogates
+from manyhands.core.text import counted
 from manyhands.io.tables.base import (
     MAX_LENGTH,
-    MAX_VALUE,
     RawRow,
     Record,
     TableInfo,
     Unit,
     Values,
     at,
-    check_headers,
+    column_names,
+    nameless_notice,
+    numbered_name,
     reading,
+    titles_notice,
 )
-from manyhands.io.tables.text import choose_encoding, numbered_lines, text_lines, undecoded
+from manyhands.io.tables.dialects import CUT_OFF, SAMPLE, SEPARATORS, csv_reader, csv_rows, find_dialect
+from manyhands.io.tables.text import Damaged, choose_encoding, text_lines, undecoded
 
-_DELIMITERS = ",;\t|"
+MAX_EXTRA = 1000
+"""Cells that a row may have beyond the header's last."""
 _NAMED_DELIMITERS = {"tab": "\t", "\\t": "\t"}
-_SAMPLE = 1 << 16
-_CUT_OFF = "unexpected end of data"
+_SHOWN_LINES = 5
 _TOO_LONG = "field larger than field limit"
-"""Beginnings of the csv module's own errors."""
+"""The beginning of the csv module's own error."""
 
 
-class CsvTable:
-    """A CSV file whose header has been read."""
+class CsvFile:
+    """A CSV file whose header has been read. Its rows have as many cells as they have in the file."""
 
-    unit: Unit = "line"
-
-    def __init__(self, path: Path, encoding: str | None = None, delimiter: str | None = None) -> None:
-        """``encoding``: None to find it from the byte order mark; ``delimiter``: a character, ``tab`` or ``\\t``, None to find it.
+    def __init__(
+        self, path: Path, encoding: str | None = None, delimiter: str | None = None, header_row: int | None = None
+    ) -> None:
+        """``encoding``: None to find it from the byte order mark; ``delimiter``: a character, ``tab`` or ``\\t``, ``header_row``: the line
+        of the header, from 1; None to find these by looking.
 
         Raises UserError if the file can't be read or has no usable header.
         """
         self.path = path
-        given = None if delimiter is None else _given_delimiter(delimiter)
+        given = None if delimiter is None else given_delimiter(delimiter)
         with reading(path):
-            self._encoding = choose_encoding(path, encoding)
-            self._delimiter = given or self._find_delimiter()
-            with closing(self._lines()) as lines:
-                _, headers = self._header(_reader(lines, self._delimiter))
-        self.info = TableInfo(str(path.absolute()), "csv", headers, self._encoding, self._delimiter)
+            self.encoding = choose_encoding(path, encoding)
+            self.dialect = find_dialect(self._sample(), given, header_row)
+            self._is_delimiter_given = given is not None
+            with closing(self._records()) as records:
+                self._header_line, self.header = self._read_header(records)
+
+    @property
+    def where(self) -> str:
+        """The header's place, for messages."""
+        return f"{self.path}, line {self._header_line}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the header has, blank where it has none."""
+        return ("", *self.header) if self.dialect.row_names else self.header
 
     def rows(self) -> Iterator[RawRow]:
-        with reading(self.path), closing(self._lines()) as lines:
-            reader = _reader(lines, self._delimiter)
-            number, headers = self._header(reader)
-            if headers != self.info.headers:
-                raise UserError(at(self.path, number, "the header changed since the table was opened"))
-            yield from self._rows(reader, len(headers))
+        """The rows below the header that are not blank. Raises UserError if the rest of the file can't be read."""
+        most = len(self.names) + MAX_EXTRA
+        with reading(self.path), closing(self._records()) as records:
+            line, header = self._read_header(records)
+            if header != self.header:
+                raise UserError(at(self.path, line, "the header changed since the table was opened"))
+            for row in records:
+                if len(row.cells) > most and _extent(row.cells) > most:
+                    problem = f"{len(row.cells):,} cells, but the header has {len(self.names):,}"
+                    yield RawRow(row.line, row.cells, problem)
+                else:
+                    yield row
 
-    def _lines(self) -> Generator[str, None, None]:
-        return text_lines(self.path, self._encoding)
-
-    def _find_delimiter(self) -> str:
-        size, sample = 0, []
-        with closing(self._lines()) as lines:
+    def _sample(self) -> list[str]:
+        size: int = 0
+        sample: list[str] = []
+        with closing(text_lines(self.path, self.encoding)) as lines, suppress(Damaged):
             for line in lines:
                 sample.append(line)
-                if (size := size + len(line)) >= _SAMPLE:
+                if (size := size + len(line)) >= SAMPLE:
                     break
-        return find_delimiter(sample)
+        return sample
 
-    def _header(self, reader: Any) -> tuple[int, tuple[str, ...]]:
-        """The number of the header's line, and the names of the columns."""
-        for line, cells, error in _filled(reader):
-            problem = undecoded("".join(cells), self._encoding) if error is None else self._quoting(line, reader, error)
-            if problem is not None:
-                raise UserError(at(self.path, line, problem))
-            check_headers(f"{self.path}, line {line}", cells)
-            return line, tuple(cells)
-        raise UserError(f"{self.path}: csv input must include a header row")
+    def _records(self) -> Generator[RawRow, None, None]:
+        """The header and the rows below it, without blank ones."""
+        skipped, encoding = self.dialect.header_line - 1, self.encoding
+        with closing(text_lines(self.path, encoding)) as lines:
+            reader = csv_reader(islice(lines, skipped, None), self.dialect.delimiter)
+            for line, cells, error in csv_rows(reader, skipped):
+                if error is not None:
+                    yield RawRow(line, (), self._quoting(line, reader.line_num + skipped, error))
+                elif not any(cells):
+                    continue
+                elif (text := "".join(cells)).isascii() or (problem := undecoded(text, encoding)) is None:
+                    yield RawRow(line, cells)
+                else:
+                    yield RawRow(line, [None if undecoded(cell, encoding) else cell for cell in cells], problem)
 
-    def _rows(self, reader: Any, width: int) -> Iterator[RawRow]:
-        encoding = self._encoding
-        for line, cells, error in _filled(reader):
-            if error is not None:
-                yield RawRow(line, (), self._quoting(line, reader, error))
-            elif len(cells) != width:
-                yield RawRow(line, self._readable(cells), _ragged(len(cells), width))
-            elif (text := "".join(cells)).isascii() or (problem := undecoded(text, encoding)) is None:
-                yield RawRow(line, cells)
-            else:
-                yield RawRow(line, self._readable(cells), problem)
+    def _read_header(self, records: Iterator[RawRow]) -> tuple[int, tuple[str, ...]]:
+        row = next(records, None)
+        if row is None:
+            below = f" in or below line {self.dialect.header_line}" if self.dialect.header_line > 1 else ""
+            raise UserError(f"{self.path}: csv input must include a header row{below}")
+        if row.problem is not None:
+            raise UserError(at(self.path, row.line, row.problem))
+        return row.line, tuple(map(str, row.cells))
 
-    def _readable(self, cells: Sequence[str]) -> list[str | None]:
-        return [None if undecoded(cell, self._encoding) else cell for cell in cells]
-
-    def _quoting(self, line: int, reader: Any, error: str) -> str:
+    def _quoting(self, line: int, last: int, error: str) -> str:
         """What is wrong with the quoting of a record, in a sentence. Raises UserError if nothing behind it can be read."""
         if error.startswith(_TOO_LONG):
             problem = f"a cell is longer than {MAX_LENGTH >> 20} MiB; is a quote left open?"
             raise UserError(at(self.path, line, f"{problem} Nothing behind it can be read"))
-        last = reader.line_num
-        if error.startswith(_CUT_OFF):
+        if error.startswith(CUT_OFF):
             taken = f"; everything from here to the end, line {last}, is inside it" if last > line else ""
             return f"a quote in this row is never closed{taken}"
         return f"broken quoting{f' on line {last}' if last > line else ''}: {error}"
 
-
-def find_delimiter(sample: Sequence[str]) -> str:
-    """The delimiter of a table, from the lines at its beginning (see the module's docstring for the rule)."""
-    best, chosen = (0.5, False, 1), ","
-    for delimiter in _DELIMITERS:
-        widths = _widths(sample, delimiter)
-        width, rows = widths[0] if widths else 0, widths[1:]
-        share = rows.count(width) / len(rows) if rows else 1.0
-        fit = (share, delimiter == ",", width)
-        if width > 1 and share > 0.5 and fit > best:
-            best, chosen = fit, delimiter
-    return chosen
-
-
-def _widths(sample: Iterable[str], delimiter: str) -> list[int]:
-    """How many cells each row of a sample has: 0 where the quoting is broken. One that the sample cuts off is left out."""
-    records = _filled(_reader(sample, delimiter))
-    return [len(cells) for _, cells, error in records if error is None or not error.startswith(_CUT_OFF)]
+    @property
+    def notices(self) -> list[str]:
+        """What was decided by looking at the beginning."""
+        dialect, found = self.dialect, []
+        if not self._is_delimiter_given and (dialect.delimiter != "," or dialect.stated):
+            separator = SEPARATORS.get(dialect.delimiter, repr(dialect.delimiter))
+            how = ", as its first line says" if dialect.stated else "; --delimiter sets another separator"
+            decimals = ", and numbers have decimal commas" if dialect.decimal_comma else ""
+            found.append(f"{self.path}: the cells are separated by {separator}{decimals}{how}")
+        if dialect.titles:
+            found.append(f"{self.where}: {titles_notice(dialect.titles)}")
+        if dialect.row_names:
+            found.append(f"{self.where}: every row has one cell more than the header, which is that of the others")
+        return found
 
 
-def csv_records(path: Path, required: str | None = None) -> Iterator[Record]:
-    """The rows of a dataset as objects. ``required``: a column that must be there. Raises UserError if the header can't be used."""
-    text = _Utf8Lines(path)
-    reader = _reader(text, ",")
-    names = _dataset_header(path, reader, required)
-    text.damage = None
-    for number, cells, error in _records(reader):
-        damage, text.damage = text.damage, None
-        if error is not None:
-            yield Record(number, None, f"invalid CSV: {error}")
-        elif damage is not None:
-            yield Record(number, None, damage)
-        elif len(cells) > len(names):
-            yield Record(number, None, f"{len(cells)} cells, but the header has {len(names)}")
-        elif cells:
-            yield Record(number, dict(zip(names, cells, strict=False)))
+class CsvTable:
+    """A CSV table whose columns are known, also those of longer rows: to learn them, it is read once through when it is opened."""
+
+    unit: Unit = "line"
+
+    def __init__(
+        self, path: Path, encoding: str | None = None, delimiter: str | None = None, header_row: int | None = None
+    ) -> None:
+        """As for ``CsvFile``. Raises UserError for names that come twice, too."""
+        self.path = path
+        self._file = file = CsvFile(path, encoding, delimiter, header_row)
+        names = column_names(file.where, file.names)
+        ragged = _Ragged(len(names), file.rows())
+        beyond = [numbered_name(position, names) for position in range(len(names) + 1, ragged.width + 1)]
+        self.info = TableInfo(
+            str(path.absolute()),
+            "csv",
+            (*names, *beyond),
+            file.encoding,
+            file.dialect.delimiter,
+            header_row=header_row,
+            decimal_comma=file.dialect.decimal_comma,
+        )
+        self.notices = (
+            *file.notices,
+            *nameless_notice(file.where, file.names, names),
+            *ragged.notices(path, beyond),
+        )
+
+    def rows(self) -> Iterator[RawRow]:
+        width = len(self.info.headers)
+        for row in self._file.rows():
+            missing = width - len(row.cells)
+            if not missing or row.problem is not None:
+                yield row
+            else:
+                yield RawRow(row.line, [*row.cells[:width], *[""] * missing])
 
 
-class _Utf8Lines:
-    """The text lines of a file. ``damage``: what was wrong with one of those given since it was last cleared."""
+class _Ragged:
+    """The rows that have not as many cells as the header. ``width``: cells of the longest one, empty ones at its end apart."""
 
-    def __init__(self, path: Path) -> None:
-        self._lines = numbered_lines(path, MAX_VALUE)
-        self.damage: str | None = None
+    def __init__(self, width: int, rows: Iterable[RawRow]) -> None:
+        self.width = self._header = width
+        self._longer: list[int] = []
+        self._shorter: list[int] = []
+        self._counts = [0, 0]
+        for row in rows:
+            if row.problem is None and len(row.cells) != width:
+                self._add(row)
 
-    def __iter__(self) -> Iterator[str]:
-        for _, line, problem in self._lines:
-            text = "\n"
-            if problem is None:
-                text = line.decode(errors="replace")
-                problem = "invalid UTF-8" if "\ufffd" in text and not _is_utf8(line) else None
-            self.damage = problem or self.damage
-            yield text
+    def _add(self, row: RawRow) -> None:
+        shorter = len(row.cells) < self._header
+        extent = 0 if shorter else _extent(row.cells)
+        if shorter or extent > self._header:
+            self._counts[shorter] += 1
+            lines = self._shorter if shorter else self._longer
+            lines += [row.line] * (len(lines) < _SHOWN_LINES)
+        self.width = max(self.width, extent)
+
+    def notices(self, path: Path, beyond: Sequence[str]) -> list[str]:
+        """What to say of them. ``beyond``: the names of the columns behind the header's."""
+        longer, shorter = self._counts
+        found = []
+        if longer:
+            columns = beyond[0] if len(beyond) == 1 else f"{beyond[0]} to {beyond[-1]}"
+            kept = "the others are" if len(beyond) > 1 else "the other is"
+            found.append(f"{path}: {_rows_in(longer, self._longer, 'more')}: {kept} kept in {columns}")
+        if shorter:
+            found.append(f"{path}: {_rows_in(shorter, self._shorter, 'fewer')}: empty ones are added")
+        return found
 
 
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _rows_in(count: int, lines: Sequence[int], how: str) -> str:
+    where = ", ".join(map(str, lines)) + (", …" if count > len(lines) else "")
+    have = "has" if count == 1 else "have"
+    return f"{counted(count, 'row')} (line{'s' if count > 1 else ''} {where}) {have} {how} cells than the header"
 
 
-def _dataset_header(path: Path, reader: Any, required: str | None) -> list[str]:
-    header = next((record for record in _records(reader) if record[1] or record[2] is not None), None)
-    if header is None:
-        raise UserError(f"the dataset file is empty: {path}")
-    _, cells, error = header
-    if error is not None:
-        raise UserError(f"{path}: line {reader.line_num}: invalid CSV: {error}")
-    names = [cell.strip() or f"column_{number}" for number, cell in enumerate(cells, 1)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{path}: the header names the column {twice!r} twice")
+def _extent(cells: Sequence[Json]) -> int:
+    """The number of cells without empty ones at the end."""
+    return next((index for index in range(len(cells), 0, -1) if cells[index - 1]), 0)
+
+
+def csv_records(file: CsvFile, required: str | None = None) -> Iterator[Record]:
+    """The rows of a dataset as objects; one that is damaged from some point on ends with a problem. ``required``: a column that must be
+    there.
+
+    Raises UserError if the header can't be used.
+    """
+    names = list(column_names(file.where, [name.strip() for name in file.names]))
     if required is not None and required not in names:
-        raise UserError(f'{path}: the header has no "{required}" column')
-    return names
+        raise UserError(f'{file.path}: the header has no "{required}" column')
+    try:
+        for line, cells, problem in file.rows():
+            yield Record(line, None, problem) if problem is not None else Record(line, _fields(cells, names, file))
+    except Damaged as error:
+        yield Record(error.line, None, error.problem)
 
 
-def _filled(reader: Any) -> Iterator[tuple[int, list[str], str | None]]:
-    """All records that are not blank."""
-    return (record for record in _records(reader) if record[2] is not None or any(record[1]))
+def _fields(cells: Sequence[Json], names: list[str], file: CsvFile) -> dict[str, Json]:
+    """A row by the names of its columns; those of cells beyond the header are added to ``names``."""
+    extent = len(cells) if len(cells) <= len(file.names) else max(_extent(cells), len(file.names))
+    for position in range(len(names) + 1, extent + 1):
+        names.append(numbered_name(position, names))
+    return dict(zip(names, cells[:extent], strict=False))
 
 
-def _records(reader: Any) -> Iterator[tuple[int, list[str], str | None]]:
-    """All records, each with the line where it begins. Those with broken quoting have no cells, but the csv module's error."""
-    line = reader.line_num
-    while True:
-        try:
-            for cells in reader:
-                first, line = line + 1, reader.line_num
-                yield first, cells, None
-            return
-        except csv.Error as error:
-            first, line = line + 1, reader.line_num
-            yield first, [], str(error)
-
-
-def _reader(lines: Iterable[str], delimiter: str) -> Any:
-    # The limit is the csv module's own, for the whole process; it is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_LENGTH))
-    return csv.reader(lines, delimiter=delimiter, strict=True)
-
-
-def _ragged(count: int, width: int) -> str:
-    return f"row has {count} field{'s' if count > 1 else ''} but the header has {width}"
-
-
-def _given_delimiter(text: str) -> str:
+def given_delimiter(text: str) -> str:
+    """The delimiter that a person named: a character, ``tab`` or ``\\t``. Raises UserError for what can't be one."""
     delimiter = _NAMED_DELIMITERS.get(text.lower(), text)
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise UserError(f"the delimiter {text!r} can't be used; give one character (not a quote or a line end), or tab")
     return delimiter
 
 
-# --- Exports: RFC 4180 in UTF-8 without a byte order mark, lines ended by LF, quotes only where they are needed
+# --- Exports: RFC 4180 in UTF-8, lines ended by LF, quotes only where they are needed; a byte order mark only for spreadsheet programs
 
 _FORMULA = re.compile(r"[=+\-@\t\r\n\0＝＋－＠]")
 """What makes spreadsheet programs take a cell for a formula where it comes first: the characters that OWASP names under "CSV Injection"."""
@@ -253,16 +285,24 @@ _BOM = codecs.BOM_UTF8
 
 
 def write_csv(
-    handle: BinaryIO, names: Sequence[str], rows: Iterable[Values], *, delimiter: str = ",", excel_safe: bool = False
+    handle: BinaryIO,
+    names: Sequence[str],
+    rows: Iterable[Values],
+    *,
+    delimiter: str = ",",
+    decimal_comma: bool = False,
+    excel_safe: bool = False,
 ) -> int:
-    """Write the header and the rows; returns how many rows. ``excel_safe``: no cell is taken for a formula (see ``harmless``)."""
+    """Write the header and the rows; returns how many rows. ``decimal_comma``: numbers have one. ``excel_safe``: spreadsheet programs read
+    it as UTF-8, by its byte order mark, and take no cell for a formula (see ``harmless``)."""
     write = _line_writer(delimiter)
+    text_of = _cell_text_with_comma if decimal_comma else cell_text
     header = [harmless(name) for name in names] if excel_safe else list(names)
-    handle.write(_guarded(write(header), header[0]))
+    handle.write((_BOM if excel_safe else b"") + _guarded(write(header), header[0]))
     written = 0
     for row in rows:
-        cells = [value if type(value) in _WRITTEN_AS_THEY_ARE else cell_text(value) for value in row]
-        handle.write(write([_harmless_value(cell) for cell in cells] if excel_safe else cells))
+        cells = [value if type(value) in _WRITTEN_AS_THEY_ARE else text_of(value) for value in row]
+        handle.write(write([_harmless_value(cell, decimal_comma) for cell in cells] if excel_safe else cells))
         written += 1
     return written
 
@@ -272,16 +312,21 @@ def cell_text(value: Json) -> str:
     return "" if value is None else as_text(value)
 
 
-def harmless(cell: str) -> str:
+def _cell_text_with_comma(value: Json) -> str:
+    return cell_text(value).replace(".", ",") if isinstance(value, float) else cell_text(value)
+
+
+def harmless(cell: str, *, decimal_comma: bool = False) -> str:
     """The cell with an apostrophe before it if a spreadsheet program might take it for a formula; numbers stay as they are.
 
     Who reads the file back gets the apostrophe with it.
     """
-    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
+    number = cell.replace(",", ".", 1) if decimal_comma else cell
+    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(number) else cell
 
 
-def _harmless_value(value: Json) -> Json:
-    return harmless(value) if isinstance(value, str) else value
+def _harmless_value(value: Json, decimal_comma: bool) -> Json:
+    return harmless(value, decimal_comma=decimal_comma) if isinstance(value, str) else value
 
 
 class _Echo:

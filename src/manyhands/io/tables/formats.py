@@ -6,16 +6,16 @@ A package brings further ones by entry points of the group ``manyhands.table_for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.io.plugins import plugins
 from manyhands.io.tables.base import Record, Records, Table, Unit, Values, check_file, check_regular_file, reading
-from manyhands.io.tables.csv import CsvTable, csv_records, write_csv
+from manyhands.io.tables.csv import CsvFile, CsvTable, csv_records, write_csv
 from manyhands.io.tables.json import (
     JsonLinesTable,
     ObjectsTable,
@@ -25,6 +25,7 @@ from manyhands.io.tables.json import (
     write_jsonl,
 )
 from manyhands.io.tables.parquet import ParquetTable, check_parquet, dataset_batches, parquet_records
+from manyhands.io.tables.xlsx import XlsxTable, write_xlsx
 
 PLUGINS = "manyhands.table_formats"
 
@@ -58,20 +59,21 @@ CSV = TableFormat("csv", "CSV", (".csv", ".tsv"), write=write_csv, text=True)
 JSON_LINES = TableFormat("jsonl", "JSON Lines", (".jsonl", ".ndjson"), write=write_jsonl, text=True)
 PARQUET = TableFormat("parquet", "Parquet", (".parquet",))
 """Its writer, ``parquet_writer``, needs the types of the columns, too."""
+XLSX = TableFormat("xlsx", "a spreadsheet", (".xlsx",), write=write_xlsx)
 JSON = TableFormat("json", "JSON", (".json",), text=True)
 """For datasets only, and not written."""
-BUILTIN = {format.name: format for format in (CSV, JSON_LINES, PARQUET)}
+BUILTIN = {format.name: format for format in (CSV, JSON_LINES, PARQUET, XLSX)}
 """By name, in the order in which people read them."""
 _NO_TABLES = {
     ".json": "write one JSON object a line, in a .jsonl file",
-    ".xlsx": "save the sheet as CSV",
-    ".xls": "save the sheet as CSV",
-    ".ods": "save the sheet as CSV",
+    ".xlsm": "save the sheet as .xlsx or CSV",
+    ".xls": "save the sheet as .xlsx or CSV",
+    ".ods": "save the sheet as .xlsx or CSV",
 }
 _NEVER_WRITTEN = frozenset(
     (
         *(".json", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm", ".md", ".pdf"),
-        *(".xlsx", ".xls", ".ods", ".db", ".sqlite", ".arrow", ".feather", ".orc", ".avro"),
+        *(".xlsm", ".xls", ".ods", ".db", ".sqlite", ".arrow", ".feather", ".orc", ".avro"),
         *(".zip", ".bz2", ".xz", ".zst", ".tar", ".tgz", ".7z"),
     )
 )
@@ -127,28 +129,49 @@ def _plugins() -> dict[str, TableFormat]:
 
 
 def open_table(
-    path: Path, *, format: str | None = None, encoding: str | None = None, delimiter: str | None = None
+    path: Path,
+    *,
+    format: str | None = None,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    header_row: int | None = None,
+    sheet: str | None = None,
 ) -> Table:
     """Open a table and read its header. What is not given is found out: the format, by its name, from the file's (CSV where that says
-    none), the encoding from the byte order mark (else UTF-8), the delimiter from the first rows (a ``.tsv`` has tabs).
+    none), the encoding from the byte order mark (else UTF-8), the delimiter (a ``.tsv`` has tabs) and the header from the first rows; the
+    sheet is the first one.
 
     Raises UserError, in one line that names the file and the location, if the table or its header can't be used.
     """
     chosen = format_of_table(path) if format is None else format_named(format)
     check_file(path)
-    if delimiter is not None and chosen is not CSV:
-        raise UserError(f"a delimiter is for csv tables; this one is read as {chosen.name}")
-    if encoding is not None and not chosen.text:
-        raise UserError(f"an encoding is for tables that are text; this one is read as {chosen.name}")
+    _check_settings(chosen, encoding=encoding, delimiter=delimiter, header_row=header_row, sheet=sheet)
     if chosen is PARQUET:
         return ParquetTable(path)
+    if chosen is XLSX:
+        return XlsxTable(path, sheet, header_row)
     if chosen is JSON_LINES:
         return JsonLinesTable(path, encoding)
     if chosen is not CSV:
         return _PluginTable(path, chosen)
-    if delimiter is None and suffix_of(path) == ".tsv":
-        delimiter = "tab"
-    return CsvTable(path, encoding, delimiter)
+    return CsvTable(path, encoding, _delimiter_of(path, delimiter), header_row)
+
+
+def _check_settings(format: TableFormat, **given: object) -> None:
+    """Raises UserError for a setting that a format has no use for."""
+    fitting = {
+        "encoding": ("an encoding is for tables that are text", format.text),
+        "delimiter": ("a delimiter is for csv tables", format is CSV),
+        "header_row": ("a header row is for csv tables and spreadsheets", format in (CSV, XLSX)),
+        "sheet": ("a sheet is for spreadsheets", format is XLSX),
+    }
+    for name, (rule, fits) in fitting.items():
+        if given[name] is not None and not fits:
+            raise UserError(f"{rule}; this one is read as {format.name}")
+
+
+def _delimiter_of(path: Path, given: str | None) -> str | None:
+    return "tab" if given is None and suffix_of(path) == ".tsv" else given
 
 
 def format_of_table(path: Path) -> TableFormat:
@@ -187,11 +210,20 @@ def _plugin_records(path: Path, format: TableFormat) -> Iterator[Record]:
 # --- Datasets
 
 
-def open_records(path: Path, required: str | None = None) -> Records:
+def open_records(
+    path: Path,
+    required: str | None = None,
+    *,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    header_row: int | None = None,
+    sheet: str | None = None,
+) -> Records:
     """The records of a dataset file or folder.
 
-    ``.json``, ``.csv``, ``.parquet`` and formats of other packages are read as such, a folder as a Hugging Face dataset, anything else as
-    JSON Lines; text also with ``.gz`` behind. ``required``: a column that a CSV file must have.
+    ``.json``, ``.csv``, ``.tsv``, ``.parquet``, ``.xlsx`` and formats of other packages are read as such, a folder as a Hugging Face
+    dataset, anything else as JSON Lines; text also with ``.gz`` behind. ``required``: a column that a CSV file must have. The others are as
+    for ``open_table``; an encoding is for CSV only.
 
     Raises UserError, naming the path, if there is nothing to read.
     """
@@ -199,11 +231,16 @@ def open_records(path: Path, required: str | None = None) -> Records:
         return Records("row", _guarded(path, dataset_batches(path)))
     check_regular_file(path)
     format = _format_of_dataset(path)
+    text = format if format is CSV or encoding is None else replace(format, text=False)
+    _check_settings(text, encoding=encoding, delimiter=delimiter, header_row=header_row, sheet=sheet)
     if format is PARQUET:
         check_parquet(path)
         return Records("row", _guarded(path, lambda: parquet_records(path)))
     if format is CSV:
-        return Records("line", _guarded(path, lambda: csv_records(path, required)))
+        file = CsvFile(path, encoding, _delimiter_of(path, delimiter), header_row)
+        return Records("line", _guarded(path, lambda: csv_records(file, required)))
+    if format is XLSX:
+        return Records("row", _guarded(path, lambda: _table_records(XlsxTable(path, sheet, header_row))))
     if format is JSON:
         return Records("row", _guarded(path, lambda: json_records(path)))
     if format is JSON_LINES:
@@ -211,10 +248,23 @@ def open_records(path: Path, required: str | None = None) -> Records:
     return Records("row", _guarded(path, lambda: _plugin_records(path, format)))
 
 
+def dataset_notices(path: Path, **settings: Any) -> Sequence[str]:
+    """What is decided by looking at a dataset, a line each. ``settings``: as for ``open_records``."""
+    if not path.is_file() or (format := _format_of_dataset(path)) not in (CSV, XLSX):
+        return ()
+    return open_table(path, format=format.name, **settings).notices
+
+
+def _table_records(table: Table) -> Iterator[Record]:
+    names = [name.strip() for name in table.info.headers]
+    for row in table.rows():
+        yield Record(row.line, dict(zip(names, row.cells, strict=True)))
+
+
 def _format_of_dataset(path: Path) -> TableFormat:
     suffix, packed = suffix_of(path), path.suffix.lower() == ".gz"
     found = JSON if suffix in JSON.suffixes else format_in_name(path)
-    if found is None or (packed and not found.text) or suffix == ".tsv":
+    if found is None or (packed and not found.text):
         return JSON_LINES
     return JSON_LINES if found is JSON and holds_json_lines(path) else found
 

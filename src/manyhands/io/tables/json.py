@@ -32,6 +32,8 @@ from manyhands.io.tables.base import (
     Unit,
     Values,
     at,
+    column_names,
+    nameless_notice,
     open_bytes,
     reading,
     shown,
@@ -239,40 +241,43 @@ class ObjectsTable(ABC):
     def __init__(self, path: Path, format: str, encoding: str | None = None) -> None:
         """Raises UserError if the file can't be read, or no object has a key."""
         self.path = path
-        self.info = TableInfo(str(path.absolute()), format, self._find_headers(), encoding)
+        self._keys = self._find_keys()
+        names = column_names(str(path), self._keys)
+        self.notices = nameless_notice(str(path), self._keys, names)
+        self.info = TableInfo(str(path.absolute()), format, names, encoding)
 
     @abstractmethod
     def objects(self) -> Iterator[Record]:
         """All rows, from the beginning each time: an object, or a problem and no matter what."""
 
     def rows(self) -> Iterator[RawRow]:
-        headers = self.info.headers
-        known = frozenset(headers)
+        keys = self._keys
+        known = frozenset(keys)
         for number, value, problem in self.objects():
             if problem is not None:
                 yield RawRow(number, (), problem)
             elif value.keys() <= known:
-                yield RawRow(number, list(map(value.get, headers)))
+                yield RawRow(number, list(map(value.get, keys)))
             else:
                 problem = "has a key that was not there when the table was opened"
                 raise UserError(at(self.path, number, problem, self.unit))
 
-    def _find_headers(self) -> tuple[str, ...]:
+    def _find_keys(self) -> tuple[str, ...]:
         found: dict[str, None] = {}
         first_problem = ""
         for number, value, problem in self.objects():
             if problem is not None:
                 first_problem = first_problem or f" ({self.unit} {number}: {problem})"
             elif not value.keys() <= found.keys():
-                self._add_headers(number, value, found)
+                self._add_keys(number, value, found)
         if not found:
             problem = f"csv input must include a header row: here, a {self.unit} that is a JSON object with a key"
             raise UserError(f"{self.path}: {problem}{first_problem}")
         return tuple(found)
 
-    def _add_headers(self, number: int, value: dict[str, Json], found: dict[str, None]) -> None:
+    def _add_keys(self, number: int, value: dict[str, Json], found: dict[str, None]) -> None:
         for name in value:
-            if not name.strip() or undecoded(name, "Unicode"):
+            if undecoded(name, "Unicode"):
                 problem = f"the key {shown(name)} can't be the name of a column"
                 raise UserError(at(self.path, number, problem, self.unit))
             found[name] = None

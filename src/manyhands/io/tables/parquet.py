@@ -22,7 +22,17 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
-from manyhands.io.tables.base import RawRow, Record, TableInfo, Unit, check_headers, first_line, missing_extra, reading
+from manyhands.io.tables.base import (
+    RawRow,
+    Record,
+    TableInfo,
+    Unit,
+    column_names,
+    first_line,
+    missing_extra,
+    nameless_notice,
+    reading,
+)
 
 DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 """Digits behind the point of a second, by Arrow's unit."""
@@ -130,14 +140,15 @@ class ParquetTable:
             schema = file.schema_arrow
         if not schema.names:
             raise UserError(f"{path}: csv input must include a header row: here, a column")
-        check_headers(str(path), schema.names)
+        names = column_names(str(path), schema.names)
+        self.notices = nameless_notice(str(path), schema.names, names)
         serialised = b64encode(schema.serialize().to_pybytes()).decode()
-        self.info = TableInfo(str(path.absolute()), "parquet", tuple(schema.names), arrow_schema=serialised)
+        self.info = TableInfo(str(path.absolute()), "parquet", names, arrow_schema=serialised)
 
     def rows(self) -> Iterator[RawRow]:
         numbers = count(1)
         with _opened_table(self.path) as file:
-            if tuple(file.schema_arrow.names) != self.info.headers:
+            if column_names(str(self.path), file.schema_arrow.names) != self.info.headers:
                 raise UserError(f"{self.path}: the columns changed since the table was opened")
             for batch in file.iter_batches(batch_size=_batch_rows(file.metadata)):
                 columns = [json_values(column) for column in batch.columns]

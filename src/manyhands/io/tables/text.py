@@ -17,6 +17,15 @@ _BLOCK = 1 << 16
 _HINT = "if the file has another encoding, name it with --encoding"
 
 
+class Damaged(UserError):
+    """The rest of a compressed file can't be read."""
+
+    def __init__(self, path: Path, line: int, error: BaseException) -> None:
+        self.line = line
+        self.problem = f"the compressed data is damaged from here on: {error}"
+        super().__init__(at(path, line, self.problem))
+
+
 def choose_encoding(path: Path, given: str | None) -> str:
     """The encoding to read a file with, by its usual name: the one given, else what its byte order mark says, else UTF-8.
 
@@ -35,8 +44,8 @@ def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, N
 
     A byte that does not decode becomes a lone surrogate, which ``undecoded`` finds, so that it spoils one row only.
 
-    Raises UserError, naming the line, where the encoding has no bytes for that, where compressed data is damaged, and for a
-    line longer than MAX_LENGTH.
+    Raises UserError, naming the line, where the encoding has no bytes for that and for a line longer than MAX_LENGTH; Damaged where
+    compressed data is damaged.
     """
     number, ends = 1, newline or ("\n", "\r")
     try:
@@ -53,7 +62,7 @@ def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, N
         number = undecodable_line(path, encoding, newline)
         raise UserError(at(path, number, f"holds bytes that are not {encoding} text; {_HINT}")) from None
     except GZIP_DAMAGE as error:
-        raise UserError(at(path, number, f"the compressed data is damaged from here on: {error}")) from error
+        raise Damaged(path, number, error) from error
 
 
 def numbered_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes, str | None]]:

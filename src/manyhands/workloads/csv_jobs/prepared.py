@@ -15,8 +15,10 @@ from manyhands.engine.contract import Item, PlannedItem
 from manyhands.io.tables.base import Table, TableInfo, shown
 from manyhands.io.tables.formats import CSV, check_name, format_named, format_of_results, open_table
 from manyhands.io.tables.parquet_writer import need_parquet
+from manyhands.io.tables.xlsx import need_xlsx
 from manyhands.models.estimate import Prompts
 from manyhands.processes.templates import CommandTemplate
+from manyhands.runs.progress import Notice
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
@@ -27,7 +29,8 @@ from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 
-_STEM = "agent_job_output"
+STEM = "agent_job_output"
+"""What results are called where the table has no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +114,26 @@ class PreparedJob:
     def opened(self) -> Table:
         """The table, read as it was when the job was made."""
         table = self.table
-        return open_table(Path(table.path), format=table.format, encoding=table.encoding, delimiter=table.delimiter)
+        return open_table(
+            Path(table.path),
+            format=table.format,
+            encoding=table.encoding,
+            delimiter=table.delimiter,
+            header_row=table.header_row,
+            sheet=table.sheet,
+        )
 
 
-async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJob:
-    """Read and check everything that the settings name, but for the table's rows.
+async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Notice = lambda text: None) -> PreparedJob:
+    """Read and check everything that the settings name, but for the table's rows. ``notice``: gets what was decided by looking.
 
     ``options`` must be resolved. Raises UserError with one line for what can't be used.
     """
     if options.instruction is None or not options.instruction.strip():
         raise UserError("instruction must be non-empty")
-    table = open_table(
-        Path(options.csv_path), format=options.table_format, encoding=options.encoding, delimiter=options.delimiter
-    )
+    table = open_table(Path(options.csv_path), format=options.table_format, **options.reading)
+    for line in table.notices:
+        notice(line)
     check_headers(options, table.info.headers)
     OutputSchema.of(options.output_schema)
     job = PreparedJob(
@@ -144,9 +154,7 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0) -> PreparedJ
 def with_table_of_now(job: PreparedJob) -> PreparedJob:
     """The job with its table as that is now, read as before. Raises UserError if it can't be read, or lacks a column that is named."""
     options = job.options
-    found = open_table(
-        Path(job.table.path), format=options.table_format, encoding=options.encoding, delimiter=options.delimiter
-    ).info
+    found = open_table(Path(job.table.path), format=options.table_format, **options.reading).info
     check_headers(options, found.headers)
     columns = None if job.prompt_columns is None else prompt_columns(options.prompt_columns, found.headers)
     return replace(job, table=found, prompt_columns=columns)
@@ -165,7 +173,7 @@ def default_output(options: JobSpec, job_id: str) -> str:
     """Where the results go by default: beside the table."""
     table = Path(options.csv_path)
     name = table.name.removesuffix(".gz")
-    stem = name.removesuffix(Path(name).suffix) or _STEM
+    stem = name.removesuffix(Path(name).suffix) or STEM
     suffix = format_named(options.export_format or CSV.name).suffixes[0]
     return str(table.with_name(f"{stem}.agent-job-{job_id[:SHORT]}{suffix}"))
 
@@ -181,8 +189,8 @@ def _check_output(job: PreparedJob) -> None:
         problem = f"can't be used ({error.strerror or error})"
     if problem is not None:
         raise UserError(f"output_csv_path {output} {problem}")
-    if job.export_format == "parquet":
-        need_parquet()
+    if (need := {"parquet": need_parquet, "xlsx": need_xlsx}.get(job.export_format)) is not None:
+        need()
 
 
 def _problem_of(output: Path, table: Path) -> str | None:
@@ -221,7 +229,7 @@ class DryRun:
     """The prompts of all rows that would be executed."""
 
 
-async def dry_run(options: JobSpec, count: int) -> DryRun:
+async def dry_run(options: JobSpec, count: int, notice: Notice = lambda text: None) -> DryRun:
     """What a job of these settings would do, with the prompts of its first ``count`` rows. Nothing is made.
 
     Raises UserError as making it would.
@@ -229,7 +237,7 @@ async def dry_run(options: JobSpec, count: int) -> DryRun:
     options, memory = with_memory_limit(with_machine_limit(options.resolved(), os.environ))
     check_worker(options, os.environ)
     job_id = "00000000-0000-0000-0000-000000000000"
-    job = await prepare(options, job_id)
+    job = await prepare(options, job_id, notice=notice)
     template, schema = Template.parse(job.instruction, job.table.headers), OutputSchema.of(options.output_schema)
     prompts: list[str] = []
     executed = Prompts()

@@ -23,13 +23,15 @@ from manyhands.core.settings import (
     OptionalPath,
     OptionalText,
     Path,
-    Settings,
     optional_whole,
     setting,
     whole,
 )
 from manyhands.core.text import expand_home
+from manyhands.io.tables.csv import given_delimiter
 from manyhands.io.tables.formats import BUILTIN, formats
+from manyhands.io.tables.settings import TABLE, ReadingSettings
+from manyhands.io.tables.standard_input import STANDARD_STREAM
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.processes.templates import CommandTemplate
 from manyhands.runs.options import (
@@ -48,7 +50,6 @@ from manyhands.sandboxes.project import checked_project
 from manyhands.workloads.csv_jobs.rows.columns import column_list
 
 JOB = "Job"
-TABLE = "Table"
 WORKER = "Worker"
 LIMIT_VARIABLE = "MANYHANDS_MAX_CONCURRENCY"
 """The environment variable that caps the concurrency of every job on this machine."""
@@ -122,8 +123,8 @@ FormatName = Annotated[str, Checked(_format_name)]
 FORMATS = "|".join(BUILTIN)
 
 
-class ReadingSettings(Settings):
-    """How a table is read."""
+class RowSettings(ReadingSettings):
+    """How a table is read, and what becomes of rows that can't be."""
 
     on_bad_row: Literal["fail", "skip"] = setting(
         "fail",
@@ -131,30 +132,16 @@ class ReadingSettings(Settings):
         group=TABLE,
         identity=True,
     )
-    encoding: OptionalText = setting(
-        None,
-        "Encoding of a text table (default: from the byte order mark, else UTF-8).",
-        group=TABLE,
-        identity=True,
-        value="NAME",
-    )
-    delimiter: OptionalText = setting(
-        None,
-        "Delimiter of a CSV table, such as ';' or tab (default: detected).",
-        group=TABLE,
-        identity=True,
-        value="CHARACTER",
-    )
 
 
-class TableSettings(ReadingSettings, FileSettings):
+class TableSettings(RowSettings, FileSettings):
     """Which table a job is made of, how it is read, and what the job is called: what can't be changed once it is made."""
 
     paths: ClassVar[tuple[str, ...]] = ("csv_path",)
 
     csv_path: Path = setting(
         ...,
-        "Input table: .csv, .tsv (also .gz), .jsonl or .parquet; each row is an item.",
+        "Input table: .csv, .tsv (also .gz), .jsonl, .parquet or .xlsx, or - for standard input; each row is an item.",
         group=JOB,
         identity=True,
         value="FILE",
@@ -312,7 +299,15 @@ class WorkerSettings(AgentOptions):
     )
     flatten: Flag = setting(False, "Add one column per result property.", group=OUTPUT)
     excel_safe: Flag = setting(
-        False, "Prefix cells that spreadsheets would take for formulas with an apostrophe.", group=OUTPUT
+        False,
+        "Write CSV for spreadsheet programs: a byte order mark, and an apostrophe before cells that they would take for formulas.",
+        group=OUTPUT,
+    )
+    output_delimiter: OptionalText = setting(
+        None,
+        "Delimiter of CSV results, such as ';' or tab (default: the table's; tabs in a .tsv).",
+        group=OUTPUT,
+        value="CHARACTER",
     )
 
     @classmethod
@@ -383,6 +378,13 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
             raise UserError("give --instruction or --instruction_file, not both")
         spec = super().resolved()
         changes: dict[str, Any] = {}
+        if self.output_csv_path == STANDARD_STREAM:
+            raise UserError(
+                "--output_csv_path: a job runs in the background and writes to a file; "
+                "manyhands jobs export JOB --output=- writes to standard output"
+            )
+        if self.output_delimiter is not None:
+            given_delimiter(self.output_delimiter)
         if self.max_workers is not None:  # one name from here on, so that a later --max_concurrency counts
             changes = {"max_concurrency": self.requested_concurrency, "max_workers": None}
         if self.output_csv_path is not None:

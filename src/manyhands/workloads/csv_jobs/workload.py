@@ -181,6 +181,7 @@ class CsvJobsWorkload(Workload):
                 flatten=settings.flatten,
                 excel_safe=settings.excel_safe,
                 columns=settings.output_columns,
+                delimiter=settings.output_delimiter,
             )
         return write_export(reader, job.table.headers, settings.output_schema, job.table, target, options)
 

@@ -24,7 +24,7 @@ from manyhands.engine.contract import Item
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.progress import Notes, Progress
-from manyhands.workloads.trajectories.dataset.rows import BadRow, read_rows
+from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, read_rows
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.prepared import tables
 from manyhands.workloads.trajectories.results.exports import CHECKPOINT, STATISTICS
@@ -144,6 +144,10 @@ class BatchKeywords(TypedDict, total=False):
     """The same as ``max_iterations``, which it goes before."""
     agent: str | None
     distributions_file: str | os.PathLike[str] | None
+    encoding: str | None
+    delimiter: str | None
+    header_row: int | None
+    sheet: str | None
     sandbox: str | None
     network: bool | None
     sandbox_disk: float | None
@@ -259,8 +263,11 @@ class BatchRunner:
     @property
     def dataset(self) -> list[dict[str, Any]]:
         """The usable rows, read anew at each access."""
-        rows = (row for row in read_rows(self.spec.dataset_file, self.spec.max_samples) if not isinstance(row, BadRow))
+        rows = (row for row in self._rows() if not isinstance(row, BadRow))
         return [{**row.content(), "id": row.id, **row.source} for row in rows]
+
+    def _rows(self) -> Iterator[Row | BadRow]:
+        return read_rows(self.spec.dataset_file, self.spec.max_samples, reading=self.spec.reading)
 
     @property
     def batches(self) -> list[list[tuple[int, dict[str, Any]]]]:
@@ -287,7 +294,7 @@ class BatchRunner:
 
 def _check_dataset(spec: BatchSpec) -> None:
     """Reads up to the first usable row. Raises UserError, naming the path, if there is none."""
-    if all(isinstance(row, BadRow) for row in read_rows(spec.dataset_file, spec.max_samples)):
+    if all(isinstance(row, BadRow) for row in read_rows(spec.dataset_file, spec.max_samples, reading=spec.reading)):
         raise UserError(f"the dataset has no usable row: {spec.dataset_file}")
 
 

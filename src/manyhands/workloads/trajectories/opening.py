@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, usable_key, warn_of_budget
 from manyhands.agents.toolbox import RunTools
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
+from manyhands.io.tables.formats import dataset_notices
+from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.runs.folders import is_made
 from manyhands.runs.making import (
+    KEPT,
     Opened,
     keep_files,
     make_run,
@@ -37,18 +40,33 @@ if TYPE_CHECKING:
     from manyhands.workloads.trajectories.grade_file import GradeFile
 
 BAD_ROWS_SHOWN = 20
+_DATASET = "dataset"
+"""The name of the copy of standard input, without its ending."""
 
 
 async def open_batch(
-    options: BatchSpec, *, resume: bool, notice: Notice, environ: Mapping[str, str]
+    options: BatchSpec,
+    *,
+    resume: bool,
+    notice: Notice,
+    environ: Mapping[str, str],
+    standard_input: BinaryIO | None = None,
 ) -> Opened[TrajectoryWorkload]:
-    """Make or continue the run that the settings name.
+    """Make or continue the run that the settings name. ``standard_input``: where the dataset of a new run comes from if it is called
+    ``-``; the run folder keeps a copy.
 
     Everything that can be wrong is found before anything is made. Raises UserError, RunError if the name is taken (or settings changed),
     StorageError.
     """
     if options.dry_run:
         raise UserError("--dry_run is for the command line, which only estimates: nothing is executed with it")
+    if options.dataset_file == STANDARD_STREAM and standard_input is not None:
+        kept_in = options.run_folder.absolute() / KEPT
+        if not is_made(options.run_folder):
+            with kept_input(standard_input, kept_in, _DATASET) as dataset:
+                copied = options.changed({"dataset_file": str(dataset)})
+                return await open_batch(copied, resume=resume, notice=notice, environ=environ)
+        options = options.changed({"dataset_file": str(_kept_dataset(kept_in))})
     options = options.resolved()
     folder = options.run_folder
     if is_made(folder):
@@ -58,6 +76,14 @@ async def open_batch(
     if original:
         refuse_unless_resumed(resume, folder, "the folder holds results of the original batch runner")
     return await _made(folder, options, notice, environ, adopt=original)
+
+
+def _kept_dataset(folder: Path) -> Path:
+    """The copy of what a run was made of. Raises RunError if that was a file."""
+    found = next(folder.glob(f"{_DATASET}.*"), None)
+    if found is None:
+        raise RunError(f"{folder.parent}: the run was not made from standard input; name its dataset")
+    return found
 
 
 async def _made(
@@ -164,6 +190,8 @@ def _dataset_notices(prepared: Prepared, notice: Notice) -> None:
     if prepared.bad_count > BAD_ROWS_SHOWN:
         listed = "them" if prepared.bad_count <= BAD_ROWS_KEPT else f"the first {BAD_ROWS_KEPT:,}"
         notice(f"… and {prepared.bad_count - BAD_ROWS_SHOWN} more rows are skipped (failures.jsonl lists {listed})")
+    for line in dataset_notices(Path(prepared.options.dataset_file), **prepared.options.reading):
+        notice(line)
     _chat_notices(prepared, notice)
     run_tools = RunTools.recorded(prepared.mcp, prepared.toolsets)
     run_tools.admit(name for name, _ in prepared.distribution.toolsets)

@@ -149,7 +149,7 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made:
             own_systems=recorded.own_systems,
             own_messages=recorded.own_messages,
         )
-    scanned = scan(dataset, max_samples=options.max_samples, with_chat=prepared.with_chat)
+    scanned = scan(dataset, max_samples=options.max_samples, with_chat=prepared.with_chat, reading=options.reading)
     return replace(
         prepared,
         source_fields=scanned.fields.build() if prepared.layout == FIRST_LAYOUT else SourceFields(),
@@ -185,6 +185,8 @@ def dataset_identity(options: BatchSpec) -> str | None:
     state = hashlib.blake2b(digest_size=16, person=b"input")
     chosen = (options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools)
     state.update("\0".join(map(str, chosen)).encode())
+    if options.reading:
+        state.update(repr(options.reading).encode())
     try:
         for file in [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file()):
             state.update(os.fsencode(file.relative_to(path.parent)))

@@ -21,6 +21,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.io.tables.settings import TABLE, ReadingSettings
 from manyhands.runs.options import (
     CONVERSATION,
     LIMITS,
@@ -52,11 +53,11 @@ def _load_template(name: str) -> str:
     return load_template(name)
 
 
-class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings):
+class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings, ReadingSettings):
     """Everything that can be set for a trajectory batch. ``BatchSpec.make`` gives clear messages, ``resolved`` reads the
     files that are named."""
 
-    headings = (REQUIRED, TOOLS, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
+    headings = (REQUIRED, TABLE, TOOLS, MODEL, CONVERSATION, SPEED, SAMPLES, GRADING, RESUME, OUTPUT, LIMITS)
     contents: ClassVar = {
         "system_template": ("system_template_text", _load_template),
         "grade": ("grade_checks", _load_checks),
@@ -66,7 +67,8 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings):
 
     dataset_file: Path = setting(
         ...,
-        'Dataset of prompts: .jsonl, .json, .csv, .jsonl.gz, .parquet, or a Hugging Face dataset folder; each row needs a "prompt".',
+        "Dataset of prompts: .jsonl, .json, .csv, .tsv (also .gz), .parquet, .xlsx, a Hugging Face dataset folder, or - (standard input); "
+        'each row needs a "prompt".',
         group=REQUIRED,
         value="FILE",
     )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from manyhands.core.errors import ToolError, UserError
 from manyhands.core.settings import Flag, OptionalList, OptionalSecret, Text, number, optional_whole, setting
 from manyhands.core.text import expand_home
-from manyhands.workloads.csv_jobs.spec import JobSpec, ReadingSettings, WorkerSettings
+from manyhands.workloads.csv_jobs.spec import JobSpec, RowSettings, WorkerSettings
 from manyhands.workloads.csv_jobs.workers.reports import SECRET
 
 TOKEN_VARIABLE = "MANYHANDS_MCP_TOKEN"
@@ -28,7 +28,7 @@ _SERVER = "Server"
 _MIN_TOKEN_CHARS = 16
 
 
-class McpSettings(ReadingSettings, WorkerSettings):
+class McpSettings(RowSettings, WorkerSettings):
     """The options of ``manyhands mcp``: those of the server, and the settings of all jobs that its clients create."""
 
     headings: ClassVar[tuple[str, ...]] = (_SERVER, *JobSpec.headings)

@@ -28,8 +28,8 @@ from manyhands.engine.journal.lock import LOCK, is_owned
 from manyhands.engine.journal.reader import JOURNAL
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.base import Kind, TableInfo, Values, known_columns, shown
-from manyhands.io.tables.csv import write_csv
-from manyhands.io.tables.formats import CSV, PARQUET, format_named, formats, suffix_of
+from manyhands.io.tables.csv import given_delimiter, write_csv
+from manyhands.io.tables.formats import CSV, PARQUET, XLSX, format_named, formats, suffix_of
 from manyhands.io.tables.parquet_writer import (
     ParquetColumn,
     castable,
@@ -40,6 +40,7 @@ from manyhands.io.tables.parquet_writer import (
     survey,
     write_parquet,
 )
+from manyhands.io.tables.xlsx import write_xlsx
 from manyhands.processes.strays import make_way
 from manyhands.workloads.csv_jobs.rows.columns import JOB, OUR_COLUMNS, RESULTS, SPREAD, TABLE, prefixes
 
@@ -56,10 +57,12 @@ class ExportOptions:
     flatten: bool = False
     """Add a column for each property of the results."""
     excel_safe: bool = False
-    """Spreadsheet programs take no cell of a CSV file for a formula; such a file does not read back unchanged."""
+    """Spreadsheet programs read a CSV file as UTF-8 and take no cell for a formula; such a file does not read back unchanged."""
     columns: Sequence[str] | None = None
     """Those that are written, by name or origin (``Columns.chosen_from``); None: the table's, the job's, and with ``flatten`` the
     results'."""
+    delimiter: str | None = None
+    """Of a CSV file; None for the table's."""
 
 
 def write_export(
@@ -73,7 +76,8 @@ def write_export(
     """Write all rows in order, each with its cells and its result (``Columns`` names the columns); returns their number.
 
     What is written is of one moment, and takes the place of ``target`` only when it is whole. Folders are made.
-    A name that ends in ``.tsv`` gets tabs for commas, one that ends in ``.gz`` is compressed: as a table of that name is read.
+    A CSV file has the table's delimiter and decimal commas; one whose name ends in ``.tsv`` has tabs. One that ends in ``.gz`` is
+    compressed: as a table of that name is read.
 
     Raises UserError for a target that must not be replaced, for an unknown format and where a library is missing,
     StorageError if it can't be written.
@@ -99,10 +103,22 @@ def _write(
         return _write_parquet(handle, reader, columns, table)
     rows, names = columns.pick_rows(read_rows(reader, columns, rfc3339)), columns.pick(columns.names)
     if format is CSV:
-        delimiter = "\t" if suffix_of(path) == ".tsv" else ","
-        return write_csv(handle, names, rows, delimiter=delimiter, excel_safe=options.excel_safe)
+        delimiter = _delimiter(path, table, options)
+        comma = table.decimal_comma and delimiter != ","
+        return write_csv(handle, names, rows, delimiter=delimiter, decimal_comma=comma, excel_safe=options.excel_safe)
+    if format is XLSX:
+        return write_xlsx(handle, names, rows, times=table.times)
     assert format.write is not None
     return format.write(handle, names, rows)
+
+
+def _delimiter(path: Path, table: TableInfo, options: ExportOptions) -> str:
+    if options.delimiter is not None:
+        return given_delimiter(options.delimiter)
+    if suffix_of(path) == ".tsv":
+        return "\t"
+    as_named = suffix_of(Path(table.path)) == ".tsv"  # the tabs of such a table are its name's
+    return "," if table.delimiter is None or as_named else table.delimiter
 
 
 @contextmanager

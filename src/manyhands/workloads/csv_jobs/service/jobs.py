@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, usable_key, warn_of_budget
@@ -24,8 +26,9 @@ from manyhands.engine.contract import BEHIND_INPUT, PlannedItem
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.io.tables.formats import check_name, format_in_name, format_named
+from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.runs.folders import open_reader
-from manyhands.runs.making import create_run, keep_files
+from manyhands.runs.making import KEPT, create_run, keep_files
 from manyhands.runs.progress import Notice
 from manyhands.runs.steering.client import give_order
 from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
@@ -33,8 +36,10 @@ from manyhands.runs.steering.owner import RETRY
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import (
+    STEM,
     PreparedJob,
     check_worker,
+    default_output,
     prepare,
     with_machine_limit,
     with_table_of_now,
@@ -108,19 +113,36 @@ class JobService:
         self._folders = folders
 
     async def spawn(
-        self, spec: JobSpec, *, notice: Notice, start: bool = True, depth: int = 0, job_id: str | None = None
+        self,
+        spec: JobSpec,
+        *,
+        notice: Notice,
+        start: bool = True,
+        depth: int = 0,
+        job_id: str | None = None,
+        standard_input: BinaryIO | None = None,
     ) -> Spawned:
         """Make a job and start its runner.
 
         ``depth``: how many jobs it comes from. ``job_id``: its id, where the caller has one; if there is such a job already it is the
-        one, and nothing is made.
+        one, and nothing is made. ``standard_input``: where the table comes from if it is called ``-``; the job's folder keeps a copy.
         """
         if job_id is not None and (known := self._known(job_id)) is not None:
             return known
         job_id = job_id or str(uuid.uuid4())
+        folder = job_folder(self.data_dir, spec.job_name, job_id)
+        if standard_input is None or spec.csv_path != STANDARD_STREAM:
+            return await self._spawn(spec, folder, job_id, depth, start, notice)
+        output = spec.output_csv_path or default_output(spec.changed({"csv_path": STEM}), job_id)
+        with kept_input(standard_input, folder / KEPT, "table", spec.table_format) as table:
+            spec = spec.changed({"csv_path": str(table), "output_csv_path": output})
+            return await self._spawn(spec, folder, job_id, depth, start, notice)
+
+    async def _spawn(
+        self, spec: JobSpec, folder: Path, job_id: str, depth: int, start: bool, notice: Notice
+    ) -> Spawned:
         options, memory = with_memory_limit(with_machine_limit(spec.resolved(), self._environ))
-        folder = job_folder(self.data_dir, options.job_name, job_id)
-        job = await prepare(options, job_id, depth=depth)
+        job = await prepare(options, job_id, depth=depth, notice=notice)
         self._check(job, notice)
         if memory is not None:
             notice(str(memory))
@@ -218,6 +240,7 @@ class JobService:
         flatten: bool | None = None,
         excel_safe: bool | None = None,
         columns: Sequence[str] | None = None,
+        delimiter: str | None = None,
     ) -> Exported:
         """Write a job's present results, also while it runs; what is not given is as the job's own export."""
         folder = self._find(job)
@@ -236,10 +259,21 @@ class JobService:
             flatten=settings.flatten if flatten is None else flatten,
             excel_safe=settings.excel_safe if excel_safe is None else excel_safe,
             columns=settings.output_columns if columns is None else columns,
+            delimiter=delimiter or settings.output_delimiter,
         )
         with closing(open_reader(folder)) as reader:
             rows = CsvJobsWorkload(recorded.to_json(), folder).write(reader, path, options)
             return Exported(str(reader.meta("run_id")), str(path), rows, chosen)
+
+    def export_to(self, stream: BinaryIO, job: str, *, format: str | None = None, **options: Any) -> Exported:
+        """As ``export``, to a stream, which gets nothing before everything could be written."""
+        chosen = format or self._recorded(self._find(job)).export_format
+        with TemporaryDirectory() as folder:
+            path = Path(folder, f"results{format_named(chosen).suffixes[0]}")
+            exported = self.export(job, path, format=chosen, **options)
+            with path.open("rb") as written:
+                copyfileobj(written, stream)
+        return replace(exported, path=STANDARD_STREAM)
 
     async def report(self, job_id: str, item_id: str, result: Any, *, stop: bool, secret: str) -> Acceptance:
         """Hand in the report of an external worker. A refusal says why."""

@@ -6,10 +6,11 @@ them (how often a prompt was seen, which ids are taken) lives in a private tempo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from manyhands.core.digests import content_key, digest
@@ -33,6 +34,9 @@ PLAIN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))
 """Fields with a meaning in runs of earlier versions."""
 KNOWN_FIELDS = PLAIN_FIELDS | frozenset(CHAT_FIELDS)
 """Fields with a meaning here. All others are carried to the output as ``metadata.source``."""
+
+UNSET: Mapping[str, Any] = MappingProxyType({})
+"""No settings of how a dataset is read."""
 
 Prompt = str | list[dict[str, Any]]
 """Text, or chat-completions content parts (objects with a "type")."""
@@ -126,27 +130,32 @@ class DatasetScan:
         self.fields.add(row.source)
 
 
-def read_rows(path: Path | str, max_samples: int | None = None, *, with_chat: bool = True) -> Iterator[Row | BadRow]:
+def read_rows(
+    path: Path | str, max_samples: int | None = None, *, with_chat: bool = True, reading: Mapping[str, Any] = UNSET
+) -> Iterator[Row | BadRow]:
     """All rows of a dataset in order, good and bad, up to the ``max_samples``-th good one. ``with_chat``: whether ``system`` and
-    ``messages`` have a meaning; they are fields like any other without.
+    ``messages`` have a meaning; they are fields like any other without. ``reading``: what ``ReadingSettings.reading`` gives.
 
-    Formats: ``.jsonl`` (and any other name), ``.json``, ``.csv``, each also with ``.gz``; ``.parquet`` and folders
-    written by Hugging Face ``save_to_disk``, which need the extra ``datasets``. A second row with an id is a bad one.
+    Formats: ``.jsonl`` (and any other name), ``.json``, ``.csv``, ``.tsv``, each also with ``.gz``; ``.parquet`` and folders
+    written by Hugging Face ``save_to_disk``, which need the extra ``datasets``; ``.xlsx``, which needs the extra ``xlsx``. A second row
+    with an id is a bad one.
 
     Raises UserError, naming the path, at once if the file can't be opened, and while iterating if the rest of it
     can't be read.
     """
-    records = open_records(Path(path), "prompt")
+    records = open_records(Path(path), "prompt", **reading)
     return _rows(records.read(), records.unit, max_samples, with_chat=with_chat)
 
 
-def scan(path: Path | str, *, max_samples: int | None = None, with_chat: bool = True) -> DatasetScan:
+def scan(
+    path: Path | str, *, max_samples: int | None = None, with_chat: bool = True, reading: Mapping[str, Any] = UNSET
+) -> DatasetScan:
     """Read a dataset once through; the arguments are those of ``read_rows``.
 
     Raises UserError, naming the path, if the dataset can't be read or has no usable row.
     """
     found = DatasetScan()
-    for row in read_rows(path, max_samples, with_chat=with_chat):
+    for row in read_rows(path, max_samples, with_chat=with_chat, reading=reading):
         found.add(row)
     if not found.rows:
         first = f" ({found.bad_rows[0]})" if found.bad_rows else ""
@@ -155,14 +164,19 @@ def scan(path: Path | str, *, max_samples: int | None = None, with_chat: bool = 
 
 
 def iterate_items(
-    path: Path | str, samples: int = 1, max_samples: int | None = None, *, with_chat: bool = True
+    path: Path | str,
+    samples: int = 1,
+    max_samples: int | None = None,
+    *,
+    with_chat: bool = True,
+    reading: Mapping[str, Any] = UNSET,
 ) -> Iterator[DatasetItem]:
     """The items of a dataset in order: each usable row ``samples`` times. Bad rows are left out (``scan`` reports them).
 
     An item's key is ``id:<id>`` or the hash of the row's content, then ``#k``, so that the k-th copy of a row is sample k. Equal rows are
     counted in a private table on disk. Raises as ``read_rows`` does.
     """
-    return _items(read_rows(path, max_samples, with_chat=with_chat), samples)
+    return _items(read_rows(path, max_samples, with_chat=with_chat, reading=reading), samples)
 
 
 def row_digest(row: Row) -> bytes:

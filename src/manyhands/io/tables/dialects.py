@@ -1,0 +1,214 @@
+"""How a table is laid out, found by looking at its beginning (whole lines, about 64 thousand characters).
+
+**The delimiter**, where none is given, is the one that a first line ``sep=;`` names (as spreadsheet programs write and read it), else it is
+found. Of comma, semicolon, tab and bar, those come into question that split the header into two cells or more and more than half of the
+rows into as many. Of these, the one is taken that does so with the largest share of the rows; where equal, one that leaves numbers with
+decimal commas whole (``1,5;2,3``), else the comma, else the one with the most columns, else the first in this order. If none comes into
+question, it is one that splits the header and more than half of the rows in any way; if none does that, the comma. So a single column is not split, unless its name and most of its rows hold the same number of semicolons, tabs
+or bars; nor is a table that is well-formed with commas split at anything else, unless every comma in it stands in a number.
+
+**Titles** are rows above the header with fewer filled cells than half of it has, such as a report's name. They are taken for titles only
+if what follows looks like a header (two filled cells or more, all different, none a number), and is set apart: by a blank line, by numbers
+under its names, or because the title is filled up with empty cells to the table's width.
+
+**Row names**: R and others write a header without a name for the first column. If three rows or more, and all, have one cell more than the
+header, and the first cells are all different, the header is that of the other columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from manyhands.io.tables.base import MAX_LENGTH
+
+SAMPLE = 1 << 16
+"""Characters of a table's beginning that are looked at, about."""
+CUT_OFF = "unexpected end of data"
+"""The beginning of the csv module's error for a quote that is never closed."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""The delimiters that are found, with their names."""
+MAX_TITLES = 20
+_SEPARATOR_LINE = re.compile(r'(?:"sep=([^"])"|sep=([^"]))\r?\n?', re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?[$€£]?\d[\d.,' \u00a0]*[%€]?|\d{4}-\d\d-\d\d.*")
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
+_DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+")
+_FEWEST_WITH_ROW_NAMES = 3
+_NO_FIT: tuple[Any, ...] = (False, 0.0, False, True, 1)
+
+
+class SampleRow(NamedTuple):
+    """A row at the beginning of a table that is not blank."""
+
+    line: int
+    """Where it begins, from 1."""
+    cells: Sequence[str]
+    apart: bool = False
+    """A blank line is before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a CSV table is laid out."""
+
+    delimiter: str
+    header_line: int
+    """The line where the header begins, from 1; 1 if there is none."""
+    stated: bool = False
+    """Whether the table itself names its delimiter."""
+    titles: tuple[str, ...] = ()
+    """What the rows above the header say."""
+    row_names: bool = False
+    """Whether the first column has no name in the header."""
+    decimal_comma: bool = False
+    """Whether numbers have decimal commas."""
+
+
+def find_dialect(sample: Sequence[str], delimiter: str | None = None, header_line: int | None = None) -> Dialect:
+    """The layout of a table from the lines at its beginning; what is given is not looked for."""
+    stated = _SEPARATOR_LINE.fullmatch(sample[0]) if sample else None
+    skipped = 1 if header_line is None and stated else (header_line or 1) - 1
+    named = (stated[1] or stated[2]) if stated else None
+    chosen = delimiter or named or find_delimiter(sample[skipped:], titled=header_line is None)
+    rows = list(sample_rows(sample[skipped:], chosen))
+    titles = title_rows(rows) if header_line is None else 0
+    below = rows[titles:]
+    return Dialect(
+        delimiter=chosen,
+        header_line=header_line or (below[0].line + skipped if below else 1),
+        stated=named is not None and delimiter is None,
+        titles=tuple(" ".join(cell for cell in row.cells if cell.strip()) for row in rows[:titles]),
+        row_names=has_row_names(below),
+        decimal_comma=chosen != "," and _has_decimal_commas(below[1:]),
+    )
+
+
+def find_delimiter(sample: Sequence[str], *, titled: bool = True) -> str:
+    """The delimiter of a table, from the lines at its beginning. ``titled``: whether there may be titles."""
+    best, chosen = _NO_FIT, ","
+    for delimiter in SEPARATORS:
+        rows = list(sample_rows(sample, delimiter))
+        fit = _fit(rows[title_rows(rows) if titled else 0 :], delimiter)
+        if fit > best:
+            best, chosen = fit, delimiter
+    return chosen
+
+
+def _fit(rows: Sequence[SampleRow], delimiter: str) -> tuple[Any, ...]:
+    """How well a delimiter fits a table that it splits into these rows: the larger, the better."""
+    width = len(rows[0].cells) + has_row_names(rows) if rows else 0
+    widths = [len(row.cells) for row in rows[1:]]
+    if width < 2:
+        return _NO_FIT
+    share = widths.count(width) / len(widths) if widths else 1.0
+    if share > 0.5:
+        return (True, share, delimiter != "," and _only_decimal_commas(rows[1:]), delimiter == ",", width)
+    split = sum(found > 1 for found in widths) / len(widths)
+    return (False, split, False, delimiter == ",", width) if split > 0.5 else _NO_FIT
+
+
+def csv_reader(lines: Iterable[str], delimiter: str) -> Any:
+    """The csv module's reader, strict and for cells of any length that is allowed here."""
+    # The limit is the csv module's own, for the whole process; it is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LENGTH))
+    return csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def csv_rows(reader: Any, skipped: int = 0) -> Iterator[tuple[int, list[str], str | None]]:
+    """All records, each with the line where it begins. Those with broken quoting have no cells, but the csv module's error. ``skipped``:
+    lines before the reader's first."""
+    line = reader.line_num + skipped
+    while True:
+        try:
+            for cells in reader:
+                first, line = line + 1, reader.line_num + skipped
+                yield first, cells, None
+            return
+        except csv.Error as error:
+            first, line = line + 1, reader.line_num + skipped
+            yield first, [], str(error)
+
+
+def sample_rows(sample: Iterable[str], delimiter: str) -> Iterator[SampleRow]:
+    """The rows that are not blank; those with broken quoting without cells. One that the sample cuts off is left out."""
+    apart, width = False, 0
+    for line, cells, error in csv_rows(csv_reader(sample, delimiter)):
+        if error is not None and error.startswith(CUT_OFF):
+            continue
+        if any(cells) or error is not None:
+            yield SampleRow(line, cells, apart)
+            apart, width = False, len(cells)
+        elif not cells or min(len(cells), width) > 1:  # of a single column, "" is an empty cell
+            apart = True
+
+
+def title_rows(rows: Sequence[SampleRow]) -> int:
+    """How many titles are above the header."""
+    for index in range(1, min(len(rows), MAX_TITLES + 1)):
+        if _is_header_below_titles(rows, index):
+            return index
+    return 0
+
+
+def has_row_names(rows: Sequence[SampleRow]) -> bool:
+    """Whether the first column has no name in the header, which is the first of these rows."""
+    if len(rows) <= _FEWEST_WITH_ROW_NAMES:
+        return False
+    width, body = len(rows[0].cells), rows[1:]
+    if any(len(row.cells) != width + 1 for row in body):
+        return False
+    return len({row.cells[0] for row in body}) == len(body) and any(row.cells[-1] for row in body)
+
+
+def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
+    header, titles, body = rows[index], rows[:index], rows[index + 1 :]
+    names = _filled(header)
+    usable = len(names) > 1 and len(set(names)) == len(names) and all(map(_may_be_name, names))
+    if not usable or any(len(_filled(row)) > max(1, len(names) // 2) for row in titles):
+        return False
+    if any(not row.cells or not (row.cells[0].strip() or len(names) > 2) for row in titles):
+        return False  # a header whose first column, such as an index, has no name
+    width = len(header.cells)
+    if body and sum(len(row.cells) > 1 for row in body) * 2 <= len(body):
+        return False
+    blank = any(row.apart for row in rows[1 : index + 1])
+    return blank or _numbers_below(header, body) or (bool(body) and all(_fills_up(row, width) for row in titles))
+
+
+def _fills_up(title: SampleRow, width: int) -> bool:
+    """Whether nothing but the first cell of a row as wide as the table is filled."""
+    return len(title.cells) == width and len(_filled(title)) == 1 and bool(title.cells[0].strip())
+
+
+def _numbers_below(header: SampleRow, body: Sequence[SampleRow]) -> bool:
+    """Whether there is a column of nothing but numbers under a name."""
+    columns = [[row.cells[index] for row in body if index < len(row.cells)] for index in range(len(header.cells))]
+    return any(
+        name.strip() and cells and all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
+        for name, cells in zip(header.cells, columns, strict=True)
+    )
+
+
+def _may_be_name(cell: str) -> bool:
+    text = cell.strip()
+    return _NUMBER.fullmatch(text) is None or _YEAR.fullmatch(text) is not None
+
+
+def _filled(row: SampleRow) -> list[str]:
+    return [cell for cell in row.cells if cell.strip()]
+
+
+def _only_decimal_commas(rows: Sequence[SampleRow]) -> bool:
+    """Whether there are commas in these rows, all of them in numbers."""
+    found = [cell for row in rows for cell in row.cells if "," in cell]
+    return bool(found) and all(_DECIMAL_COMMA.fullmatch(cell.strip()) for cell in found)
+
+
+def _has_decimal_commas(rows: Sequence[SampleRow]) -> bool:
+    cells = [cell.strip() for row in rows for cell in row.cells]
+    commas = sum(_DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells)
+    return commas > sum(_DECIMAL_POINT.fullmatch(cell) is not None for cell in cells)

@@ -1,0 +1,371 @@
+"""Spreadsheets (.xlsx), streamed through openpyxl (the extra ``xlsx``), which reads XML by defusedxml: no entities, no other files.
+
+A sheet's rows are counted as spreadsheet programs count them. Its cells are JSON values: text, numbers and booleans as they are, dates and
+times of day as ISO 8601 text, durations as ISO 8601 seconds (``PT90S``), nothing as null. Of a formula, it is the value that the program
+which saved the file calculated; a formula that was never calculated has none. Where the header is, is found by looking (``dialects``);
+columns without a name and without a cell are left out.
+
+Sheets are written with texts as texts, whatever they begin with, so that no cell becomes a formula; columns that held dates or times of day
+throughout hold these again. Integers that a spreadsheet can't hold exactly become text.
+
+A file may not unpack to much more than it could hold honestly: see ``_check_archive``.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from manyhands.core.errors import UserError
+from manyhands.core.jsonio import Json, as_text, without_surrogates
+from manyhands.core.text import suggestion
+from manyhands.io.tables.base import (
+    RawRow,
+    TableInfo,
+    Unit,
+    Values,
+    at,
+    column_names,
+    first_line,
+    missing_extra,
+    nameless_notice,
+    reading,
+    titles_notice,
+)
+from manyhands.io.tables.dialects import SampleRow, title_rows
+
+MAX_ROWS, MAX_COLUMNS, MAX_CELL = 1_048_576, 16_384, 32_767
+"""The largest sheet, and the characters of a cell: Excel's specifications and limits."""
+_OLD_OR_ENCRYPTED = b"\xd0\xcf\x11\xe0"
+_SAMPLE_ROWS = 200
+_MAX_MEMBERS = 10_000
+_MAX_BYTES = 4 << 30
+_MAX_TEXTS = 512 << 20
+_MAX_OTHER = 64 << 20
+"""Bytes that a file unpacks to: in all, the texts of cells (held in memory), any part that is neither these nor a sheet."""
+_MAX_RATIO, _SMALL = 200, 64 << 20
+_FAULTS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError),
+)
+"""What openpyxl raises for files that are made up, besides what reading an archive does."""
+_WITHIN = range(-(1 << 53), (1 << 53) + 1)
+"""Integers that a cell holds exactly."""
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
+"""What XML can't hold, and underscores that would be read as the beginning of an escape (ECMA-376, part 1, 22.9.2.19)."""
+_ERRORS = frozenset(("#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A"))
+_TIMES = {"date": date.fromisoformat, "datetime": datetime.fromisoformat, "time": time.fromisoformat}
+
+
+class _Cell(NamedTuple):
+    value: Json
+    kind: str = ""
+    """``date``, ``datetime`` or ``time`` where it is one."""
+
+
+_NOTHING = _Cell(None)
+
+
+class XlsxTable:
+    """A sheet whose columns are known. It is read once through when it is opened, to learn which have cells."""
+
+    unit: Unit = "row"
+
+    def __init__(self, path: Path, sheet: str | None = None, header_row: int | None = None) -> None:
+        """``sheet``: None for the first one that is not hidden; ``header_row``: the number of the header's row, None to find it.
+
+        Raises UserError if the file can't be read, has no such sheet or no usable header, or openpyxl is not installed.
+        """
+        self.path = path
+        found: list[str] = []
+        with _opened(path) as book:
+            self._sheet = _sheet_name(path, book, sheet, found)
+        self._header_row, titles = self._find_header(header_row)
+        where = f"{path}, sheet {self._sheet}, row {self._header_row}"
+        if titles:
+            found.append(f"{where}: {titles_notice(titles)}")
+        survey = _Survey(self._rows())
+        headers = survey.headers
+        names = column_names(where, headers)
+        self._columns = [index for index, name in enumerate(headers) if name.strip() or survey.kinds[index]]
+        found += nameless_notice(where, [headers[n] for n in self._columns], [names[n] for n in self._columns])
+        found += self._formula_notices(where, survey)
+        self.notices = tuple(found)
+        times = tuple(survey.time_of(index) for index in self._columns)
+        self.info = TableInfo(
+            str(path.absolute()),
+            "xlsx",
+            tuple(names[index] for index in self._columns),
+            header_row=header_row,
+            sheet=self._sheet,
+            times=times if any(times) else None,
+        )
+
+    def rows(self) -> Iterator[RawRow]:
+        rows = self._rows()
+        next(rows)
+        for number, cells in rows:
+            count = len(cells)
+            yield RawRow(number, [cells[index].value if index < count else None for index in self._columns])
+
+    def _rows(self, first: int | None = None) -> Iterator[tuple[int, list[_Cell]]]:
+        """The rows that are not blank, from the header or the row with the number ``first`` on, without empty cells at their end."""
+        start = first or self._header_row
+        with _opened(self.path) as book:
+            for number, cells in _sheet_rows(self.path, book[self._sheet]):
+                if number >= start and cells:
+                    yield number, cells
+
+    def _find_header(self, given: int | None) -> tuple[int, list[str]]:
+        """The number of the header's row, and what the rows above it say."""
+        rows = list(islice(self._rows(given or 1), 1 if given else _SAMPLE_ROWS))
+        if not rows:
+            below = f" in or below row {given}" if given else ""
+            raise UserError(
+                f"{self.path}, sheet {self._sheet}: csv input must include a header row{below}; --sheet names another sheet"
+            )
+        width = max(len(cells) for _, cells in rows)
+        sample, last = [], 0
+        for number, cells in rows:
+            texts = [_text(cell) for cell in cells] + [""] * (width - len(cells))
+            sample.append(SampleRow(number, texts, apart=number > last + 1))
+            last = number
+        titles = title_rows(sample)
+        return sample[titles].line, [" ".join(filter(None, row.cells)) for row in sample[:titles]]
+
+    def _formula_notices(self, where: str, survey: _Survey) -> list[str]:
+        """What to say of columns that are empty because their formulas were never calculated."""
+        empty = [index for index, kinds in enumerate(survey.kinds) if not kinds and survey.headers[index].strip()]
+        if not empty or not survey.rows:
+            return []
+        with _opened(self.path, formulas=True) as book:
+            rows = islice(_sheet_rows(self.path, book[self._sheet]), self._header_row, self._header_row + _SAMPLE_ROWS)
+            sample = [cells for _, cells in rows]
+        found = [
+            survey.headers[index]
+            for index in empty
+            if any(index < len(cells) and str(cells[index].value).startswith("=") for cells in sample)
+        ]
+        advice = "the formulas were never calculated: open the file in a spreadsheet program and save it"
+        return [f"{where}: {', '.join(found)}: {advice}"] if found else []
+
+
+class _Survey:
+    """What a sheet's columns are."""
+
+    def __init__(self, rows: Iterator[tuple[int, list[_Cell]]]) -> None:
+        _, header = next(rows)
+        self.headers = [_text(cell) for cell in header]
+        self.kinds: list[set[str]] = [set() for _ in header]
+        """The kinds of the cells that each column has; "" for what is no date and no time."""
+        self.rows = 0
+        for _, cells in rows:
+            self.rows += 1
+            for index, cell in enumerate(cells):
+                if cell.value is not None:
+                    self._add(index, cell.kind)
+
+    def time_of(self, index: int) -> str:
+        """The kind of all its cells, if they are dates or times."""
+        kinds = self.kinds[index]
+        return next(iter(kinds)) if len(kinds) == 1 else ""
+
+    def _add(self, index: int, kind: str) -> None:
+        while index >= len(self.kinds):
+            self.kinds.append(set())
+            self.headers.append("")
+        self.kinds[index].add(kind)
+
+
+def _sheet_name(path: Path, book: Any, wanted: str | None, notices: list[str]) -> str:
+    """The title of the sheet to read."""
+    titles: list[str] = [sheet.title for sheet in book.worksheets]
+    listed = ", ".join(titles)
+    if wanted is not None:
+        if wanted not in titles:
+            raise UserError(
+                f"{path}: there is no sheet {wanted!r}{suggestion(wanted, titles)}; the sheets are: {listed}"
+            )
+        return wanted
+    shown = [sheet.title for sheet in book.worksheets if sheet.sheet_state == "visible"] or titles
+    if not shown:
+        raise UserError(f"{path}: the file has no sheet with rows")
+    if len(titles) > 1:
+        notices.append(
+            f"{path}: {shown[0]} is read, the first of {len(titles)} sheets ({listed}); --sheet names another"
+        )
+    return shown[0]
+
+
+def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, list[_Cell]]]:
+    sheet.reset_dimensions()  # what the file says of its size may be wrong, and would cut it off
+    for number, row in enumerate(sheet.iter_rows(), 1):
+        if number > MAX_ROWS or len(row) > MAX_COLUMNS:
+            raise UserError(
+                at(path, number, f"a sheet has at most {MAX_ROWS:,} rows and {MAX_COLUMNS:,} columns", "row")
+            )
+        cells = [_NOTHING if cell.value is None else _cell(cell) for cell in row]
+        while cells and cells[-1].value in (None, ""):
+            cells.pop()
+        yield number, cells
+
+
+def _cell(cell: Any) -> _Cell:
+    value = cell.value
+    if isinstance(value, str):
+        return _Cell(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), value))
+    if isinstance(value, datetime):
+        if value.time() == time.min and _is_date_format(cell.number_format):
+            return _Cell(value.date().isoformat(), "date")
+        return _Cell(value.isoformat(), "datetime")
+    if isinstance(value, time):
+        return _Cell(value.isoformat(), "time")
+    if isinstance(value, timedelta):
+        return _Cell(f"PT{value.total_seconds():.15g}S")
+    return _Cell(value if isinstance(value, (bool, int, float)) else str(value))
+
+
+def _is_date_format(format: str) -> bool:
+    """Whether a number format shows a day without a time of day."""
+    from openpyxl.styles.numbers import is_datetime
+
+    return is_datetime(format) == "date"
+
+
+def _text(cell: _Cell) -> str:
+    return "" if cell.value is None else as_text(cell.value)
+
+
+@contextmanager
+def _opened(path: Path, *, formulas: bool = False) -> Iterator[Any]:
+    """A workbook. ``formulas``: cells hold these, not their values."""
+    if find_spec("openpyxl") is None or find_spec("defusedxml") is None:
+        raise missing_extra(path, "a spreadsheet", "xlsx")
+    import zlib
+    from zipfile import BadZipFile
+
+    import openpyxl
+
+    warnings.filterwarnings("ignore", module="openpyxl")  # of what it leaves out: pictures, checks of typed values
+    with reading(path):
+        _check_archive(path)
+        try:
+            book = openpyxl.load_workbook(path, read_only=True, data_only=not formulas, keep_links=False)
+            try:
+                yield book
+            finally:
+                book.close()
+        except (*_FAULTS, EOFError, BadZipFile, zlib.error) as error:
+            raise UserError(f"{path}: not a readable spreadsheet: {first_line(error)}") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Raises UserError for a file that is no archive, or one that unpacks to more than a spreadsheet does."""
+    from zipfile import BadZipFile, ZipFile
+
+    with path.open("rb") as stream:
+        if stream.read(4) == _OLD_OR_ENCRYPTED:
+            problem = "an old workbook, or one with a password; save it as .xlsx without a password"
+            raise UserError(f"{path}: {problem}")
+    try:
+        with ZipFile(path) as archive:
+            members = archive.infolist()
+    except (BadZipFile, EOFError, NotImplementedError, ValueError) as error:
+        raise UserError(f"{path}: not a readable spreadsheet: {first_line(error)}") from error
+    total = sum(member.file_size for member in members)
+    packed = path.stat().st_size
+    if len(members) > _MAX_MEMBERS or total > _MAX_BYTES or (total > _SMALL and total > packed * _MAX_RATIO):
+        raise UserError(f"{path}: unpacks to {total:,} bytes in {len(members):,} parts, which is no honest spreadsheet")
+    for member in members:
+        name = member.filename.lower()
+        limit = _MAX_TEXTS if "sharedstrings" in name else _MAX_BYTES if "/worksheets/" in name else _MAX_OTHER
+        if member.file_size > limit:
+            raise UserError(f"{path}: its part {member.filename!r:.100} unpacks to more than {limit >> 20} MiB")
+
+
+# --- Writing
+
+
+def need_xlsx() -> Any:
+    """openpyxl. Raises UserError if it is not installed."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise UserError("writing .xlsx needs more libraries: pip install 'manyhands[xlsx]'") from None
+    return openpyxl
+
+
+def write_xlsx(
+    handle: BinaryIO, names: Sequence[str], rows: Iterable[Values], *, times: Sequence[str] | None = None
+) -> int:
+    """Write the header and the rows as the only sheet of a workbook; returns how many rows. ``times``: what the first columns hold, as
+    ``TableInfo`` has it.
+
+    Raises UserError, naming the row and the column, for what a sheet can't hold.
+    """
+    openpyxl = need_xlsx()
+    if len(names) > MAX_COLUMNS:
+        raise UserError(f"a sheet has at most {MAX_COLUMNS:,} columns, and there are {len(names):,}; export as .csv")
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("Results")
+    sheet.freeze_panes = "A2"
+    writer = _SheetWriter(sheet, names, times or ())
+    writer.write(names)
+    written = 0
+    for row in rows:
+        writer.write(row)
+        written += 1
+    book.save(handle)
+    return written
+
+
+class _SheetWriter:
+    def __init__(self, sheet: Any, names: Sequence[str], times: Sequence[str]) -> None:
+        self._sheet = sheet
+        self._names = names
+        self._times = {index: _TIMES[kind] for index, kind in enumerate(times) if kind}
+        self._number = 0
+
+    def write(self, row: Sequence[Json]) -> None:
+        self._number += 1
+        if self._number > MAX_ROWS:
+            raise UserError(f"a sheet has at most {MAX_ROWS:,} rows; export as .csv")
+        cells = [self._cell(index, value) for index, value in enumerate(row)]
+        self._sheet.append(cells)
+
+    def _cell(self, index: int, value: Json) -> Any:
+        if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and value in _WITHIN):
+            return value
+        text = without_surrogates(as_text(value))
+        if len(text.encode("utf-16-le")) > 2 * MAX_CELL:
+            where = f"row {self._number}, column {self._names[index]!r:.80}"
+            raise UserError(
+                f"{where}: {len(text):,} characters, and a cell of a spreadsheet holds {MAX_CELL:,}; export as .csv"
+            )
+        if index in self._times and self._number > 1:
+            return _restored(text, self._times[index])
+        return self._text_cell(_UNWRITABLE.sub(lambda found: f"_x{ord(found[0]):04X}_", text))
+
+    def _text_cell(self, text: str) -> Any:
+        if not text.startswith("=") and text not in _ERRORS:
+            return text
+        from openpyxl.cell import WriteOnlyCell
+
+        cell = WriteOnlyCell(self._sheet, text)
+        cell.data_type = "s"  # else it were a formula, or an error
+        return cell
+
+
+def _restored(text: str, read: Any) -> Any:
+    try:
+        return read(text)
+    except ValueError:
+        return text
