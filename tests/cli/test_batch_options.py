@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 from manyhands.cli.options import options_of
@@ -176,6 +177,46 @@ def _run_name(folder: BatchFolder) -> None:
         assert folder.json("statistics.json", name)["run_name"] == name
     for name in ("../up", "/tmp/x", "..", ""):
         assert "--run_name" in refused(folder, f"--run_name={name}")
+
+
+# --- Table
+
+
+def table_prompts(folder: BatchFolder, content: bytes, *words: str, name: str = "table.csv") -> list[str]:
+    """The prompts that are sent of a dataset with this content."""
+    (folder.path / name).write_bytes(content)
+    return sorted(body["messages"][-1]["content"] for body in asked(folder, f"--dataset_file={name}", *words))
+
+
+@option("encoding")
+def _encoding(folder: BatchFolder) -> None:
+    content = "prompt,n\nGröße,1\n".encode("cp1252")
+    assert table_prompts(folder, content, "--encoding=cp1252") == ["Größe"]
+    assert "klingon" in refused(folder, "--dataset_file=table.csv", "--encoding=klingon")
+
+
+@option("delimiter")
+def _delimiter(folder: BatchFolder) -> None:
+    assert table_prompts(folder, b"prompt~n\nsay ho~1\n", "--delimiter=~") == ["say ho"]
+    assert "can't be used" in refused(folder, "--dataset_file=table.csv", "--delimiter=ab")
+
+
+@option("header_row")
+def _header_row(folder: BatchFolder) -> None:
+    assert table_prompts(folder, b"Prompts,Numbers\nprompt,n\nsay hi,1\n", "--header_row=2") == ["say hi"]
+    assert "below line 9" in refused(folder, "--dataset_file=table.csv", "--header_row=9")
+
+
+@option("sheet")
+def _sheet(folder: BatchFolder) -> None:
+    book = openpyxl.Workbook()
+    sheet = book.create_sheet("Two")
+    sheet.append(["prompt"])
+    sheet.append(["say hi"])
+    book.save(folder.path / "table.xlsx")
+    content = (folder.path / "table.xlsx").read_bytes()
+    assert table_prompts(folder, content, "--sheet=Two", name="table.xlsx") == ["say hi"]
+    assert "no sheet 'Three'" in refused(folder, "--dataset_file=table.xlsx", "--sheet=Three")
 
 
 # --- Model and provider

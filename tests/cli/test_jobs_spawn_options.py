@@ -7,6 +7,7 @@ the jobs in runners of their own.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import gzip
 import json
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import openpyxl
 import pytest
 
 from manyhands.cli.jobs.starting import SpawnOptions
@@ -271,7 +273,7 @@ def _dry_run(folder: JobFolder) -> None:
 
 @option("on_bad_row")
 def _on_bad_row(folder: JobFolder) -> None:
-    (folder.path / "rows.csv").write_text("name,text\na,one\nb\nc,three\n")
+    (folder.path / "rows.csv").write_text('name,text\na,one\n"b"b,two\nc,three\n')
     assert "line 3" in refused(folder, FUNCTION)
     assert "line 3" in refused(folder, FUNCTION, "--on_bad_row=fail")
     ran = spawn(folder, FUNCTION, "--on_bad_row=skip")
@@ -292,10 +294,34 @@ def _encoding(folder: JobFolder) -> None:
 @option("delimiter")
 def _delimiter(folder: JobFolder) -> None:
     (folder.path / "rows.csv").write_text("name|text\na|x;y,z\n")
-    assert done(folder, "--delimiter=|") == [{"length": 5, "text": "x;y,z"}]
+    commas = "--output_delimiter=,"
+    assert done(folder, "--delimiter=|", commas) == [{"length": 5, "text": "x;y,z"}]
     (folder.path / "rows.csv").write_text("name\ttext\na\tx|y\n")
-    assert done(folder, "--delimiter=tab", "--job_name=tab") == [{"length": 3, "text": "x|y"}]
+    assert done(folder, "--delimiter=tab", "--job_name=tab", commas) == [{"length": 3, "text": "x|y"}]
     assert "delimiter" in refused(folder, FUNCTION, "--delimiter=ab")
+
+
+@option("header_row")
+def _header_row(folder: JobFolder) -> None:
+    (folder.path / "rows.csv").write_text("Names,Texts\nname,text\na,one\n")
+    assert done(folder, "--header_row=2") == [{"length": 3, "text": "one"}]
+    assert "below line 9" in refused(folder, FUNCTION, "--header_row=9")
+
+
+@option("sheet")
+def _sheet(folder: JobFolder) -> None:
+    book = openpyxl.Workbook()
+    for title, text in (("Spring", "one"), ("Autumn", "second")):
+        sheet = book.create_sheet(title)
+        sheet.append(["name", "text"])
+        sheet.append(["a", text])
+    book.remove(book.worksheets[0])
+    book.save(folder.path / "rows.xlsx")
+    assert done(folder, "--csv_path=rows.xlsx", "--sheet=Autumn") == [{"length": 6, "text": "second"}]
+    said = refused(folder, FUNCTION, "--csv_path=rows.xlsx", "--sheet=Autum")
+    assert "did you mean Autumn?" in said
+    assert "Spring, Autumn" in said
+    assert "a sheet is for spreadsheets" in refused(folder, FUNCTION, "--sheet=Autumn")
 
 
 @option("table_format")
@@ -305,7 +331,7 @@ def _table_format(folder: JobFolder) -> None:
     with gzip.open(folder.path / "rows.csv.gz", "wt") as handle:
         handle.write("name,text\na,packed\n")
     assert done(folder, "--csv_path=rows.csv.gz", "--job_name=gz") == [{"length": 6, "text": "packed"}]
-    assert "--table_format" in refused(folder, FUNCTION, "--table_format=xlsx")
+    assert "--table_format" in refused(folder, FUNCTION, "--table_format=ods")
 
 
 # --- Worker
@@ -854,8 +880,17 @@ def _excel_safe(folder: JobFolder) -> None:
     folder.write_rows(["=1+1"])
     done(folder, "--excel_safe")
     assert folder.rows()[0]["text"] == "'=1+1"
+    assert (folder.path / "out.csv").read_bytes().startswith(codecs.BOM_UTF8)
     done(folder, "--job_name=without")
     assert folder.rows()[0]["text"] == "=1+1"
+
+
+@option("output_delimiter")
+def _output_delimiter(folder: JobFolder) -> None:
+    folder.write_rows(["x,y"])
+    assert spawn(folder, FUNCTION, "--output_delimiter=;").code == 0
+    assert (folder.path / "out.csv").read_text().splitlines()[1].startswith("a;x,y;")
+    assert "can't be used" in refused(folder, FUNCTION, "--output_delimiter=;;")
 
 
 @option("verbose")

@@ -213,7 +213,7 @@ async def test_workers_are_too_deep(attempt: Attempt) -> None:
     ],
 )
 async def test_a_spawn_that_can_not_be(attempt: Attempt, change: dict[str, Any], said: str) -> None:
-    bad = ("write_file", {"path": "bad.csv", "content": "id,city\n1\n"})
+    bad = ("write_file", {"path": "bad.csv", "content": 'id,city\n"1"1,x\n'})
     *_, refused, listed = await attempt.hold(
         WRITE, bad, ("spawn_agents_on_csv", {**SPAWN, **change}), ("list_agent_jobs", {})
     )

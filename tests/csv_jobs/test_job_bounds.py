@@ -143,14 +143,14 @@ def test_the_plan_names_columns_on_one_line(folder: JobFolder) -> None:
 
 
 async def test_bad_rows_are_told_apart_in_a_tools_answer(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("a,b\n1\n2,3\n4,5,6\n")
+    (tmp_path / "t.csv").write_text('a,b\n"1"1,2\n2,3\n"4"4,5\n')
     desk = JobService(tmp_path / "data", environ=environment())
     tools = JobTools(desk, ToolSettings(ToolPaths.of(tmp_path), {"worker_command": "true"}))
     with pytest.raises(ToolError) as caught:
         await tools.call(SPAWN, {"csv_path": "t.csv", "instruction": "x"}, Caller())
     first, second, hint = str(caught.value).split("; ")
-    assert first.endswith("line 2: row has 1 field but the header has 2")
-    assert second.endswith("line 4: row has 3 fields but the header has 2")
+    assert first.endswith("line 2: broken quoting: ',' expected after '\"'")
+    assert second.endswith("line 4: broken quoting: ',' expected after '\"'")
     assert hint == "(on_bad_row=skip leaves such rows out)"
 
 
@@ -228,7 +228,7 @@ def test_a_rate_limit_is_in_the_status_and_the_log(tmp_path: Path) -> None:
 
 def test_a_job_of_bad_rows_only_says_so(tmp_path: Path) -> None:
     with JobFolder(tmp_path) as folder:
-        (tmp_path / "rows.csv").write_text("name,text\na,one,more\nb,two,more\n")
+        (tmp_path / "rows.csv").write_text('name,text\n"a"a,one\n"b"b,two\n')
         ended = folder.spawn("--worker_function=work.py:work", "--on_bad_row=skip")
     assert ended.code == 1
     assert "nothing was completed: 2 items discarded (bad_row 2); correct these rows" in ended.err

@@ -133,8 +133,8 @@ def test_columns_that_can_not_be_used(tmp_path: Path) -> None:
     column = pyarrow.array([1])
     path = write(tmp_path, pyarrow.Table.from_arrays([column, column], ["a", "a"]))
     assert error(path) == f"{path}: csv header a is duplicated (columns 1 and 2)"
-    path = write(tmp_path, pyarrow.table({"a": column, " ": column}))
-    assert error(path) == f"{path}: the name of column 2 is empty"
+    table = open_table(write(tmp_path, pyarrow.table({"a": column, " ": column})))
+    assert (table.info.headers, [row.cells for row in table.rows()]) == (("a", "column_2"), [(1, 1)])
     path = write(tmp_path, pyarrow.table({}))
     assert "csv input must include a header row" in error(path)
 
