@@ -4,12 +4,13 @@
 found. Of comma, semicolon, tab and bar, those come into question that split the header into two cells or more and more than half of the
 rows into as many. Of these, the one is taken that does so with the largest share of the rows; where equal, one that leaves numbers with
 decimal commas whole (``1,5;2,3``), else the comma, else the one with the most columns, else the first in this order. If none comes into
-question, it is one that splits the header and more than half of the rows in any way; if none does that, the comma. So a single column is not split, unless its name and most of its rows hold the same number of semicolons, tabs
-or bars; nor is a table that is well-formed with commas split at anything else, unless every comma in it stands in a number.
+question, it is one that splits the header and more than half of the rows in any way; if none does that, the comma. So a single column is
+not split, unless its name and most of its rows hold semicolons, tabs or bars; nor is a table that is well-formed with commas split at
+anything else, unless every comma in it stands in a number.
 
-**Titles** are rows above the header with fewer filled cells than half of it has, such as a report's name. They are taken for titles only
-if what follows looks like a header (two filled cells or more, all different, none a number), and is set apart: by a blank line, by numbers
-under its names, or because the title is filled up with empty cells to the table's width.
+**Titles** are rows above the header with at most half as many filled cells as it has, such as a report's name, and further ones with fewer
+than it has. They are taken for titles only if what follows looks like a header (two filled cells or more, all different, none a number),
+and is set apart: by a blank line, by numbers under its names, or because the title is filled up with empty cells to the table's width.
 
 **Row names**: R and others write a header without a name for the first column. If three rows or more, and all, have one cell more than the
 header, and the first cells are all different, the header is that of the other columns.
@@ -167,16 +168,19 @@ def has_row_names(rows: Sequence[SampleRow]) -> bool:
 def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
     header, titles, body = rows[index], rows[:index], rows[index + 1 :]
     names = _filled(header)
-    usable = len(names) > 1 and len(set(names)) == len(names) and all(map(_may_be_name, names))
-    if not usable or any(len(_filled(row)) > max(1, len(names) // 2) for row in titles):
+    if len(names) < 2 or len(set(names)) < len(names) or not all(map(_may_be_name, names)):
         return False
-    if any(not row.cells or not (row.cells[0].strip() or len(names) > 2) for row in titles):
-        return False  # a header whose first column, such as an index, has no name
-    width = len(header.cells)
     if body and sum(len(row.cells) > 1 for row in body) * 2 <= len(body):
         return False
-    blank = any(row.apart for row in rows[1 : index + 1])
-    return blank or _numbers_below(header, body) or (bool(body) and all(_fills_up(row, width) for row in titles))
+    few = max(1, len(names) // 2)
+    counts = [len(_filled(row)) for row in titles]
+    if not 0 < counts[0] <= few or max(counts) >= len(names):
+        return False
+    if any(row.apart for row in rows[1 : index + 1]):
+        return True
+    if max(counts) > few or any(not row.cells[0].strip() and len(names) == 2 for row in titles):
+        return False  # a header whose first column, such as an index, has no name
+    return _numbers_below(header, body) or (bool(body) and all(_fills_up(row, len(header.cells)) for row in titles))
 
 
 def _fills_up(title: SampleRow, width: int) -> bool:

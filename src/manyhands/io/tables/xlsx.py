@@ -2,8 +2,8 @@
 
 A sheet's rows are counted as spreadsheet programs count them. Its cells are JSON values: text, numbers and booleans as they are, dates and
 times of day as ISO 8601 text, durations as ISO 8601 seconds (``PT90S``), nothing as null. Of a formula, it is the value that the program
-which saved the file calculated; a formula that was never calculated has none. Where the header is, is found by looking (``dialects``);
-columns without a name and without a cell are left out.
+which saved the file calculated; a formula that was never calculated is its text (``=A1+1``). Where the header is, is found by looking
+(``dialects``); columns without a name and without a cell are left out.
 
 Sheets are written with texts as texts, whatever they begin with, so that no cell becomes a formula; columns that held dates or times of day
 throughout hold these again. Integers that a spreadsheet can't hold exactly become text.
@@ -16,16 +16,16 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import date, datetime, time, timedelta
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, as_text, without_surrogates
-from manyhands.core.text import suggestion
+from manyhands.core.text import counted, suggestion
 from manyhands.io.tables.base import (
     RawRow,
     TableInfo,
@@ -58,6 +58,7 @@ _FAULTS = (
 """What openpyxl raises for files that are made up, besides what reading an archive does."""
 _WITHIN = range(-(1 << 53), (1 << 53) + 1)
 """Integers that a cell holds exactly."""
+_FORMULA_TAG, _OVERLAP = re.compile(rb"<(?:\w{1,40}:)?f[\s/>]"), 64
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 """What XML can't hold, and underscores that would be read as the beginning of an escape (ECMA-376, part 1, 22.9.2.19)."""
@@ -68,10 +69,12 @@ _TIMES = {"date": date.fromisoformat, "datetime": datetime.fromisoformat, "time"
 class _Cell(NamedTuple):
     value: Json
     kind: str = ""
-    """``date``, ``datetime`` or ``time`` where it is one."""
+    """``date``, ``datetime`` or ``time`` where it is one, ``formula`` of one that was never calculated."""
 
 
 _NOTHING = _Cell(None)
+_NO_ROW: tuple[int, list[_Cell]] = (0, [])
+_FORMULA = "formula"
 
 
 class XlsxTable:
@@ -88,6 +91,7 @@ class XlsxTable:
         found: list[str] = []
         with _opened(path) as book:
             self._sheet = _sheet_name(path, book, sheet, found)
+            self._has_formulas = _holds_formulas(path)
         self._header_row, titles = self._find_header(header_row)
         where = f"{path}, sheet {self._sheet}, row {self._header_row}"
         if titles:
@@ -97,7 +101,9 @@ class XlsxTable:
         names = column_names(where, headers)
         self._columns = [index for index, name in enumerate(headers) if name.strip() or survey.kinds[index]]
         found += nameless_notice(where, [headers[n] for n in self._columns], [names[n] for n in self._columns])
-        found += self._formula_notices(where, survey)
+        if survey.formulas:
+            advice = "open and save the file in a spreadsheet program to have their values"
+            found.append(f"{where}: {counted(survey.formulas, 'formula')} never calculated, read as text; {advice}")
         self.notices = tuple(found)
         times = tuple(survey.time_of(index) for index in self._columns)
         self.info = TableInfo(
@@ -119,10 +125,16 @@ class XlsxTable:
     def _rows(self, first: int | None = None) -> Iterator[tuple[int, list[_Cell]]]:
         """The rows that are not blank, from the header or the row with the number ``first`` on, without empty cells at their end."""
         start = first or self._header_row
-        with _opened(self.path) as book:
-            for number, cells in _sheet_rows(self.path, book[self._sheet]):
-                if number >= start and cells:
-                    yield number, cells
+        with ExitStack() as stack:
+            values = _sheet_rows(self.path, stack.enter_context(_opened(self.path))[self._sheet])
+            formulas: Iterator[tuple[int, list[_Cell]]] = iter(())
+            if self._has_formulas:
+                book = stack.enter_context(_opened(self.path, formulas=True))
+                formulas = _sheet_rows(self.path, book[self._sheet])
+            for (number, cells), (_, texts) in zip_longest(values, formulas, fillvalue=_NO_ROW):
+                row = _with_formulas(cells, texts)
+                if number >= start and row:
+                    yield number, row
 
     def _find_header(self, given: int | None) -> tuple[int, list[str]]:
         """The number of the header's row, and what the rows above it say."""
@@ -141,22 +153,6 @@ class XlsxTable:
         titles = title_rows(sample)
         return sample[titles].line, [" ".join(filter(None, row.cells)) for row in sample[:titles]]
 
-    def _formula_notices(self, where: str, survey: _Survey) -> list[str]:
-        """What to say of columns that are empty because their formulas were never calculated."""
-        empty = [index for index, kinds in enumerate(survey.kinds) if not kinds and survey.headers[index].strip()]
-        if not empty or not survey.rows:
-            return []
-        with _opened(self.path, formulas=True) as book:
-            rows = islice(_sheet_rows(self.path, book[self._sheet]), self._header_row, self._header_row + _SAMPLE_ROWS)
-            sample = [cells for _, cells in rows]
-        found = [
-            survey.headers[index]
-            for index in empty
-            if any(index < len(cells) and str(cells[index].value).startswith("=") for cells in sample)
-        ]
-        advice = "the formulas were never calculated: open the file in a spreadsheet program and save it"
-        return [f"{where}: {', '.join(found)}: {advice}"] if found else []
-
 
 class _Survey:
     """What a sheet's columns are."""
@@ -166,9 +162,9 @@ class _Survey:
         self.headers = [_text(cell) for cell in header]
         self.kinds: list[set[str]] = [set() for _ in header]
         """The kinds of the cells that each column has; "" for what is no date and no time."""
-        self.rows = 0
+        self.formulas = 0
+        """Cells with a formula that was never calculated."""
         for _, cells in rows:
-            self.rows += 1
             for index, cell in enumerate(cells):
                 if cell.value is not None:
                     self._add(index, cell.kind)
@@ -176,13 +172,14 @@ class _Survey:
     def time_of(self, index: int) -> str:
         """The kind of all its cells, if they are dates or times."""
         kinds = self.kinds[index]
-        return next(iter(kinds)) if len(kinds) == 1 else ""
+        return next(iter(kinds)) if len(kinds) == 1 and kinds <= _TIMES.keys() else ""
 
     def _add(self, index: int, kind: str) -> None:
         while index >= len(self.kinds):
             self.kinds.append(set())
             self.headers.append("")
         self.kinds[index].add(kind)
+        self.formulas += kind == _FORMULA
 
 
 def _sheet_name(path: Path, book: Any, wanted: str | None, notices: list[str]) -> str:
@@ -218,8 +215,18 @@ def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, list[_Cell]]]:
         yield number, cells
 
 
+def _with_formulas(cells: list[_Cell], texts: list[_Cell]) -> list[_Cell]:
+    """The cells of a row, with the texts of formulas where these have no value. ``texts``: the cells with formulas in place of values."""
+    if all(cell.value is not None for cell in cells) and len(texts) <= len(cells):
+        return cells
+    return [
+        _Cell(text.value, _FORMULA) if cell.value is None and text.value is not None else cell
+        for cell, text in zip_longest(cells, texts, fillvalue=_NOTHING)
+    ]
+
+
 def _cell(cell: Any) -> _Cell:
-    value = cell.value
+    value = getattr(cell.value, "text", cell.value)  # of a formula over several cells
     if isinstance(value, str):
         return _Cell(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), value))
     if isinstance(value, datetime):
@@ -291,6 +298,22 @@ def _check_archive(path: Path) -> None:
             raise UserError(f"{path}: its part {member.filename!r:.100} unpacks to more than {limit >> 20} MiB")
 
 
+def _holds_formulas(path: Path) -> bool:
+    """Whether a formula is in any sheet."""
+    from zipfile import ZipFile
+
+    with ZipFile(path) as archive:
+        for member in archive.infolist():
+            if "/worksheets/" in member.filename.lower():
+                with archive.open(member) as part:
+                    end = b""
+                    while block := part.read(1 << 20):
+                        if _FORMULA_TAG.search(end + block):
+                            return True
+                        end = block[-_OVERLAP:]
+    return False
+
+
 # --- Writing
 
 
@@ -318,11 +341,15 @@ def write_xlsx(
     sheet = book.create_sheet("Results")
     sheet.freeze_panes = "A2"
     writer = _SheetWriter(sheet, names, times or ())
-    writer.write(names)
     written = 0
-    for row in rows:
-        writer.write(row)
-        written += 1
+    try:
+        writer.write(names)
+        for row in rows:
+            writer.write(row)
+            written += 1
+    except BaseException:
+        sheet.close()
+        raise
     book.save(handle)
     return written
 

@@ -1,0 +1,170 @@
+"""How tables are laid out: separators, decimal commas, titles, row names, as they are found by looking."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.core.errors import UserError
+from manyhands.io.tables.dialects import Dialect, find_dialect
+from manyhands.io.tables.formats import open_table
+
+
+def dialect(text: str, **given: Any) -> Dialect:
+    return find_dialect(text.splitlines(keepends=True), **given)
+
+
+def found(text: str) -> tuple[str, int]:
+    """The delimiter, and the line of the header."""
+    layout = dialect(text)
+    return layout.delimiter, layout.header_line
+
+
+# --- Separators and decimal commas
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "decimal_comma", "text"),
+    [
+        (";", True, "a;b\n1,5;2,3\n"),
+        (";", True, "price, net;price, gross\n1,5;2,3\n1,7;2,5\n"),
+        (";", True, "a;b\n1.234,50;x\n"),
+        ("\t", True, "a\tb\n1,5\tx\n"),
+        (";", False, "a;b\n1.5;x, y\n"),
+        (";", False, "a;b\nx;y\n"),
+        (",", False, 'a,b\n"1,5","2,3"\n'),
+        (",", False, "a,b\n1.5,2.3\n"),
+        ("|", False, "a|b\n1|2\n"),
+    ],
+)
+def test_separators_and_decimal_commas(delimiter: str, decimal_comma: bool, text: str) -> None:
+    layout = dialect(text)
+    assert (layout.delimiter, layout.decimal_comma) == (delimiter, decimal_comma)
+
+
+@pytest.mark.parametrize("text", ["a;b\n1;2;3\n4;5\n6\n", "a;b\n1;2;3\n4;5;6\n", "a;b;c\n1;2\n3;4\n"])
+def test_ragged_rows_are_split_all_the_same(text: str) -> None:
+    assert found(text) == (";", 1)
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+def test_a_table_may_name_its_separator(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(f"{line}\r\na,b;c\r\n1;2\r\n".encode())
+    table = open_table(path)
+    assert (table.info.headers, table.info.delimiter) == (("a,b", "c"), ";")
+    assert table.notices == (f"{path}: the cells are separated by semicolons, as its first line says",)
+    assert [(row.line, row.cells) for row in table.rows()] == [(3, ["1", "2"])]
+    assert open_table(path, delimiter=",").info.headers == ("a", "b;c")
+
+
+NUMBER = st.decimals(-1000, 1000, places=2).map(lambda number: str(number).replace(".", ","))
+WORD = st.text("abcdefgh ", min_size=1, max_size=8).filter(lambda word: word.strip() != "")
+
+
+@given(
+    names=st.lists(WORD, min_size=2, max_size=5, unique=True),
+    delimiter=st.sampled_from(";\t|"),
+    rows=st.integers(1, 6),
+    decimals=st.booleans(),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    title=st.sampled_from([None, "A report, and more"]),
+    data=st.data(),
+)
+def test_what_is_written_in_any_dialect_is_read_back(
+    names: list[str], delimiter: str, rows: int, decimals: bool, quoting: Any, title: str | None, data: st.DataObject
+) -> None:
+    cell = NUMBER if decimals else WORD
+    cells = [[data.draw(cell) for _ in names] for _ in range(rows)]
+    text = io.StringIO(newline="")
+    if title is not None:
+        text.write(f"{title}\n\n")
+    csv.writer(text, delimiter=delimiter, lineterminator="\n", quoting=quoting).writerows([names, *cells])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.csv")
+        path.write_text(text.getvalue())
+        table = open_table(path)
+        assert (table.info.delimiter, table.info.headers) == (delimiter, tuple(names))
+        assert table.info.decimal_comma == decimals
+        assert [row.cells for row in table.rows()] == cells
+
+
+# --- Titles
+
+
+@pytest.mark.parametrize(
+    ("line", "delimiter", "text"),
+    [
+        (3, ",", "Report\n\nid,text\na,b\n"),
+        (3, ";", "Report 2024, by Ann\n\nid;text\na;b\n"),
+        (2, ",", "Report\nid,n\na,1\nb,2\n"),
+        (2, ",", "Report,,\nid,text,more\na,b,c\n"),
+        (4, ",", "Report,,\nMade on,2024-01-01,\n,,\nid,text,n\na,b,1\n"),
+        (4, ",", "Report\nby Ann\n\nyear,2023,2024\nn,1,2\n"),
+        (5, ";", '"A title\nof two lines"\n\n\nid;text\na;b\n'),
+        (3, ",", ",Report,\n,,\n,id,text\n,a,b\n"),
+    ],
+)
+def test_titles_are_found(line: int, delimiter: str, text: str) -> None:
+    assert found(text) == (delimiter, line)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,text\na,b\n",
+        "name\nSmith, John\nDoe, Jane\n",
+        "text\na;b\nc;d\n",
+        ",a\n0,x\n1,y\n",
+        ",a,b\nfoo,x,y\nbar,z,3\n",
+        ",a\nfoo,x\nbar,y\n",
+        ",a,b\nfoo,x,y\n",
+        "id,,\n1,2,3\n4,5,6\n",
+        "id\n\n1\n\n2\n",
+        "a,b\n1,2,3\n4\n",
+        "notes,,,\n1,2,3,4\n",
+        "a\n1,2\n3,4\n",
+    ],
+)
+def test_headers_are_no_titles(text: str) -> None:
+    assert found(text) == (",", 1)
+
+
+def test_titles_are_left_out_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Report 2024\nfor all\n\nid,n\na,1\nb,2\n")
+    table = open_table(path)
+    assert [(row.line, row.cells) for row in table.rows()] == [(5, ["a", "1"]), (6, ["b", "2"])]
+    said = "the header is here; the 2 rows above it ('Report 2024' …) are left out as titles"
+    assert table.notices == (f"{path}, line 4: {said}; --header_row sets another line",)
+    assert open_table(path, header_row=4).notices == ()
+    other = open_table(path, header_row=1)
+    assert (other.info.headers, other.info.header_row) == (("Report 2024", "column_2"), 1)
+    with pytest.raises(UserError, match="must include a header row in or below line 9"):
+        open_table(path, header_row=9)
+
+
+# --- Row names
+
+
+def test_row_names_as_r_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('"n","text"\n"a",1,"x"\n"b",2,"y"\n"c",3,"z"\n')
+    table = open_table(path)
+    assert table.info.headers == ("column_1", "n", "text")
+    assert [row.cells[0] for row in table.rows()] == ["a", "b", "c"]
+    assert "every row has one cell more than the header" in table.notices[0]
+
+
+@pytest.mark.parametrize("text", ["n,t\na,1,x\nb,2,y\n", "n,t\na,1,x\na,2,y\nc,3,z\n", "n,t\na,1,\nb,2,\nc,3,\n"])
+def test_longer_rows_alone_are_no_row_names(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    assert open_table(path).info.headers[:2] == ("n", "t")
