@@ -182,6 +182,37 @@ def _instruction_file(folder: JobFolder) -> None:
     assert "elsewhere.md" in run_command(folder.path, "jobs", *words[:2], "--instruction_file=elsewhere.md").err
 
 
+@option("stages")
+def _stages(folder: JobFolder) -> None:
+    stages = [
+        {"name": "first", "instruction": "Weigh {text}."},
+        {"name": "second", "instruction": "Judge.", "when": "0"},
+    ]
+    (folder.path / "s.json").write_text(json.dumps(stages))
+    words = ("spawn", "rows.csv", "--stages=s.json", "--job_name=f", "--output_csv_path=out.csv", "--quiet")
+    with ServerThread(reporting({"first": 3})) as server:
+        base_url = f"--base_url={server.base_url}"
+        assert run_command(folder.path, "jobs", *words, "--toolsets=none", base_url).code == 0
+        assert "Weigh one." in prompts(server.bodies)[0]
+    assert [(row["first"], row["second"]) for row in folder.rows()] == [("3", "")] * 3
+
+
+@option("column")
+def _column(folder: JobFolder) -> None:
+    words = (
+        "spawn",
+        "rows.csv",
+        "--column=weight=Weigh {text}.",
+        "--job_name=f",
+        "--output_csv_path=out.csv",
+        "--quiet",
+    )
+    with ServerThread(reporting({"weight": 3})) as server:
+        base_url = f"--base_url={server.base_url}"
+        assert run_command(folder.path, "jobs", *words, "--toolsets=none", base_url).code == 0
+    assert [row["weight"] for row in folder.rows()] == ["3"] * 3
+
+
 @option("id_column")
 def _id_column(folder: JobFolder) -> None:
     folder.write_rows(["one"] * 28)

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from manyhands.engine.limits.shared import SharedLimits
 from manyhands.processes.strays import process_mark, process_table
 from manyhands.testing.context import Crash, CrashPoint, MemoryContext, When
 from manyhands.workloads.csv_jobs.workers.command import MAX_TAIL_CHARS, CommandWorker
-from manyhands.workloads.csv_jobs.workers.reports import SECRET, UNREPORTED, Accepted, Assignment, ReportInbox
+from manyhands.workloads.csv_jobs.workers.reports import (
+    SECRET,
+    UNREPORTED,
+    Accepted,
+    Assignment,
+    ReportInbox,
+    StageOfRow,
+)
 from tests.support.job_rows import JOB_ID, SCORE_SCHEMA, assignment
 
 API_KEY = "sk-0123456789abcdef"
@@ -169,6 +177,32 @@ async def test_placeholders_stand_for_the_row(place: Place) -> None:
     assert found["words"][:2] == [f"--prompt={work.prompt}", f"{JOB_ID}/a 'b' {{prompt}} $(c)"]
     assert found["files"] == [work.prompt, json.dumps(work.row, separators=(",", ":")), "{}"]
     assert found["input"] == ""
+
+
+async def test_each_stage_of_a_row_is_launched_and_reports_on_its_own(place: Place) -> None:
+    script = """
+import pathlib
+old = pathlib.Path("secret")
+late = report({"old": True}, secret=old.read_text())["reason"] if old.exists() else None
+old.write_text(secret)
+row = json.load(open(os.environ["MANYHANDS_ROW_FILE"]))
+report({"stage": os.environ["MANYHANDS_STAGE"], "typed": sys.argv[1], "row": row, "late": late})
+"""
+    context = MemoryContext(workspace=place.folder / "workspace")
+    results: dict[str, Any] = {}
+    async with place.opened(place.python(script, "{stage}")) as worker:
+        for number, name in enumerate(("one", "two"), 1):
+            stage = StageOfRow(name, number, results, {earlier: len(earlier) for earlier in results})
+            work = replace(assignment(None, printing=True), stage=stage)
+            results[name] = (await worker.run(context.scope(name), work)).result
+    row = assignment().row
+    assert results["one"] == {"stage": "one", "typed": "one", "row": row, "late": None}
+    assert results["two"] == {
+        "stage": "two",
+        "typed": "two",
+        "row": {**row, "one": 3},
+        "late": "the secret is not that of the attempt under way at this item",
+    }
 
 
 async def test_a_large_row_is_in_the_file_only_and_a_prompt_too_long_for_an_argument_says_so(place: Place) -> None:

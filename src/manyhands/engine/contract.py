@@ -302,7 +302,7 @@ class ItemResult:
     message: str | None
     """Why it failed; of one that waits or is executed again: why it last failed."""
     record: Any
-    """Of one that is completed."""
+    """Of one that is completed or failed."""
     finished_at: float | None
 
 

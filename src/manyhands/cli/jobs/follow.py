@@ -13,7 +13,7 @@ from typing import Self
 
 from manyhands.cli.console import err, notice, program
 from manyhands.cli.execution import LINE_SECONDS, ProgressView
-from manyhands.cli.jobs.status import details, exit_code, print_failed, print_ledger, print_status
+from manyhands.cli.jobs.status import details, exit_code, print_failed, print_ledger, print_stages, print_status
 from manyhands.cli.plain import add_job, parser, positive, shown_path
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import are, counted, json_text, one_line
@@ -134,6 +134,7 @@ class _Stopping:
 
 def _print_end(status: JobStatus) -> None:
     print_ledger(status)
+    print_stages(status)
     print_failed(status)
     if Path(status.output_csv_path).exists():
         print(f"Output: {shown_path(Path(status.output_csv_path))}")

@@ -81,8 +81,7 @@ def _print_row(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow, 
         text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
         console.print(f"{one_line(name)}: {cut(text, limit)}")
     if row.problem is None and not item.left_input:
-        console.print("\n── prompt")
-        console.print(cut(workload.assignment(item.item, run_id_of(reader.folder)).prompt, limit))
+        _print_prompts(reader, workload, item, limit)
     for attempt in range(1, item.attempt + 1):
         if item.attempt > 1:
             console.print(f"\n── attempt {attempt}")
@@ -90,11 +89,25 @@ def _print_row(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow, 
     _print_report(item, limit)
 
 
+def _print_prompts(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow, limit: int | None) -> None:
+    """The row's prompt, or that of each stage which has one by now, with the state of each."""
+    console = out()
+    stages = workload.stage_states(item, reader.steps(item.number, item.attempt))
+    for stage in stages:
+        console.print(f"\n── stage {one_line(stage.name)}: {stage.state}")
+        if stage.work is not None:
+            console.print(cut(stage.work.prompt, limit))
+    if not stages:
+        console.print("\n── prompt")
+        console.print(cut(workload.assignment(item.item, run_id_of(reader.folder)).prompt, limit))
+
+
 def _print_report(item: ItemRow, limit: int | None) -> None:
     console, record = out(), item.record or {}
     if "result" in record:
         corrected = f", after {record['corrections']} corrections" if record["corrections"] else ""
-        how = f"via {record['via']}, {rfc3339(record['reported_at'])}{corrected}"
+        at = "" if record["reported_at"] is None else f", {rfc3339(record['reported_at'])}"
+        how = f"via {record['via']}{at}{corrected}"
         console.print(f"\n── report ({how})")
         console.print(cut(json.dumps(record["result"], ensure_ascii=False, indent=2), limit))
     elif "last_report" in record:
@@ -115,6 +128,8 @@ def _cells(workload: CsvJobsWorkload, row: JobRow) -> dict[str, Any]:
 def _as_json(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow) -> dict[str, Any]:
     row = JobRow.of(item.item)
     usable = row.problem is None and not item.left_input
+    stages = workload.stage_states(item, reader.steps(item.number, item.attempt)) if usable else []
+    prompted = usable and not stages
     return {
         "item_id": item.key,
         "status": _state(item),
@@ -122,7 +137,11 @@ def _as_json(reader: JournalReader, workload: CsvJobsWorkload, item: ItemRow) ->
         "line": row.line,
         "source_id": row.source_id,
         "row": _cells(workload, row),
-        "prompt": workload.assignment(item.item, run_id_of(reader.folder)).prompt if usable else None,
+        "prompt": workload.assignment(item.item, run_id_of(reader.folder)).prompt if prompted else None,
+        "stages": [
+            {"name": each.name, "state": each.state, "prompt": each.work and each.work.prompt, "result": each.result}
+            for each in stages
+        ],
         **{name: getattr(item, name) for name in ("attempt", "performances", "reason", "cause", "message", "record")},
         "attempts": [
             {"attempt": each.attempt, "given_up_at": each.ended_at, "reason": each.reason}

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from manyhands.cli.console import notice, out, standard_input
 from manyhands.cli.jobs.follow import LogTail, beyond_limit, follow, job_command, job_service
 from manyhands.cli.jobs.results import find_item
-from manyhands.cli.options import help_text, make, parse
+from manyhands.cli.options import CommandLine, help_text, make, parse
 from manyhands.cli.plain import add_job, parser, print_labelled, shown_path
 from manyhands.core.errors import RunError, UserError
-from manyhands.core.settings import Flag, Text, optional_whole, setting
+from manyhands.core.settings import Flag, OptionalText, Settings, Text, optional_whole, setting
 from manyhands.core.text import counted
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
@@ -28,11 +28,12 @@ from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run
 from manyhands.workloads.csv_jobs.service.control import LOG
 from manyhands.workloads.csv_jobs.service.jobs import JobService, Spawned
-from manyhands.workloads.csv_jobs.spec import JobSettings, JobSpec, TableSettings
+from manyhands.workloads.csv_jobs.spec import JOB, JobSettings, JobSpec, TableSettings
 
 _SPAWN = "manyhands jobs spawn"
 _SPAWN_USAGE = f"{_SPAWN} CSV"
 _TABLE = "csv_path"
+_COLUMN = "column"
 _THIS_COMMAND = "This command"
 _SPAWN_DESCRIPTION = (
     "Creates a job: an agent gets the instruction for each row of the table CSV, and its report is added to the row. "
@@ -41,7 +42,19 @@ _SPAWN_DESCRIPTION = (
 )
 
 
-class SpawnOptions(JobSpec):
+class ColumnOptions(Settings):
+    """How stages are given without a file."""
+
+    column: OptionalText = setting(
+        None,
+        "Column to add and its instruction, which may name columns and earlier ones of these; may be repeated. Short for --stages.",
+        group=JOB,
+        recorded=False,
+        value="NAME=TEXT",
+    )
+
+
+class SpawnOptions(JobSpec, ColumnOptions):
     """The options of ``manyhands jobs spawn``: the job's, and what to do here."""
 
     detach: Flag = setting(
@@ -60,12 +73,13 @@ class SpawnOptions(JobSpec):
 
 def spawn(argv: list[str]) -> int:
     """Run the command line; the exit code."""
-    line = parse(SpawnOptions, argv, _SPAWN, positional=_TABLE)
+    line = parse(SpawnOptions, argv, _SPAWN, positional=_TABLE, repeated=(_COLUMN,))
     if line.help:
         print(help_text(SpawnOptions, _SPAWN_USAGE, _SPAWN_DESCRIPTION, positional=_TABLE))
         return 0
-    options = make(SpawnOptions, line.values, _SPAWN)
-    spec = make(JobSpec, {name: value for name, value in line.values.items() if name in JobSpec.fields}, _SPAWN)
+    values = _with_columns(line)
+    options = make(SpawnOptions, values, _SPAWN)
+    spec = make(JobSpec, {name: value for name, value in values.items() if name in JobSpec.fields}, _SPAWN)
     if options.dry_run is not None:
         return run_on_loop(_print_plan(spec, options.dry_run))
     service, job_id = job_service(spec.data_dir), str(uuid.uuid4())
@@ -74,6 +88,18 @@ def spawn(argv: list[str]) -> int:
     except KeyboardInterrupt:
         _say_if_made(service, job_id)
         raise
+
+
+def _with_columns(line: CommandLine) -> dict[str, Any]:
+    """What was typed, with columns as the stages that they stand for. Raises UserError if stages are given, too."""
+    values: dict[str, Any] = dict(line.values)
+    columns = line.lists[_COLUMN]
+    if columns:
+        if "stages" in values:
+            raise UserError("give --stages or --column, not both")
+        values = {**values, "stages": columns}
+        del values[_COLUMN]
+    return values
 
 
 async def _spawned(service: JobService, spec: JobSpec, job_id: str, *, detach: bool) -> int:
@@ -152,7 +178,7 @@ _MAX_RANGE = 10_000_000
 _NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "update", "dry_run", "data_dir", "quiet")
 
 
-class RunOptions(JobSettings, ResumeSettings):
+class RunOptions(JobSettings, ColumnOptions, ResumeSettings):
     """The options of ``manyhands jobs run``: the job's, and what to do here."""
 
     instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -176,11 +202,11 @@ class RunOptions(JobSettings, ResumeSettings):
 
 def run(argv: list[str]) -> int:
     """Run the command line; the exit code."""
-    line = parse(RunOptions, argv, _RUN, positional="job")
+    line = parse(RunOptions, argv, _RUN, positional="job", repeated=(_COLUMN,))
     if line.help:
         print(help_text(RunOptions, _RUN_USAGE, _RUN_DESCRIPTION, recorded=True, positional="job"))
         return 0
-    return run_on_loop(_ran(line.values))
+    return run_on_loop(_ran(_with_columns(line)))
 
 
 def resume(folder: Path, words: list[str]) -> int:
@@ -189,7 +215,7 @@ def resume(folder: Path, words: list[str]) -> int:
     return run([str(folder), "--retry_failed", *options] if options == words else ["--help"])
 
 
-async def _ran(values: Mapping[str, str | bool]) -> int:
+async def _ran(values: Mapping[str, Any]) -> int:
     options = make(RunOptions, values, _RUN)
     changes = {name: value for name, value in values.items() if name not in _NOT_OF_THE_JOB}
     service = job_service(options.data_dir)

@@ -14,7 +14,8 @@ from manyhands.processes.output import raw_stream
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.ledger import ledger
 from manyhands.workloads.csv_jobs.folders import find_job, unreadable_runs
-from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status, job_statuses, rfc3339
+from manyhands.workloads.csv_jobs.rows.stage_states import StageCounts
+from manyhands.workloads.csv_jobs.service.status import JobStatus, job_status, job_statuses, rfc3339, stage_counts
 
 _MEANING = {
     "completed": "reported a result",
@@ -39,6 +40,7 @@ def print_status(status: JobStatus) -> None:
     """All of it: state, ledger, usage, output."""
     print(f"{status.name}: {status.state} (job {status.job_id})")
     print_ledger(status)
+    print_stages(status)
     print_failed(status)
     if status.waiting:
         print(f"Now {one_line(status.waiting)}")
@@ -76,6 +78,16 @@ def print_ledger(status: JobStatus) -> None:
     print("Ledger")
     print(table(("state", "rows", ""), rows, right=("rows",)))
     print(usage_text(status.usage.to_json(), seconds))
+
+
+def print_stages(status: JobStatus) -> None:
+    """The rows by stage, of a job with stages."""
+    stages = stage_counts(status.folder)
+    if stages:
+        _, *states = StageCounts.__annotations__
+        rows = [[one_line(str(value)) for value in stage.values()] for stage in stages]
+        print("Stages")
+        print(table(("stage", *states), rows, right=states))
 
 
 def status_line(status: JobStatus) -> str:
@@ -124,7 +136,8 @@ def status(argv: list[str]) -> int:
         return _watch(options.data_dir, options.job, _Lines(options.json))
     found = job_status(find_job(Path(options.data_dir), options.job, folders=True))
     if options.json:
-        print(json_text(found.to_json(), indent=2))
+        stages = stage_counts(found.folder)
+        print(json_text({**found.to_json(), **({"stages": stages} if stages else {})}, indent=2))
     else:
         print_status(found)
     return 0

@@ -230,7 +230,7 @@ SELECT payload, position FROM items WHERE position > ? AND position < 1000000000
 SELECT key, payload, state, performances,
     CASE WHEN state IN ('pending', 'running') AND performances > 0
         THEN (SELECT message FROM failures WHERE item = number ORDER BY id DESC LIMIT 1) ELSE message END,
-    CASE WHEN state = 'completed' THEN record END,
+    CASE WHEN state IN ('completed', 'failed') THEN record END,
     CASE WHEN state NOT IN ('pending', 'running') THEN finished_at END,
     position
 FROM items WHERE position > ? AND position < 1000000000000 ORDER BY position LIMIT ?;

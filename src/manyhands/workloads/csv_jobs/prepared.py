@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,19 @@ from manyhands.runs.progress import Notice
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
-from manyhands.workloads.csv_jobs.rows.export import check_output_columns
+from manyhands.workloads.csv_jobs.rows.export import check_output_columns, leaves_of
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
+from manyhands.workloads.csv_jobs.stages.definitions import Definitions
+from manyhands.workloads.csv_jobs.stages.row_stages import Stage, stage_columns, stages_for
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
 
 STEM = "agent_job_output"
 """What results are called where the table has no name."""
+_Fill = Callable[[Sequence[Json]], str]
+"""Gives the instruction for the cells of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,17 @@ class PreparedJob:
         return self.options.instruction or ""
 
     @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Its stages, in order; none if it has one instruction. Raises UserError for stages that don't fit the table."""
+        return stages_for(self.options.stages or Definitions(()), self.table.headers)
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """The instructions of its stages, or its only one."""
+        stages = tuple(stage.template for stage in self.stages)
+        return stages or (Template.parse(self.instruction, self.table.headers),)
+
+    @property
     def export_format(self) -> str:
         """The name of the format that the results are written in."""
         return self.options.export_format or format_of_results(Path(self.output_csv_path)).name
@@ -93,13 +109,18 @@ class PreparedJob:
             return self.table.headers
         if self.options.prompt_columns is not None:
             return self.prompt_columns
-        named = {self.table.headers[column] for column in template.columns_used}
+        named = self._named_columns(template)
         return tuple(name for name in self.prompt_columns if name not in named)
 
+    def _named_columns(self, template: Template) -> frozenset[str]:
+        """The columns that an instruction names; what it names besides are results of earlier stages."""
+        headers = self.table.headers
+        return frozenset(headers[column] for column in template.columns_used if column < len(headers))
+
     def left_out_columns(self) -> tuple[str, ...]:
-        """Columns of earlier jobs that prompts do not hold, and the instruction does not name."""
-        template = Template.parse(self.instruction, self.table.headers)
-        there = {*self.shown_columns(template), *(self.table.headers[column] for column in template.columns_used)}
+        """Columns of earlier jobs that prompts do not hold, and no instruction names."""
+        templates = self.templates
+        there = {name for each in templates for name in (*self.shown_columns(each), *self._named_columns(each))}
         earlier = earlier_columns(self.table.headers)
         return tuple(name for name in self.table.headers if name in earlier and name not in there)
 
@@ -129,7 +150,7 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Noti
 
     ``options`` must be resolved. Raises UserError with one line for what can't be used.
     """
-    if options.instruction is None or not options.instruction.strip():
+    if not options.stages and not (options.instruction or "").strip():
         raise UserError("instruction must be non-empty")
     table = open_table(Path(options.csv_path), format=options.table_format, **options.reading)
     for line in table.notices:
@@ -164,9 +185,14 @@ def check_headers(options: JobSpec, headers: Sequence[str]) -> None:
     """Raises UserError for settings that name a column which the table does not have."""
     if options.id_column is not None:
         id_column_index(options.id_column, headers)
-    Template.parse(options.instruction or "", headers)
     prompt_columns(options.prompt_columns, headers)
-    check_output_columns(options.output_columns, headers, options.output_schema)
+    if options.stages:
+        stages = stages_for(options.stages, headers)
+        check_output_columns(options.output_columns, headers, stage_columns(stages, flatten=True), open=False)
+    else:
+        Template.parse(options.instruction or "", headers)
+        leaves = leaves_of(options.output_schema or {})
+        check_output_columns(options.output_columns, headers, leaves, open=not leaves)
 
 
 def default_output(options: JobSpec, job_id: str) -> str:
@@ -221,7 +247,7 @@ class DryRun:
     """A job that is planned, not created."""
 
     prompts: tuple[str, ...]
-    """Of the first rows."""
+    """Of the first rows, of each of their stages."""
     plan: tuple[tuple[str, str], ...]
     """Pairs of a label and text."""
     job: PreparedJob
@@ -238,20 +264,32 @@ async def dry_run(options: JobSpec, count: int, notice: Notice = lambda text: No
     check_worker(options, os.environ)
     job_id = "00000000-0000-0000-0000-000000000000"
     job = await prepare(options, job_id, notice=notice)
-    template, schema = Template.parse(job.instruction, job.table.headers), OutputSchema.of(options.output_schema)
+    schema = OutputSchema.of(options.output_schema)
+    tasks = _tasks(job, schema)
     prompts: list[str] = []
     executed = Prompts()
-    rows = bad = 0
+    rows = bad = shown_rows = 0
     for planned in plan_rows(job.opened(), options.id_column, options.on_bad_row):
         rows += 1
         bad += planned.outcome is not None
         if planned.outcome is None and (options.limit is None or rows <= options.limit):
-            prompt = _prompt(planned, job, template, schema)
-            executed.add(prompt)
-            prompts += [prompt] * (len(prompts) < count)
+            of_row = [_prompt(planned, job, *task) for task in tasks]
+            for prompt in of_row:
+                executed.add(prompt)
+            prompts += of_row if shown_rows < count else []
+            shown_rows += 1
     named = replace(job, name=options.job_name or "(the job's id)")
     plan = [*_plan(named, rows, bad, schema), *([] if memory is None else [("", str(memory))])]
     return DryRun(tuple(prompts), tuple(plan), job, executed)
+
+
+def _tasks(job: PreparedJob, schema: OutputSchema) -> list[tuple[Template, _Fill, OutputSchema]]:
+    """The templates of the instructions for a row, what fills them, and the schemas of their results: for each stage (where the names of
+    earlier results stay), or for the whole row."""
+    if stages := job.stages:
+        return [(stage.template, partial(stage.instruction, results=None), stage.schema) for stage in stages]
+    (template,) = job.templates
+    return [(template, template.fill, schema)]
 
 
 def with_machine_limit(options: JobSpec, environ: Mapping[str, str]) -> JobSpec:
@@ -270,19 +308,25 @@ def check_worker(options: JobSpec, environ: Mapping[str, str]) -> None:
         FunctionWorker.load(options.worker_function, folder)
 
 
-def _prompt(planned: PlannedItem, job: PreparedJob, template: Template, schema: OutputSchema) -> str:
+def _prompt(planned: PlannedItem, job: PreparedJob, template: Template, fill: _Fill, schema: OutputSchema) -> str:
     row = JobRow.of(Item(1, planned.key, planned.payload))
     cells = dict(zip(job.table.headers, row.cells, strict=True))
     shown_columns = job.shown_columns(template)
     return worker_prompt(
         "(the job's id)",
         planned.key,
-        template.fill(row.cells),
+        fill(row.cells),
         {name: cells[name] for name in shown_columns},
         schema,
         printing=job.options.worker_kind == "command",
         whole=len(shown_columns) == len(cells),
     )
+
+
+def _shown_somewhere(job: PreparedJob) -> list[str]:
+    """The columns whose cells prompts hold as JSON."""
+    shown_columns = {name for template in job.templates for name in job.shown_columns(template)}
+    return [name for name in job.table.headers if name in shown_columns]
 
 
 def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[tuple[str, str]]:
@@ -293,12 +337,16 @@ def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[t
     return [
         ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them skipped" * bool(bad)),
         ("columns", _named(job.table.headers)),
-        ("in the prompt", _named(job.shown_columns(Template.parse(job.instruction, job.table.headers)))),
+        ("in the prompt", _named(_shown_somewhere(job))),
         ("item ids", f"column {options.id_column}" if options.id_column else "row-1, row-2 …"),
         ("worker", describe_worker(options)),
         ("rows at once", at_once),
-        ("seconds a row", f"{options.max_runtime_seconds} at most, in at most {options.max_attempts} attempts"),
-        ("result", "must fit the output schema" if schema.value else "any JSON object"),
+        (
+            "seconds a stage" if options.stages else "seconds a row",
+            f"{options.max_runtime_seconds} at most, in at most {options.max_attempts} attempts",
+        ),
+        *[("stage", stage.name + (f", when {stage.when.text}" if stage.when else "")) for stage in job.stages],
+        ("result", "must fit the output schema" if schema.value or options.stages else "any JSON object"),
         ("results go to", f"{output} ({job.export_format})" if options.auto_export else "no file, before an export"),
     ]
 

@@ -48,6 +48,12 @@ from manyhands.runs.options import (
 )
 from manyhands.sandboxes.project import checked_project
 from manyhands.workloads.csv_jobs.rows.columns import column_list
+from manyhands.workloads.csv_jobs.stages.definitions import (
+    Definitions,
+    stages_of_columns,
+    stages_of_file,
+    stages_of_records,
+)
 
 JOB = "Job"
 WORKER = "Worker"
@@ -88,6 +94,19 @@ def _schema(value: Any) -> Any:
     if not isinstance(found, dict):
         raise ValueError(f"{name} must hold a JSON object")
     return found
+
+
+def _stages(value: Any) -> Definitions | None:
+    """Stages: the name of a file that holds them, a list of ``NAME=INSTRUCTION``, or a list of mappings."""
+    if value is None or isinstance(value, Definitions):
+        return value
+    if isinstance(value, str):
+        return stages_of_file(value) if value.strip() else None
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError("must be a list of stages")
+    if all(isinstance(each, str) for each in value):
+        return stages_of_columns(value)
+    return stages_of_records(value)
 
 
 def _threshold(value: Any) -> str | None:
@@ -173,6 +192,13 @@ class TaskSettings(FileSettings):
     )
     instruction_file: OptionalPath = setting(
         None, "File with the instruction.", group=JOB, recorded=False, value="FILE"
+    )
+    stages: Annotated[Definitions | None, Checked(_stages)] = setting(
+        None,
+        "YAML or JSON file with several instructions instead of one: a list of name, instruction, output_schema, when.",
+        group=JOB,
+        identity=True,
+        value="FILE",
     )
     output_csv_path: OptionalPath = setting(
         None,
@@ -376,6 +402,7 @@ class JobSettings(WorkerSettings, TaskSettings, AgentTerminalSettings):
         settings that contradict each other."""
         if self.instruction is not None and self.instruction_file is not None and self._both_given():
             raise UserError("give --instruction or --instruction_file, not both")
+        _check_task(self)
         spec = super().resolved()
         changes: dict[str, Any] = {}
         if self.output_csv_path == STANDARD_STREAM:
@@ -401,6 +428,14 @@ class JobSpec(TableSettings, JobSettings):
 
 class JobChanges(JobSpec, ResumeSettings):
     """The settings of a job that is continued."""
+
+
+def _check_task(spec: TaskSettings) -> None:
+    """Raises UserError for settings of a single instruction beside stages, which have their own."""
+    names = ("instruction", "instruction_file", "output_schema")
+    beside = [f"--{name}" for name in names if getattr(spec, name) is not None]
+    if spec.stages is not None and beside:
+        raise UserError(f"{', '.join(beside)}: not with stages, each of which has its own in its file (--stages)")
 
 
 def check_binding(spec: WorkerSettings, given: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ from manyhands.agents.trajectory import describe_step as describe_agent_step
 from manyhands.core.errors import Interrupted, StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import ZERO
-from manyhands.engine.contract import Context, Execution, Item, PlannedItem, RecordedStep, RunReader, Workload
+from manyhands.engine.contract import (
+    Context,
+    Execution,
+    Item,
+    ItemRow,
+    PlannedItem,
+    RecordedStep,
+    RunReader,
+    Workload,
+)
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.pricing import load_price_table
 from manyhands.processes.strays import process_mark
@@ -26,10 +36,12 @@ from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.spec import check_binding
+from manyhands.workloads.csv_jobs.stages.row_stages import stage_columns
 from manyhands.workloads.csv_jobs.workers.agent import AgentWorker
 from manyhands.workloads.csv_jobs.workers.command import CommandWorker
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
-from manyhands.workloads.csv_jobs.workers.reports import WORKER_STEP, Assignment, ReportInbox, Worker
+from manyhands.workloads.csv_jobs.workers.reports import WORKER_STEP, Assignment, ReportInbox, StageOfRow, Worker
+from manyhands.workloads.csv_jobs.workers.staged import StagedWork, StageState
 
 IMPORTED = "imported"
 """The identity of a job's input, which is not read again by itself."""
@@ -48,9 +60,11 @@ class CsvJobsWorkload(Workload):
         self.spec = spec
         self._folder = run_folder
         self._job = PreparedJob.from_json(spec, run_folder.parent)
-        self._template = Template.parse(self._job.instruction, self._job.table.headers)
-        self._shown = self._job.shown_columns(self._template)
         self._schema = OutputSchema.of(self._job.options.output_schema)
+        self._stages = {stage.name: stage for stage in self._job.stages}
+        self._template = None if self._stages else Template.parse(self._job.instruction, self._job.table.headers)
+        self._shown = self._shown_columns()
+        self._staged = StagedWork(tuple(self._stages.values()), self._stage_assignment, self._steps_of)
         self._inbox: ReportInbox | None = None
         self._worker: Worker | None = None
         self._job_id = ""
@@ -58,6 +72,11 @@ class CsvJobsWorkload(Workload):
         self._failed = 0
         self._failures_allowed: int | None = None
         self._on_stop = on_stop
+
+    def _shown_columns(self) -> dict[str | None, tuple[str, ...]]:
+        """The columns that prompts hold as JSON: those of each stage, by its name, or of the only prompt."""
+        names: Sequence[str | None] = tuple(self._stages) or (None,)
+        return {name: self._job.shown_columns(each) for name, each in zip(names, self._job.templates, strict=True)}
 
     @property
     def job(self) -> PreparedJob:
@@ -74,7 +93,8 @@ class CsvJobsWorkload(Workload):
         workers, concurrency = options.processes
         # Launches that wait for one another under a budget are bounded by each other's time.
         waits = options.bounded and options.worker_kind == "command"
-        limit = None if waits else options.max_runtime_seconds + BACKSTOP
+        seconds = options.max_runtime_seconds * max(1, len(self._stages))
+        limit = None if waits else seconds + BACKSTOP
         return options.execution(
             executor="processes" if options.in_processes else "local",
             workers=workers,
@@ -156,9 +176,12 @@ class CsvJobsWorkload(Workload):
     async def run(self, context: Context) -> Outcome:
         if self._worker is None:
             raise RuntimeError("no worker is open")
-        accepted = await self._worker.run(context, self.assignment(context.item, self._job_id))
-        if accepted.stop:
-            self._on_stop()
+        if self._stages:
+            accepted = await self._staged.run(context, self._worker, self._on_stop)
+        else:
+            accepted = await self._worker.run(context, self.assignment(context.item, self._job_id))
+            if accepted.stop:
+                self._on_stop()
         return Outcome(ItemState.COMPLETED, accepted.to_json())
 
     def describe_step(self, step: RecordedStep) -> Iterable[tuple[str, str]]:
@@ -183,13 +206,23 @@ class CsvJobsWorkload(Workload):
                 columns=settings.output_columns,
                 delimiter=settings.output_delimiter,
             )
-        return write_export(reader, job.table.headers, settings.output_schema, job.table, target, options)
+        stages = partial(stage_columns, tuple(self._stages.values())) if self._stages else None
+        return write_export(
+            reader, job.table.headers, settings.output_schema, job.table, target, options, stages=stages
+        )
 
-    def assignment(self, item: Item, job_id: str) -> Assignment:
-        """A row's work."""
+    def assignment(self, item: Item, job_id: str, stage: StageOfRow | None = None) -> Assignment:
+        """A row's work, or that of one of its stages."""
         row, job = JobRow.of(item), self._job
         cells = dict(zip(job.table.headers, row.cells, strict=True))
-        instruction = self._template.fill(row.cells)
+        if stage is not None:
+            here = self._stages[stage.name]
+            instruction, schema = here.instruction(row.cells, stage.results), here.schema
+            shown = self._shown[stage.name]
+        else:
+            assert self._template is not None
+            instruction, schema = self._template.fill(row.cells), self._schema
+            shown = self._shown[None]
         return Assignment(
             job_id=job_id,
             item_id=item.key,
@@ -200,15 +233,28 @@ class CsvJobsWorkload(Workload):
                 job_id,
                 item.key,
                 instruction,
-                {name: cells[name] for name in self._shown},
-                self._schema,
+                {name: cells[name] for name in shown},
+                schema,
                 printing=job.options.worker_kind == "command",
-                whole=len(self._shown) == len(cells),
+                whole=len(shown) == len(cells),
             ),
-            schema=self._schema,
+            schema=schema,
             corrections=job.options.max_corrections,
             max_seconds=job.options.max_runtime_seconds,
+            stage=stage,
         )
+
+    def stage_states(self, row: ItemRow, steps: Sequence[RecordedStep]) -> list[StageState]:
+        """How the stages of a row stand; empty for a job without. ``steps``: of its latest attempt."""
+        self._job_id = self._job_id or run_id_of(self._folder)
+        return self._staged.states(row.item, steps, row.record or {})
+
+    def _stage_assignment(self, item: Item, stage: StageOfRow) -> Assignment:
+        return self.assignment(item, self._job_id, stage)
+
+    def _steps_of(self, item_number: int, attempt: int) -> Sequence[RecordedStep]:
+        with closing(open_reader(self._folder)) as reader:
+            return reader.steps(item_number, attempt)
 
     def _costs(self) -> dict[str, Any]:
         """What is known of the costs of launches: prices, whether there is a budget, what earlier sessions used."""

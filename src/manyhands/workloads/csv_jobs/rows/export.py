@@ -43,6 +43,7 @@ from manyhands.io.tables.parquet_writer import (
 from manyhands.io.tables.xlsx import write_xlsx
 from manyhands.processes.strays import make_way
 from manyhands.workloads.csv_jobs.rows.columns import JOB, OUR_COLUMNS, RESULTS, SPREAD, TABLE, prefixes
+from manyhands.workloads.csv_jobs.rows.stage_states import STAGES
 
 _OWN_FILES = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", LOCK)
 _MAX_KEYS = 4096
@@ -72,8 +73,11 @@ def write_export(
     table: TableInfo,
     target: Path,
     options: ExportOptions,
+    *,
+    stages: Callable[[bool], Sequence[Leaf]] | None = None,
 ) -> int:
-    """Write all rows in order, each with its cells and its result (``Columns`` names the columns); returns their number.
+    """Write all rows in order, each with its cells and its result (``Columns`` names the columns); returns their number. ``stages``: the
+    columns of a job with stages, given whether results are flattened.
 
     What is written is of one moment, and takes the place of ``target`` only when it is whole. Folders are made.
     A CSV file has the table's delimiter and decimal commas; one whose name ends in ``.tsv`` has tabs. One that ends in ``.gz`` is
@@ -87,10 +91,15 @@ def write_export(
         raise UserError(f"unknown export format {options.format!r}: choose {', '.join(writable)}")
     path = _usable(target, reader, table)
     with reader.snapshot():
-        spread = options.flatten if options.columns is None else _names_results(options.columns, headers)
-        columns = Columns.of(headers, _leaves(reader, schema) if spread else ())
+        flatten = options.flatten if options.columns is None else _names_results(options.columns, headers)
+        if stages is not None:
+            leaves = stages(flatten or options.columns is not None)
+        else:
+            leaves = _leaves(reader, schema) if flatten else ()
+        columns = Columns.of(headers, leaves)
         if options.columns is not None:
-            columns = columns.chosen_from(options.columns, open=not leaves_of(schema or {}))
+            open_ended = stages is None and not leaves_of(schema or {})
+            columns = columns.chosen_from(options.columns, open=open_ended)
         with bytes_written_aside(path) as handle, _packed(handle, path, options) as stream:
             return _write(stream, path, reader, columns, table, options)
 
@@ -224,6 +233,8 @@ class Leaf:
     """The properties on the way to it."""
     kind: Kind | None
     """Its type by the schema, if that states one."""
+    column: str | None = None
+    """The name of its column; None: ``SPREAD`` and the path."""
 
     def of(self, result: Json) -> Json:
         """Its value in a result; None where that does not have it."""
@@ -346,7 +357,7 @@ class Columns:
         """Names all columns: where one of ours is among the headers, all of ours get the first prefix of ``stage2_``, ``stage3_`` … with
         which none is, so that what a job writes can be another job's table, however often."""
         own = tuple(without_surrogates(header) for header in headers)
-        ours = (*OUR_COLUMNS, *_distinct(SPREAD + ".".join(leaf.path) for leaf in leaves))
+        ours = (*OUR_COLUMNS, *_distinct(leaf.column or SPREAD + ".".join(leaf.path) for leaf in leaves))
         taken = set(own)
         prefix = next(prefix for prefix in prefixes() if taken.isdisjoint(prefix + name for name in ours))
         named = tuple(prefix + name for name in ours)
@@ -388,12 +399,11 @@ class Columns:
 
 
 def check_output_columns(
-    wanted: Sequence[str] | None, headers: Sequence[str], schema: Mapping[str, Any] | None
+    wanted: Sequence[str] | None, headers: Sequence[str], leaves: Sequence[Leaf], *, open: bool
 ) -> None:
-    """Raises UserError for chosen columns that results will not have."""
+    """Raises UserError for chosen columns that results will not have. ``open``: they may have other properties than these leaves."""
     if wanted is not None:
-        leaves = leaves_of(schema or {})
-        Columns.of(headers, leaves).chosen_from(wanted, open=not leaves)
+        Columns.of(headers, leaves).chosen_from(wanted, open=open)
 
 
 def _names_results(wanted: Sequence[str], headers: Sequence[str]) -> bool:
@@ -435,7 +445,7 @@ def read_rows(reader: RunReader, columns: Columns, time: TimeOf) -> Iterator[Val
             words[item.state],
             item.performances,
             item.message,
-            report.get("result"),
+            report.get("result", report.get(STAGES)),
             None if reported is None else time(int(reported)),
             None if item.finished_at is None else time(int(item.finished_at)),
         )

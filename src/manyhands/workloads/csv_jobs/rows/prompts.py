@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -61,6 +61,13 @@ class Template:
         for column, text in zip(self.columns_used, self.texts[1:], strict=True):
             parts += cell_text(cells[column]), text
         return "".join(parts)
+
+
+def names_in(instruction: str) -> Iterator[tuple[str, int]]:
+    """The names in braces in an instruction, as ``Template`` reads them, each with its line, from 1."""
+    for mark in _MARKS.finditer(instruction):
+        if mark[1] is not None:
+            yield mark[1], instruction.count("\n", 0, mark.start()) + 1
 
 
 def _unknown(name: str, line: int, headers: Sequence[str]) -> UserError:

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, cast, overload
+from typing import Any, Final, Literal, NotRequired, TypedDict, cast, overload
 
 from manyhands.core.errors import RunError, StorageError
 from manyhands.core.outcomes import ItemState
@@ -19,6 +19,7 @@ from manyhands.runs.folders import open_reader
 from manyhands.runs.ledger import LIMIT, REMOVED, ledger
 from manyhands.runs.steering.control import ask
 from manyhands.workloads.csv_jobs.folders import job_folders, recorded_name
+from manyhands.workloads.csv_jobs.rows.stage_states import StageCounts, count_stages
 
 STARTED = "job_started_at"
 END = "job_end"
@@ -95,6 +96,8 @@ class StatusContent(TypedDict):
     usage: UsageFigures
     simulated: bool
     """Whether a simulated model made up results."""
+    stages: NotRequired[list[StageCounts]]
+    """How the rows stand in each stage. Not there for a job without stages, and with ``--watch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class JobStatus:
             "usage": {**self.usage.to_json(), "cost": round(self.usage.cost, 6)},
             "simulated": self.usage.simulated_calls > 0,
         }
-        return cast(StatusContent, {name: content[name] for name in StatusContent.__annotations__})
+        return cast(StatusContent, {name: content[name] for name in StatusContent.__annotations__ if name in content})
 
 
 def job_status(folder: Path) -> JobStatus:
@@ -240,6 +243,13 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
         beyond_limit_items=beyond,
         removed_items=removed,
     )
+
+
+def stage_counts(folder: Path) -> list[StageCounts]:
+    """How the rows stand in each stage; empty for a job without stages. Looks at all rows."""
+    with closing(open_reader(folder)) as reader:
+        stages = reader.meta("spec")["options"].get("stages") or ()
+        return count_stages([stage["name"] for stage in stages], reader.results()) if stages else []
 
 
 @overload

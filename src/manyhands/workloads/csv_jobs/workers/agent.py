@@ -79,7 +79,8 @@ class AgentWorker:
         the settings, for jobs that agents start themselves."""
         self._options = options
         self._agent = load_agent(options.agent)
-        self._toolbox = Toolbox([*tools, ReportTool(OutputSchema.of(options.output_schema))])
+        self._tools = tuple(tools)
+        self._toolboxes: dict[bytes | None, Toolbox] = {}
         self._model = model
         self._backend = backend
         self._run_folder = run_folder
@@ -128,7 +129,7 @@ class AgentWorker:
             raise timeout_error(assignment.max_seconds) from None
 
     async def _execute(self, context: Context, assignment: Assignment) -> Accepted:
-        async with World(context, self._backend, lambda: self._request(context, assignment.job_id)) as world:
+        async with World(context, self._backend, lambda: self._request(context, assignment)) as world:
             environment = ToolEnvironment(
                 world.sandbox,
                 context.clock,
@@ -140,7 +141,7 @@ class AgentWorker:
                 context,
                 self._task(assignment),
                 model=self._model,
-                tools=self._toolbox,
+                tools=self._toolbox(assignment.schema),
                 environment=environment,
                 settings=seeded(self._settings, self._options, context),
                 world=world,
@@ -158,11 +159,18 @@ class AgentWorker:
             prefill=cast(Sequence[Message], self._options.prefill_messages or ()),
         )
 
-    def _request(self, context: Context, job_id: str) -> SandboxRequest:
-        project = self._options.project
+    def _toolbox(self, schema: OutputSchema) -> Toolbox:
+        """The tools, with the report tool for results of that schema."""
+        if schema.encoded not in self._toolboxes:
+            self._toolboxes[schema.encoded] = Toolbox([*self._tools, ReportTool(schema)])
+        return self._toolboxes[schema.encoded]
+
+    def _request(self, context: Context, assignment: Assignment) -> SandboxRequest:
+        project, stage = self._options.project, assignment.stage
         return SandboxRequest(
-            context.workspace,
-            process_mark(job_id),
+            # A stage has a folder of its own: what is recorded of a folder is how the steps of one conversation left it.
+            context.workspace if stage is None else context.workspace / f"stage-{stage.number}",
+            process_mark(assignment.job_id),
             limits=sandbox_limits(self._options),
             project=None if project is None else Path(project),
             hidden=own_folders(self._run_folder),

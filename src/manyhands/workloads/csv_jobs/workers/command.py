@@ -224,7 +224,9 @@ class CommandWorker:
             "MANYHANDS_DATA_DIR": str(self._data_dir.absolute()),
             SECRET: secret,
         }
-        row = dumps(dict(assignment.row))
+        if assignment.stage is not None:
+            values["stage"] = additions["MANYHANDS_STAGE"] = assignment.stage.name
+        row = dumps(assignment.columns)
         if len(row) < MAX_ROW_BYTES:
             additions["MANYHANDS_ROW"] = row.decode()
         given = b"" if self._line.uses("prompt", "prompt_file") else prompt.encode()

@@ -61,7 +61,7 @@ class FunctionWorker:
         return Accepted(result, output["reported_at"], "function")
 
     async def _result(self, assignment: Assignment) -> Json:
-        row = dict(assignment.row)
+        row = assignment.columns
         arguments = (row, assignment) if self._with_assignment else (row,)
         try:
             return self._as_json(await call(self._function, *arguments, seconds=assignment.max_seconds))

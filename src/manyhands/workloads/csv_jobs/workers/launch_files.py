@@ -55,7 +55,7 @@ class LaunchFolders:
         try:
             self._make(folder)
             _write(files.prompt, prompt.encode())
-            _write(files.row, dumps(dict(assignment.row)))
+            _write(files.row, dumps(assignment.columns))
             _write(files.schema, assignment.schema.text.encode())
             return LaunchFiles(folder, _seen(folder))
         except OSError as error:

@@ -13,7 +13,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from manyhands.core.errors import ItemError
 from manyhands.core.failures import Cause
@@ -37,8 +37,21 @@ SETTLING_SECONDS = 50.0
 
 
 @dataclass(frozen=True, slots=True)
+class StageOfRow:
+    """One stage of a row."""
+
+    name: str
+    number: int
+    """From 1, also if stages before it were skipped."""
+    results: Mapping[str, Json]
+    """The results of earlier stages by name; that of a skipped one is None."""
+    values: Mapping[str, Json]
+    """What their names stand for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
-    """One row's work, as a worker gets it."""
+    """One row's work, or that of one of its stages, as a worker gets it."""
 
     job_id: str
     item_id: str
@@ -54,6 +67,13 @@ class Assignment:
     """How often a report that does not fit the schema may be corrected."""
     max_seconds: float
     """How long the worker may take, from its launch."""
+    stage: StageOfRow | None = None
+    """Of a job with stages: which one it is."""
+
+    @property
+    def columns(self) -> dict[str, Json]:
+        """The cells, and in a stage the values of earlier stages, by their names."""
+        return dict(self.row) if self.stage is None else {**self.row, **self.stage.values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +81,10 @@ class Accepted:
     """A report that was accepted."""
 
     result: dict[str, Any]
-    reported_at: float
-    """Seconds since 1970 UTC, by the context's clock."""
+    reported_at: float | None
+    """Seconds since 1970 UTC, by the context's clock; None if all stages of the row were skipped."""
     via: str
-    """How it came: ``tool``, ``mcp``, ``stdout`` or ``function``."""
+    """How it came: ``tool``, ``mcp``, ``stdout`` or ``function``; ``none`` if all stages of the row were skipped."""
     stop: bool = False
     """The worker requests to end the job."""
     corrections: int = 0
@@ -78,6 +98,11 @@ class Accepted:
             "stop": self.stop,
             "corrections": self.corrections,
         }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The reverse of ``to_json``."""
+        return cls(value["result"], value["reported_at"], value["via"], value["stop"], value["corrections"])
 
 
 class Worker(Protocol):
