@@ -776,6 +776,17 @@ def _resume(folder: BatchFolder) -> None:
     assert folder.batch(where, "--resume=maybe").code == 2
 
 
+@option("dry_run")
+def _dry_run(folder: BatchFolder) -> None:
+    before = {path.name for path in folder.path.iterdir()}
+    ran = folder.batch("--dry_run", "--samples=2", "--model=gpt-5-mini")
+    assert (ran.code, ran.err) == (0, "")
+    for part in ("3 prompts, 2 samples of each", "model calls   about ", "dollars       about $0.", "estimated by"):
+        assert part in ran.out
+    assert {path.name for path in folder.path.iterdir()} == before
+    assert "none.jsonl" in refused(folder, "--dry_run", "--dataset_file=none.jsonl")
+
+
 @option("max_samples")
 def _max_samples(folder: BatchFolder) -> None:
     bodies = asked(folder, "--max_samples=2", "--num_workers=1")

@@ -819,7 +819,7 @@ def _stopped(folder: JobFolder, usage: dict[str, Any], *words: str) -> None:
     def reply(request: RecordedRequest) -> Reply:
         answer = reporting()(request)
         assert isinstance(answer, dict)
-        return {**answer, "usage": {"prompt_tokens": 2000, "completion_tokens": 5, "total_tokens": 2005, **usage}}
+        return {**answer, "usage": {"prompt_tokens": 1000, "completion_tokens": 5, "total_tokens": 1005, **usage}}
 
     with ServerThread(reply) as server:
         where = (f"--base_url={server.base_url}", "--toolsets=none", "--max_concurrency=1", "--max_tokens=10")
@@ -840,7 +840,7 @@ def _max_cost(folder: JobFolder) -> None:
 
 @option("max_total_tokens")
 def _max_total_tokens(folder: JobFolder) -> None:
-    _stopped(folder, {}, "--max_total_tokens=7000")
+    _stopped(folder, {}, "--max_total_tokens=4500")
 
 
 @option("max_seconds")
@@ -904,6 +904,48 @@ def _flatten(folder: JobFolder) -> None:
     new = set(folder.rows()[0]) - {"name", "text"}
     done(folder, "--job_name=without")
     assert len(new) == len(set(folder.rows()[0]) - {"name", "text"}) + 2
+
+
+@option("prompt_columns")
+def _prompt_columns(folder: JobFolder) -> None:
+    folder.write_rows(["wombat"])
+
+    def prompt(*words: str) -> str:
+        return text_of(asked(folder, f"--job_name=j{len(words)}{words}", *words)[0]["messages"][-1])
+
+    usual, text = prompt(), prompt("--prompt_columns=text")
+    assert (usual.count("wombat"), '"name": "a"' in usual) == (1, True)  # a cell in the instruction is not sent again
+    assert ('"text": "wombat"' in text, '"name"' in text) == (True, False)
+    assert "as JSON:" not in prompt("--prompt_columns=none")
+    assert '"text": "wombat"' in prompt("--prompt_columns=all")
+    assert "--prompt_columns: nope is no column" in refused(folder, "--prompt_columns=nope,text")
+
+
+@option("limit")
+def _limit(folder: JobFolder) -> None:
+    folder.write_rows([f"text {number}" for number in range(5)])
+    assert [bool(result) for result in done(folder, "--limit=2")] == [True, True, False, False, False]
+    status = folder.status()
+    assert (status["state"], status["original_status"], status["pending_items"]) == ("limit_reached", "completed", 3)
+    assert (status["limit"], status["beyond_limit_items"]) == (2, 3)
+    again = folder.jobs("run", "j")
+    assert "2 of 5 rows have ended, 3 are beyond --limit=2" in again.err
+    assert folder.jobs("wait", "j").code == again.code == 0
+    generic = run_command(folder.path, "status", "data/j")
+    assert "j: limit reached" in generic.out
+    assert "beyond_limit 3" in generic.out
+    assert folder.jobs("run", "j", "--limit=3", "--quiet").code == 0
+    assert folder.status()["completed_items"] == 3
+    assert folder.jobs("run", "j", "--limit=none", "--quiet").code == 0
+    assert (folder.status()["state"], folder.status()["completed_items"]) == ("completed", 5)
+    assert "--limit must be 1 or more" in refused(folder, "--limit=0")
+
+
+@option("output_columns")
+def _output_columns(folder: JobFolder) -> None:
+    assert spawn(folder, FUNCTION, "--output_columns=results,name,status").code == 0
+    assert list(folder.rows()[0]) == ["result.length", "result.text", "name", "status"]
+    assert "--output_columns: nope is no column" in refused(folder, FUNCTION, "--output_columns=name,nope")
 
 
 @option("excel_safe")

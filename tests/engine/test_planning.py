@@ -6,16 +6,19 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, UserError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Context, PlannedItem
 from manyhands.engine.journal.reader import JOURNAL, JournalReader
+from manyhands.engine.journal.store import Store
 from manyhands.runs.execution import execute_run
 from manyhands.runs.making import Opened, create_run
 from tests.support.engine_runs import ProgramWorkload, perform_steps_run, start_steps_run
@@ -86,6 +89,51 @@ async def test_an_edited_input(tmp_path: Path) -> None:
     workload.keys = ["new", "c", "a", "newer"]
     await execute(tmp_path / "run", workload, notices)
     assert not any("no longer" in notice for notice in notices), "what was removed earlier is not named again"
+
+
+async def test_an_edited_input_is_entered_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    program = Recorder()
+    workload = ProgramWorkload(program, ["a", "b", "c"])
+    await execute(tmp_path / "run", workload)
+    edited = [PlannedItem("new", 1), PlannedItem("b", 2, afresh="edited"), PlannedItem("a", 3)]
+
+    def broken() -> Iterator[PlannedItem]:
+        yield from edited
+        raise UserError("the rest can't be read")
+
+    with closing(Store(tmp_path / "run", SystemClock(), print)) as store:
+        before = [*store.reader.items()], store.reader.meta("planned")
+        with pytest.raises(UserError, match="the rest"):
+            store.replan(broken(), "now", fact=1)
+        assert ([*store.reader.items()], store.reader.meta("planned"), store.reader.meta("fact")) == (*before, None)
+        store.replan(edited, "now", fact=1)
+        assert store.reader.meta("fact") == 1
+        assert [(row.key, row.payload, row.state) for row in store.reader.items()][:3] == [
+            ("new", 1, ItemState.PENDING), ("b", 2, ItemState.PENDING), ("a", 3, ItemState.COMPLETED),
+        ]  # fmt: skip
+        number = next(row.number for row in store.reader.items() if row.key == "b")
+        assert [(each.attempt, each.reason) for each in store.reader.attempts(number)] == [(1, "edited")]
+        assert [each.state for each in store.reader.earlier_outcomes(number)] == ["completed"]
+        assert store.reader.left_input("completed") == 1
+
+
+async def test_a_limit_leaves_what_is_behind_it_pending(tmp_path: Path) -> None:
+    """Also what failed and is tried again is within it, and so is what an endpoint refused."""
+    tries: list[str] = []
+
+    async def program(context: Context) -> Outcome:
+        tries.append(context.item.key)
+        if context.item.key == "1" and tries.count("1") == 1:
+            raise ItemError(Cause.WORKER_ERROR, "once", retry_after=0.0)
+        return Outcome(ItemState.COMPLETED)
+
+    workload = ProgramWorkload(program, [str(number) for number in range(600)], limit=300, concurrency=7)
+    result = await execute(tmp_path / "run", workload)
+    assert sorted(set(tries), key=int) == [str(number) for number in range(300)]
+    assert (result.done, result.exit_code, result.stopped) == (True, 0, None)
+    assert (result.ledger["pending"], result.ledger["by_cause"]) == (300, {"pending": {"beyond_limit": 300}})
+    again = ProgramWorkload(program, workload.keys)
+    assert (await execute(tmp_path / "run", again)).ledger["completed"] == 600
 
 
 async def test_removed_items_without_an_end_are_cancelled_and_come_back_as_new(tmp_path: Path) -> None:

@@ -251,13 +251,17 @@ def retry(argv: list[str]) -> int:
 def _retry_parser() -> argparse.ArgumentParser:
     result = parser(
         "jobs retry",
-        "Reset failed rows of a job to pending and continue the job. Their recorded steps are kept. Completed rows that are named are "
-        "executed anew; their earlier results stay in the journal.",
+        "Reset failed rows of a job to pending and continue the job. Their recorded steps are kept. With --rows, completed rows are "
+        "executed anew, too; their earlier results stay in the journal.",
     )
     add_job(result)
-    result.add_argument("items", metavar="ITEM", nargs="*", help="item ids, or row numbers from 1")
+    result.add_argument("items", metavar="ITEM", nargs="*", help="item ids, or row numbers from 1, of failed rows")
     result.add_argument(
-        "--rows", metavar="N,N-N", type=row_numbers, default=(), help="row numbers from 1, and ranges of them"
+        "--rows",
+        metavar="N,N-N",
+        type=row_numbers,
+        default=(),
+        help="numbers of rows in the table, from 1, and ranges of them, also of completed rows",
     )
     result.add_argument("--failed", action="store_true", help="all failed rows")
     result.add_argument("--detach", action="store_true", help="don't wait for the job")
@@ -267,8 +271,11 @@ def _retry_parser() -> argparse.ArgumentParser:
 
 async def _retried(options: argparse.Namespace) -> int:
     service = job_service(options.data_dir)
-    rows, started = await service.retry(options.job, _item_ids(options), completed=not options.failed)
-    how = "a runner was started" if started else "the job's runner has them" if rows else "there is nothing to retry"
+    rows, started = await service.retry(options.job, _item_ids(options), completed=bool(options.rows))
+    nothing = "there is nothing to retry" + (
+        "" if options.rows or options.failed else " (--rows also takes completed rows)"
+    )
+    how = "a runner was started" if started else "the job's runner has them" if rows else nothing
     out().print(f"{counted(rows, 'row')} reset; {how}")
     if options.detach or not rows:
         return 0
@@ -298,7 +305,7 @@ def row_numbers(text: str) -> tuple[int, ...]:
 
 
 def _row_key(reader: JournalReader, number: int) -> str:
-    """The id of the row of that number in the table as it is now."""
+    """The id of the row of that number in the table as the job has it."""
     row = next(reader.items(number - 2), None)
     if row is None or row.position != number - 1:
         raise UserError(f"{shown_path(reader.folder)}: there is no row {number}")

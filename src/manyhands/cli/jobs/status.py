@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from manyhands.cli.plain import add_data_dir, add_job, duration, parser, shown_path, table, usage_text
+from manyhands.core.outcomes import ItemState
 from manyhands.core.text import json_text, one_line
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.processes.output import raw_stream
@@ -67,9 +68,12 @@ def print_ledger(status: JobStatus) -> None:
     reader = JournalReader(status.folder)
     try:
         causes, seconds = ledger(reader.counts())["by_cause"], reader.working_seconds()
+        removed = reader.left_input(ItemState.COMPLETED)
     finally:
         reader.close()
     causes["skipped"] = causes.pop("discarded", {})
+    if removed:
+        causes["completed"] = {"of rows that the table no longer has:": removed}
     if status.beyond_limit_items:
         causes["pending"] = {f"beyond --limit={status.limit}:": status.beyond_limit_items}
     counts = _counts(status)

@@ -263,6 +263,10 @@ SELECT state, detail, items FROM totals WHERE items > 0;
 -- of the first items of the input, how many have not ended
 SELECT count(*) FROM items WHERE position < ? AND state IN ('pending', 'running');
 
+-- name: count_left_input
+-- in a state, of those that left the input
+SELECT count(*) FROM items WHERE position >= 1000000000000 AND state = ?;
+
 -- name: get_usage
 SELECT calls, input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens, cost, unpriced_calls, simulated_calls
 FROM usage WHERE id = 1;

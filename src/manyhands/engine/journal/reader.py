@@ -288,6 +288,11 @@ class JournalReader:
         row = self._one("count_left", limit)
         return 0 if row is None else int(row[0])
 
+    def left_input(self, state: str) -> int:
+        """How many items in a state the input does not name any more."""
+        row = self._one("count_left_input", state)
+        return 0 if row is None else int(row[0])
+
     def usage(self) -> Usage:
         """What the run has used since it began, interrupted and abandoned attempts included."""
         row = self._one("get_usage")

@@ -1,0 +1,179 @@
+"""A job whose table was edited: what is executed again, and what is never paid twice."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.core.outcomes import ItemState
+from manyhands.engine.contract import BEHIND_INPUT, ItemRow, PlannedItem
+from manyhands.workloads.csv_jobs.rows.planning import JobRow
+from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
+from tests.support.job_folders import FUNCTION, JobFolder
+
+Row = tuple[str | None, str]
+"""The id, if any, and a cell."""
+HEADERS = ("text",)
+ROWS = st.lists(st.tuples(st.sampled_from([None, "x", "y"]), st.sampled_from("abc")), max_size=8)
+
+
+def payload(index: int, row: Row) -> dict[str, object]:
+    return JobRow(index, index + 2, row[0], (row[1],)).to_json()
+
+
+def items(rows: Sequence[Row], removed: Sequence[Row] = ()) -> list[ItemRow]:
+    """Items of a job, named by what they have been from the beginning."""
+    found = []
+    for number, row in enumerate([*rows, *removed], 1):
+        position = number - 1 if number <= len(rows) else BEHIND_INPUT + number
+        values = (ItemState.COMPLETED, 1, 1, 0, None, None, None, {}, None, None, position)
+        found.append(ItemRow(number, f"row-{number}", payload(number - 1, row), *values))
+    return found
+
+
+def planned(rows: Sequence[Row]) -> list[PlannedItem]:
+    return [PlannedItem("", payload(index, row)) for index, row in enumerate(rows)]
+
+
+def updated(old: list[ItemRow], new: Sequence[Row]) -> tuple[Changes, list[PlannedItem]]:
+    with closing(TableUpdate.of(old, HEADERS, planned(new), HEADERS)) as update:
+        return update.changes(), list(update.plan(planned(new), HEADERS))
+
+
+@given(ROWS, ROWS, ROWS)
+def test_what_is_unchanged_is_never_executed_again(old: list[Row], removed: list[Row], new: list[Row]) -> None:
+    before = {item.key: (item.payload["source_id"], item.payload["row"][0]) for item in items(old, removed)}
+    changes, plan = updated(items(old, removed), new)
+    assert changes.new + changes.changed + changes.unchanged == len(new)
+    assert [(item.payload["source_id"], item.payload["row"][0]) for item in plan] == new
+    assert len({item.key for item in plan}) == len(plan)
+    kept = [item for item in plan if item.afresh is None and item.key in before]
+    assert all(before[item.key] == (item.payload["source_id"], item.payload["row"][0]) for item in kept)
+    assert len(kept) == (Counter([*old, *removed]) & Counter(new)).total()
+    assert changes.unchanged == (Counter(old) & Counter(new)).total()
+    assert changes.changed == sum(item.afresh is not None for item in plan)
+    live = {item.key for item in items(old)}
+    assert changes.removed == len(live - {item.key for item in plan})
+
+
+def test_edits_without_ids_keep_their_rows() -> None:
+    old: list[Row] = [(None, text) for text in "abcdef"]
+    new: list[Row] = [(None, text) for text in "NabXdefT"]
+    changes, plan = updated(items(old), new)
+    assert changes == Changes(new=2, changed=1, removed=0, unchanged=5)
+    assert [item.key for item in plan] == ["row-7", "row-1", "row-2", "row-3", "row-4", "row-5", "row-6", "row-8"]
+
+
+def test_a_row_is_found_by_its_id_wherever_it_is() -> None:
+    changes, plan = updated(items([("x", "a"), ("y", "b")]), [("y", "b"), ("z", "c"), ("x", "A")])
+    assert changes == Changes(new=1, changed=1, removed=0, unchanged=1)
+    assert [item.key for item in plan] == ["row-2", "z", "row-1"]
+
+
+def test_a_table_that_changes_while_it_is_read_is_refused() -> None:
+    with (
+        closing(TableUpdate.of(items([(None, "a")]), HEADERS, planned([(None, "a")]), HEADERS)) as update,
+        pytest.raises(Exception, match="was changed while it was read"),
+    ):
+        list(update.plan(planned([(None, "b")]), HEADERS))
+
+
+# --- As a person does it
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[JobFolder]:
+    with JobFolder(tmp_path, ["one", "two", "three", "four"]) as made:
+        assert made.spawn(FUNCTION, "--executor=local", "--quiet").code == 0
+        yield made
+
+
+def begun_anew(folder: JobFolder, *words: str) -> set[str]:
+    """The names of the rows that a command executes."""
+    for file in folder.path.glob("begun-*"):
+        file.unlink()
+    ended = folder.jobs("run", "j", "--quiet", *words)
+    assert ended.code == 0, ended
+    return {file.name.removeprefix("begun-") for file in folder.path.glob("begun-*")}
+
+
+def write(folder: JobFolder, *lines: str) -> None:
+    (folder.path / "rows.csv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def test_new_and_changed_rows_are_executed_in_the_same_job(folder: JobFolder) -> None:
+    write(folder, "name,text", "n,new", "a,one", "b,TWO", "d,four", "e,five")
+    counted = folder.jobs("run", "j", "--update", "--dry_run")
+    assert "2 new, 1 changed, 1 removed, 2 unchanged" in counted.out
+    assert begun_anew(folder) == set()
+    assert begun_anew(folder, "--update") == {"n", "b", "e"}
+    assert [row["item_id"] for row in folder.rows()] == ["row-5", "row-1", "row-2", "row-4", "row-6"]
+    assert [result["text"] for result in folder.results()] == ["new", "one", "TWO", "four", "five"]
+    assert begun_anew(folder, "--update") == set()
+    assert folder.status()["state"] == "completed"
+    shown = folder.jobs("show", "j", "row-2").out
+    assert "attempt 1 given up" in shown
+    assert '"text": "two"' in shown  # what it had come to before
+    assert "of rows that the table no longer has: 1" in folder.jobs("status", "j").out
+    write(folder, "name,text", "a,one", "c,three")
+    assert begun_anew(folder, "--update") == set()  # the row that is back was completed
+    assert [result["text"] for result in folder.results()] == ["one", "three"]
+
+
+def test_another_column_changes_the_rows_that_have_something_in_it(folder: JobFolder) -> None:
+    write(folder, "more,text,name", ",one,a", "x,two,b", ",three,c", ",four,d")
+    assert begun_anew(folder, "--update") == {"b"}
+    assert list(folder.rows()[0])[:3] == ["more", "text", "name"]
+
+
+def test_a_table_that_can_not_be_used_changes_nothing(folder: JobFolder) -> None:
+    before = folder.jobs("status", "j", "--json").out
+    write(folder, "name,text", "x,new", "b,TWO,3")
+    refused = folder.jobs("run", "j", "--update")
+    assert (refused.code, "line 3" in refused.err) == (2, True)
+    write(folder, "name,words", "a,one")
+    assert "{text} names no column" in folder.jobs("run", "j", "--update").err
+    (folder.path / "rows.csv").unlink()
+    assert "rows.csv" in folder.jobs("run", "j", "--update").err
+    assert folder.jobs("status", "j", "--json").out == before
+
+
+def test_a_job_that_runs_is_not_updated_but_redoes_rows(folder: JobFolder) -> None:
+    write(folder, "name,text", "a,one", "b,two", "c,three", "d,four", "e,until go")
+    assert folder.jobs("run", "j", "--update", "--detach").code == 0
+    latest = time.monotonic() + 60
+    while not folder.begun("e"):
+        assert time.monotonic() < latest
+        time.sleep(0.02)
+    refused = folder.jobs("run", "j", "--update")
+    assert (refused.code, "the job is running" in refused.err) == (2, True)
+    assert "1 row reset; the job's runner has them" in folder.jobs("retry", "j", "--rows=2", "--detach").out
+    (folder.path / "begun-b").unlink()
+    (folder.path / "go").touch()
+    assert folder.jobs("wait", "j").code == 0
+    assert folder.begun("b")
+    assert [row["attempt_count"] for row in folder.rows()] == ["1", "2", "1", "1", "1"]
+
+
+def test_rows_that_were_completed_are_redone_where_they_are_named_by_number(folder: JobFolder) -> None:
+    for file in folder.path.glob("begun-*"):
+        file.unlink()
+    assert "0 rows reset" in folder.jobs("retry", "j", "2").out
+    ended = folder.jobs("retry", "j", "--rows=1,3-4", "--quiet")
+    assert (ended.code, "3 rows reset" in ended.out) == (0, True)
+    assert sorted(file.name for file in folder.path.glob("begun-*")) == ["begun-a", "begun-c", "begun-d"]
+    assert [row["attempt_count"] for row in folder.rows()] == ["2", "1", "2", "2"]
+    for words, said in (
+        (["--rows=9"], "there is no row 9"),
+        (["--rows=2-1"], "is no range"),
+        (["--rows=x"], "not 'x'"),
+    ):
+        wrong = folder.jobs("retry", "j", *words)
+        assert (wrong.code, said in wrong.err) == (2, True), wrong
