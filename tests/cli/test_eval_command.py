@@ -118,24 +118,6 @@ def test_made_up_answers_are_said_to_be(folder: Path) -> None:
     assert summary(folder, "dry")["simulated"] == 2
 
 
-def test_what_real_answers_would_take_is_estimated(folder: Path) -> None:
-    grader = {"type": "llm_judge", "name": "judged", "prompt": "Is it right?"}
-    targets = [
-        {"name": "m", "provider": "openai", "model": "gpt-5-mini", "api_key": "k"},
-        {"name": "c", "provider": "cli", "command": "cat"},
-    ]
-    tests = [{"id": name, "input": "Say yes.", "criteria": "yes", "assert": [grader]} for name in ("a", "b")]
-    execution = {"targets": ["m", "c"], "trials": {"count": 3}}
-    content = {"targets": targets, "execution": execution, "tests": tests}
-    (folder / "real.yaml").write_text(json.dumps(content), encoding="utf-8")
-    ran = run_command(folder, "eval", "real.yaml", "--dry_run", "--judge_target=m", "--run_name=real")
-    assert "Without --dry_run, this evaluation takes:" in ran.out, ran
-    assert re.search(r"target m +openai, 6 answers", ran.out)
-    assert re.search(r"not included +what commands and functions take", ran.out)
-    assert re.search(r"model calls +about 18\n", ran.out)  # 6 answers, and 12 verdicts on those of both targets
-    assert re.search(r"dollars +about \$0\.0", ran.out)
-
-
 def test_many_tests_are_listed_in_part(folder: Path) -> None:
     tests = [
         {"id": f"t{n}", "input": "x", "criteria": "c", "assert": [{"type": "contains", "value": "no"}]}
