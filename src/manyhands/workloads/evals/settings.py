@@ -165,7 +165,10 @@ class EvalSpec(RunOptions, TerminalSettings, ResumeSettings):
         None, "Invoke a batch command again for tests whose records are missing.", group=TARGETS
     )
     dry_run: Flag = setting(
-        False, "Replace the targets' answers by made-up ones; graders are real.", group=TARGETS, identity=True
+        False,
+        "Replace the targets' answers by made-up ones (graders are real), and estimate what real ones would take.",
+        group=TARGETS,
+        identity=True,
     )
     dry_run_delay: Annotated[float | None, optional_number(0)] = setting(
         None, "Latency of made-up answers in milliseconds.", group=TARGETS
