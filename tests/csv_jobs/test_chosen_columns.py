@@ -112,8 +112,8 @@ def test_columns_of_results_by_name_and_by_origin() -> None:
     assert names(("stage2_status", "status"), ("status",)) == ["stage2_status", "status"]
     assert names(("result.any.where", "a"), ("a",)) == ["result.any.where", "a"]  # without a schema, nobody knows
     for wanted, schema in ((("nope",), None), (("result.nope",), SCHEMA), (("a", ""), None)):
+        leaves = leaves_of(schema or {})
         with pytest.raises(UserError, match=r"--output_columns: .* is no column.*the columns are: a, "):
-            leaves = leaves_of(schema or {})
             check_output_columns(wanted, ("a",), leaves, open=not leaves)
 
 
