@@ -22,7 +22,7 @@ from manyhands.core.redaction import Redactor
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.runs.folders import is_made, open_reader
-from manyhands.runs.steering.control import ControlServer, Message
+from manyhands.runs.steering.control import ENDING, ControlServer, Message
 from manyhands.workloads.csv_jobs.mcp.declarations import SPAWN
 from manyhands.workloads.csv_jobs.mcp.settings import ToolPaths, ToolSettings
 from manyhands.workloads.csv_jobs.mcp.tools import Caller, JobTools
@@ -110,7 +110,7 @@ async def test_a_request_after_the_last_look_is_not_answered_as_if_it_were_heede
     address = json.loads((tmp_path / "runner.json").read_bytes())["socket"]
     reader, writer = await asyncio.open_unix_connection(address)
     server.withdraw()
-    writer.write(b'{"op": "retry", "items": null}\n')
+    writer.write(b'{"op": "steer", "command": "retry", "numbers": [1]}\n')
     reply = json.loads(await reader.readline())
     writer.close()
     await server.close(ended=True)
@@ -126,10 +126,10 @@ async def test_a_retry_that_comes_too_late_for_the_runner_starts_another(place: 
     store = Store(folder, SystemClock(), lambda text: None)  # stands for a runner whose work is done
 
     async def answer(message: Message) -> Message:
-        if message["op"] == "retry":
+        if message["op"] == "steer":
             server.withdraw()
             store.close()
-        return {"error": "the job's runner has ended"}
+        return {"error": ENDING, "later": True}
 
     server = ControlServer(folder, answer)
     await server.open()

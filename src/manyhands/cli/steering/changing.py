@@ -47,4 +47,4 @@ def run(argv: list[str]) -> int:
 
 
 def _not_executed(folder: Path) -> str:
-    return f"No process executes the run. It goes on with this:  {resume_command(folder)}"
+    return f"No process executes the run. A resume goes on with this:  {resume_command(folder)}"

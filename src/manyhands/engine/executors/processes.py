@@ -86,6 +86,8 @@ class ProcessExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawning: set[asyncio.Task[None]] = set()
         self._free: list[asyncio.Future[None]] = []
+        self._waiting: set[int] = set()
+        """Items that wait for a worker, but for those that were cancelled meanwhile."""
         self._ticket = 0
         self._failed_starts = 0
         self._unusable: str | None = None
@@ -111,7 +113,14 @@ class ProcessExecutor:
             raise UserError(self._unusable)
 
     async def execute(self, claim: Claim) -> AttemptResult:
+        number = claim.item.number
+        self._waiting.add(number)
         worker = await (self._reserved_worker() if claim.alone else self._free_worker())
+        if number in self._waiting:
+            self._waiting.discard(number)
+        elif worker is not None:  # it was cancelled meanwhile
+            worker.reserved = worker.reserved and not claim.alone
+            worker = None
         if worker is None:
             return Stopped()
         self._ticket += 1
@@ -119,7 +128,7 @@ class ProcessExecutor:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[AttemptResult] = loop.create_future()
         worker.tickets[ticket] = future
-        worker.items[claim.item.number] = ticket
+        worker.items[number] = ticket
         worker.channel.send(wire.Execute(ticket, claim))
         limit = self._begin.item_timeout
         try:
@@ -129,7 +138,7 @@ class ProcessExecutor:
             _kill(worker.process)
             return Failed(ItemError(Cause.TIMEOUT, "its process did not answer in time, and was killed"))
         finally:
-            del worker.items[claim.item.number]
+            del worker.items[number]
             if claim.alone:
                 worker.reserved = False
                 self._wake_all()
@@ -153,6 +162,7 @@ class ProcessExecutor:
 
     def cancel(self, items: Iterable[int]) -> None:
         wanted = set(items)
+        self._waiting -= wanted
         for worker in self._workers:
             if found := worker.items.keys() & wanted:
                 worker.channel.send(wire.Cancel(list(found)))

@@ -96,7 +96,7 @@ class ControlServer:
                 await self._watched(reader, writer)
                 return
             # What comes after the last look at requests must not be answered as if it were still carried out.
-            _send(writer, {"error": ENDING} if self._withdrawn else await self._answer(message))
+            _send(writer, {"error": ENDING, "later": True} if self._withdrawn else await self._answer(message))
             await writer.drain()
         except (ValueError, OSError, asyncio.LimitOverrunError):
             return  # a client that made a mistake, or disconnected

@@ -43,9 +43,10 @@ class Steering:
             except (KeyError, TypeError) as error:
                 return {"error": f"this version does not understand the order ({error!r})"}
             command, given_by = str(message.get("command")), str(message.get("by"))
-            self._store.note_order(given_by, command, details)
-            await self._store.writer.committed()
-            self._notice(f"{order_text(command, details)} (by {given_by})")
+            if text := order_text(command, details):
+                self._store.note_order(given_by, command, details)
+                await self._store.writer.committed()
+                self._notice(f"{text} (by {given_by})")
             return {"ok": True, **details}
 
     async def _carried_out(self, message: Message) -> dict[str, Any]:
@@ -65,7 +66,9 @@ class Steering:
 
     def _set(self, changes: RunChanges) -> list[Change]:
         values = changes.recorded_changes()
-        spec = self._workload.changed_spec(self._store.reader.meta("spec"), values, is_executed=True)
+        if values:  # what it does not heed is refused before anything is changed
+            spec = self._workload.changed_spec(self._store.reader.meta("spec"), values, is_executed=True)
+            self._store.note_meta("spec", spec)
         engine, budget = self._engine, self._limits.budget
         made: list[Change] = []
         if (wanted := values.get("max_concurrency")) is not None:
@@ -83,8 +86,6 @@ class Steering:
         if changes.go_on and engine.paused:
             engine.go_on()
             made.append({"name": "gone on", "before": None, "now": None})
-        if values:
-            self._store.note_meta("spec", spec)
         engine.check_limits()
         return made
 

@@ -165,7 +165,7 @@ class SessionExecutor:
             return await self._answered(scope, turn, answering, shared)
 
         async def grade(scope: Context, entries: Sequence[Mapping[str, Any]], candidate: Candidate) -> Sequence[Score]:
-            limited = partial(self.schedule.time.running, context.item.number)
+            limited = partial(self.schedule.time.running, context)
             async with talk.still() if talk is not None and workspace is not None else nullcontext():
                 return await grader.scores(scope, item, entries, candidate, judges=judges, limited=limited)
 
@@ -201,8 +201,8 @@ class SessionExecutor:
         try:
             if isinstance(live, BatchTarget):  # its time limit is the command's
                 return await live.answer_to(context, item.test_id, item.graders)
-            limit = within(seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
-            async with self.schedule.time.running(context.item.number), limit:
+            limit = within(context, seconds, f"no answer within {seconds or 0:g} s (--agent_timeout)")
+            async with self.schedule.time.running(context), limit:
                 return self._counted(item, await live.answer(context, item.test, item.sample, workspace))
         except ItemError as failure:
             record = answer_record(item, read_text("", error=failure.message), simulated=live.simulated)
@@ -220,7 +220,7 @@ class SessionExecutor:
     async def _graded(
         self, context: Context, item: TestItem, live: LiveTarget, answer: Answer, seen: Seen | None
     ) -> Outcome:
-        limited = partial(self.schedule.time.running, context.item.number)
+        limited = partial(self.schedule.time.running, context)
         judges = self._target(item)[1]
         return await self._grader.outcome(
             context, item, answer, judges=judges, simulated=live.simulated, limited=limited, seen=seen

@@ -35,7 +35,7 @@ from manyhands.core.errors import ItemError
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState, Outcome
-from manyhands.engine.contract import Item, ItemRow
+from manyhands.engine.contract import Context, Item, ItemRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.workloads.evals.evalfile.contents import JudgeNeed, judge_needs
 from manyhands.workloads.evals.items import (
@@ -471,30 +471,38 @@ class ItemTime:
         self._used.pop(item, None)
 
     @asynccontextmanager
-    async def running(self, item: int) -> AsyncIterator[None]:
+    async def running(self, context: Context) -> AsyncIterator[None]:
         """What is done for a test. Raises ItemError(TIMEOUT) when its time is over."""
-        loop, before = asyncio.get_running_loop(), self._used.get(item, 0.0)
-        began, limit = loop.time(), asyncio.timeout(self._seconds - before)
+        item = context.item.number
+        limit: asyncio.Timeout | None = None
+        before = self._used.get(item, 0.0)
         try:
-            async with limit:
+            async with context.time_limit(self._seconds - before) as limit:
                 yield
         except TimeoutError as error:
             raise _meant(limit, error, f"took longer than {self._seconds:g} s (--item_timeout)") from None
         finally:
-            self._used[item] = inf if limit.expired() else before + loop.time() - began
+            self._used[item] = before if (left := _left(limit)) is None else self._seconds - left
 
 
 @asynccontextmanager
-async def within(seconds: float | None, message: str) -> AsyncIterator[None]:
-    """A time limit; None: none. Raises ItemError(TIMEOUT) with the message."""
-    limit = asyncio.timeout(seconds)
+async def within(context: Context, seconds: float | None, message: str) -> AsyncIterator[None]:
+    """A time limit, without the time in which the run is paused; None: none. Raises ItemError(TIMEOUT) with the message."""
+    limit: asyncio.Timeout | None = None
     try:
-        async with limit:
+        async with context.time_limit(seconds) as limit:
             yield
     except TimeoutError as error:
         raise _meant(limit, error, message) from None
 
 
-def _meant(limit: asyncio.Timeout, error: TimeoutError, message: str) -> Exception:
+def _left(limit: asyncio.Timeout | None) -> float | None:
+    """Seconds that are left of a time limit, at most 0 if it is over; None where that is not known, as in a pause."""
+    if limit is None or (when := limit.when()) is None:
+        return None
+    return -inf if limit.expired() else when - asyncio.get_running_loop().time()
+
+
+def _meant(limit: asyncio.Timeout | None, error: TimeoutError, message: str) -> Exception:
     """What a TimeoutError means, which may be of somebody else's making."""
-    return ItemError(Cause.TIMEOUT, message) if limit.expired() else error
+    return ItemError(Cause.TIMEOUT, message) if limit is not None and limit.expired() else error

@@ -119,12 +119,12 @@ class AgentWorker:
 
     async def run(self, context: Context, assignment: Assignment) -> Accepted:
         """As of ``Worker``; and raises what the model client does."""
-        limit = asyncio.timeout(assignment.max_seconds)
+        limit: asyncio.Timeout | None = None
         try:
-            async with limit:
+            async with context.time_limit(assignment.max_seconds) as limit:
                 return await self._execute(context, assignment)
         except TimeoutError:
-            if not limit.expired():
+            if limit is None or not limit.expired():
                 raise
             raise timeout_error(assignment.max_seconds) from None
 

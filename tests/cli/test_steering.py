@@ -1,0 +1,210 @@
+"""``set``, ``retry`` and ``cancel`` from another terminal, on runs that are executed, were killed, or have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.engine.journal.reader import JournalReader
+from tests.support.commands import Command, batch_words, ledger, run, write_prompts
+
+PROMPTS = 30
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_prompts(tmp_path / "prompts.jsonl", [{"prompt": f"say {n}", "id": f"p{n}"} for n in range(1, PROMPTS + 1)])
+    return tmp_path
+
+
+def slow(folder: Path, **options: object) -> list[str]:
+    usual = {"num_workers": 2, "simulated_latency": 0.3, "keep_unreasoned": True}
+    return batch_words(folder, **{**usual, **options})
+
+
+def status(folder: Path) -> dict[str, Any]:
+    with closing(JournalReader(folder / "r")) as reader:
+        states = Counter[str]()
+        for (state, _), items in reader.counts().items():
+            states[state] += items
+        return {**states, "calls": reader.usage().calls, "seconds": reader.working_seconds()}
+
+
+def has(folder: Path, state: str, items: int) -> bool:
+    try:
+        return bool(status(folder).get(state, 0) >= items)
+    except Exception:  # noqa: BLE001 - it is just being made
+        return False
+
+
+def steer(folder: Path, command: str, *words: str, code: int = 0) -> str:
+    ended = run(command, "r", *words, f"--data_dir={folder}")
+    assert ended.code == code, ended.err
+    return ended.out + ended.err
+
+
+def written(folder: Path) -> Counter[str]:
+    lines = (folder / "r" / "trajectories.jsonl").read_text().splitlines()
+    return Counter(json.loads(line)["metadata"]["item"] for line in lines)
+
+
+def recorded_options(folder: Path) -> dict[str, Any]:
+    with closing(JournalReader(folder / "r")) as reader:
+        options: dict[str, Any] = reader.meta("spec")["options"]
+        return options
+
+
+def test_a_batch_takes_orders_while_it_is_executed(folder: Path) -> None:
+    with Command(*slow(folder)) as batch:
+        assert batch.wait_until(lambda: has(folder, "completed", 2))
+        began = time.monotonic()
+        assert "r: max_concurrency 2 → 7" in steer(folder, "set", "--max_concurrency=7", "--max_total_tokens=9000000")
+        assert batch.wait_until(lambda: has(folder, "running", 6), began + 3 - time.monotonic())
+        assert "r: paused" in steer(folder, "set", "--pause")
+        time.sleep(1.0)  # what was in flight ends
+        before = status(folder)
+        assert "r: paused (trajectories)" in steer(folder, "status")
+        assert "r: cancelled 3 of 30 items" in steer(folder, "cancel", "--select=item=28-30")
+        time.sleep(1.0)
+        after = status(folder)
+        assert batch.running
+        assert (after["calls"], after["cancelled"]) == (before["calls"], 3)
+        assert after["seconds"] - before["seconds"] < 0.5
+        assert "r: gone on, max_concurrency" not in steer(folder, "set", "--go_on", "--max_concurrency=9")
+        ended = batch.wait()
+    assert ended.code == 1  # items were cancelled
+    assert "paused (by " in ended.err
+    found = ledger(folder / "r")
+    assert (found["completed"], found["cancelled"], found["pending"], found["items"]) == (27, 3, 0, 30)
+    assert (set(written(folder).values()), len(written(folder))) == ({1}, 27)
+    assert (recorded_options(folder)["max_concurrency"], recorded_options(folder)["max_total_tokens"]) == (9, 9_000_000)
+    shown = steer(folder, "show", "--limit=1")
+    assert "max_concurrency 2 → 7, max_total_tokens no limit → 9,000,000 (by " in shown
+    assert "cancel 3 items (item=28-30) (by " in shown
+    resumed = run("resume", str(folder / "r"))  # what a person cancelled stays cancelled
+    assert resumed.code == 1
+    assert ledger(folder / "r")["cancelled"] == 3
+
+
+def test_a_run_that_is_killed_while_paused_goes_on_with_what_was_set(folder: Path) -> None:
+    with Command(*slow(folder)) as batch:
+        assert batch.wait_until(lambda: has(folder, "completed", 2))
+        steer(folder, "set", "--max_concurrency=6", "--pause")
+        time.sleep(1.5)
+        seconds = status(folder)["seconds"]
+        batch.kill()
+    assert status(folder)["seconds"] == pytest.approx(seconds, abs=0.1)
+    assert "r: interrupted (trajectories)" in steer(folder, "status")
+    with Command("resume", str(folder / "r"), "--simulated_latency=0.1") as batch:
+        assert batch.wait_until(lambda: has(folder, "running", 5))
+        ended = batch.wait()
+    assert "the last session was paused when it ended; this one is not" in ended.err
+    assert (ended.code, ledger(folder / "r")["completed"]) == (0, PROMPTS)
+    assert (set(written(folder).values()), len(written(folder))) == ({1}, PROMPTS)
+
+
+def test_items_that_have_ended_are_executed_again_while_the_run_goes_on(folder: Path) -> None:
+    with Command(*slow(folder)) as batch:
+        assert batch.wait_until(lambda: has(folder, "completed", 3))
+        with closing(JournalReader(folder / "r")) as reader:
+            first = next(row for row in reader.items() if row.state == "completed")
+        assert "r: retried 1 of 30 items" in steer(folder, "retry", f"--select=key={first.key}")
+        steer(folder, "set", "--max_concurrency=20")
+        ended = batch.wait()
+    assert (ended.code, ledger(folder / "r")["completed"]) == (0, PROMPTS)
+    assert (set(written(folder).values()), len(written(folder))) == ({1}, PROMPTS)
+    lines = [json.loads(line) for line in (folder / "r/trajectories.jsonl").read_text().splitlines()]
+    assert {line["metadata"]["item"]: line["metadata"]["attempt"] for line in lines}[first.key] == 2
+    assert "attempt 1 had ended as completed; executed again" in steer(folder, "show", str(first.number))
+
+
+def test_a_run_that_nobody_executes_is_changed_in_its_journal(folder: Path) -> None:
+    assert run(*slow(folder, simulated_latency=0, num_workers=4)).code == 0
+    files = {path.name: path.stat().st_ino for path in (folder / "r").glob("batch_*.jsonl")}
+    (folder / "keys.txt").write_text("p3\n\n p14 \n")
+    assert "would retry 3 of 30 items" in steer(
+        folder, "retry", f"--select=@{folder / 'keys.txt'}", "--select=item=5", "--dry_run"
+    )
+    said = steer(folder, "retry", f"--select=@{folder / 'keys.txt'}", "--select=item=5")
+    assert "r: retried 3 of 30 items" in said
+    assert f"resume {folder / 'r'}" in said
+    assert "would retry 0 of 30 items (1 of those selected has not ended)" in steer(
+        folder, "retry", "--select=key=p3", "--dry_run"
+    )
+    assert "r: cancelled 1 of 30 items" in steer(folder, "cancel", "--select=key=p14", "--select=state=pending")
+    assert "max_cost no limit → 2.5" in steer(folder, "set", "--max_cost=2.5", "--max_concurrency=3")
+    assert "there is nothing to pause" in steer(folder, "set", "--pause", code=2)
+    resumed = run("resume", str(folder / "r"))
+    assert (resumed.code, "3 prompts each" in resumed.out) == (1, False)
+    found = ledger(folder / "r")
+    assert (found["completed"], found["cancelled"], found["items"]) == (29, 1, 30)
+    assert (set(written(folder).values()), len(written(folder))) == ({1}, 29)
+    assert recorded_options(folder)["max_cost"] == 2.5
+    now = {path.name: path.stat().st_ino for path in (folder / "r").glob("batch_*.jsonl")}
+    assert now["batch_2.jsonl"] == files["batch_2.jsonl"]
+    assert "cancelled 1" in steer(folder, "status")
+    assert "r: retried 1 of 30 items" in steer(folder, "retry", "--select=state=cancelled")
+    assert run("resume", str(folder / "r")).code == 0
+    assert len(written(folder)) == PROMPTS
+
+
+def test_a_mistake_is_one_line_and_changes_nothing(folder: Path) -> None:
+    assert run(*slow(folder, simulated_latency=0, max_samples=3)).code == 0
+    for command, word, said in (
+        ("retry", "--select=stat=failed", "is none of state=…, cause=…, key=…, item=… or @FILE; did you mean"),
+        ("retry", "--select=state=faild", "no state is called 'faild'; did you mean"),
+        ("retry", "--select=key=p77", "no item is called 'p77'"),
+        ("retry", "--select=item=77", "no item 77; there are 3"),
+        ("retry", "--select=item=3-1", "must be an item's number, or a range"),
+        ("retry", "--select=cause=timeout", "no item with cause 'timeout'; no item has failed or was discarded"),
+        ("retry", "--select=@nothing.txt", "no such file: nothing.txt"),
+        ("cancel", "--dry_run", "say which items with --select"),
+        ("set", "--max_cost=-1", "--max_cost must be more than 0"),
+        ("set", "--max_concurrency=None", "--max_concurrency must be a whole number"),
+        ("set", "--quiet", "unknown option --quiet"),
+    ):
+        printed = steer(folder, command, word, code=2)
+        assert said in printed
+        assert len(printed.splitlines()) == 1
+    assert "nothing to change" in steer(folder, "set", code=2)
+    with closing(JournalReader(folder / "r")) as reader:
+        assert reader.orders(10) == []
+
+
+def test_a_raised_budget_lets_the_run_go_on_and_a_lowered_one_stops_it(folder: Path) -> None:
+    with Command(*slow(folder, max_seconds=600)) as batch:
+        assert batch.wait_until(lambda: has(folder, "completed", 2))
+        assert "max_seconds 600 → 1" in steer(folder, "set", "--max_seconds=1")
+        ended = batch.wait(20)
+    assert "stopped: the budget of 1 seconds of wall time is used up" in ended.err
+    assert run("resume", str(folder / "r"), "--simulated_latency=0").code == 1  # the budget is recorded
+    steer(folder, "set", "--max_seconds=None")
+    assert run("resume", str(folder / "r"), "--simulated_latency=0").code == 0
+
+
+def test_the_command_at_the_end_is_told_how_the_run_ended(folder: Path) -> None:
+    told, environ = folder / "told.json", folder / "environ"
+    command = f"cat > {told}; env > {environ}; echo seen; exit 7"
+    words = slow(folder, simulated_latency=0, max_samples=3, on_end=command)
+    ended = run(*words, environ={"MY_SECRET_TOKEN": "s3cr3t-s3cr3t-s3cr3t", "PLAIN": "plain"})
+    assert ended.code == 0
+    assert "--on_end: seen" in ended.err
+    assert "ended with exit code 7" in ended.err
+    found = json.loads(told.read_text())
+    assert found["ledger"]["completed"] == 3
+    assert (found["run"], found["folder"], found["exit_code"], found["stopped"]) == ("r", str(folder / "r"), 0, None)
+    assert "PLAIN=plain" in environ.read_text()
+    assert "s3cr3t" not in environ.read_text()
+    os.remove(told)
+    steer(folder, "retry", "--select=item=2")
+    assert run("resume", str(folder / "r"), "--max_seconds=0.001").code == 1  # the command is recorded with the run
+    found = json.loads(told.read_text())
+    assert (found["ledger"]["pending"], found["exit_code"]) == (1, 1)
+    assert "wall time is used up" in found["stopped"]

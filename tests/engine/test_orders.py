@@ -1,0 +1,209 @@
+"""Orders to a run that is executed in this process: pause, concurrency, items again, cancelled items."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.usage import Reserve, Usage
+from manyhands.engine.contract import CallReport, Context, Effect
+from manyhands.engine.journal.reader import JournalReader
+from manyhands.runs.execution import Controls, RunResult, execute_run
+from manyhands.runs.making import Opened, create_run
+from tests.support.engine_runs import ProgramWorkload, make_steps_run
+
+EXECUTORS = [{"executor": "local", "workers": 1, "concurrency": 2}, {"executor": "processes", "workers": 2}]
+
+
+class Site:
+    """A run that is executed in this process, and orders to it."""
+
+    def __init__(self, folder: Path, workload: Any) -> None:
+        self.folder = folder
+        self.controls = Controls()
+        self._task: asyncio.Task[RunResult] = asyncio.create_task(
+            execute_run(Opened(folder, workload), controls=self.controls)
+        )
+
+    async def order(self, command: str, **about: Any) -> dict[str, Any]:
+        return await self.controls.steer({"command": command, "by": "tester@here", **about})
+
+    async def change(self, **changes: Any) -> list[tuple[str, Any]]:
+        answer = await self.order("set", changes=changes)
+        assert "error" not in answer, answer
+        return [(change["name"], change["now"]) for change in answer["changes"]]
+
+    async def until(self, condition: Callable[[Counter[str]], object], seconds: float = 20.0) -> None:
+        async with asyncio.timeout(seconds):
+            while (progress := self.controls.progress()) is None or not condition(
+                Counter({state: n for (state, _), n in progress.counts.items()})
+            ):
+                assert not self._task.done(), self._task
+                await asyncio.sleep(0.01)
+
+    async def ended(self) -> RunResult:
+        async with asyncio.timeout(60):
+            return await self._task
+
+
+def steps(folder: Path, execution: dict[str, Any], **spec: Any) -> Site:
+    log = folder.parent / "log"
+    log.touch()
+    workload = make_steps_run(folder, {"items": 20, "steps": 3, "log": str(log), "execution": execution, **spec})
+    return Site(folder, workload)
+
+
+def effects(folder: Path) -> list[str]:
+    return (folder.parent / "log").read_text().split()
+
+
+def total(result: RunResult) -> int:
+    found = result.ledger
+    states = (found["completed"], found["discarded"], found["failed"], found["cancelled"], found["pending"])
+    assert sum(states) == found["items"]
+    return found["items"]
+
+
+@pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
+async def test_in_a_pause_no_step_begins_and_time_limits_stand_still(tmp_path: Path, execution: dict[str, Any]) -> None:
+    site = steps(tmp_path / "run", {**execution, "item_timeout": 1.5}, items=6, delay=0.15)
+    await site.until(lambda counts: counts["completed"] >= 1)
+    assert await site.change(pause=True) == [("paused", None)]
+    assert await site.change(pause=True) == []
+    await asyncio.sleep(0.5)
+    begun = effects(site.folder)
+    await asyncio.sleep(2.0)
+    assert effects(site.folder) == begun
+    assert await site.change(go_on=True) == [("gone on", None)]
+    result = await site.ended()
+    assert (total(result), result.ledger["completed"]) == (6, 6)
+    assert Counter(effects(site.folder)).most_common(1)[0][1] == 1
+    assert result.summary["working_seconds"] < 3.0
+    with closing(JournalReader(site.folder)) as reader:
+        assert [order.details["changes"][0]["name"] for order in reader.orders(9)] == ["gone on", "paused"]
+
+
+@pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
+async def test_more_and_fewer_items_are_in_flight(tmp_path: Path, execution: dict[str, Any]) -> None:
+    site = steps(tmp_path / "run", execution, items=60, delay=0.1)
+    await site.until(lambda counts: counts["completed"] >= 1)
+    assert await site.change(max_concurrency=13) == [("max_concurrency", 13)]
+    await site.until(lambda counts: counts["running"] == 13)
+    await site.change(max_concurrency=3)
+    await site.until(lambda counts: counts["running"] <= 3)
+    await site.change(max_concurrency=50)
+    result = await site.ended()
+    assert (total(result), result.ledger["completed"]) == (60, 60)
+    with closing(JournalReader(site.folder)) as reader:
+        assert reader.meta("spec")["execution"]["max_in_flight"] == 50
+
+
+async def test_one_item_a_process_grows_by_processes(tmp_path: Path) -> None:
+    execution = {"executor": "processes", "workers": 1, "one_item_a_process": True}
+    site = steps(tmp_path / "run", execution, items=12, delay=0.2)
+    await site.until(lambda counts: counts["completed"] >= 1)
+    await site.change(max_concurrency=4)
+    await site.until(lambda counts: counts["running"] == 4)
+    assert (await site.ended()).ledger["completed"] == 12
+
+
+@pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
+async def test_cancelled_items_end_and_their_steps_stop(tmp_path: Path, execution: dict[str, Any]) -> None:
+    """Two are stuck in a step; one of them is stopped at once, the other one after the time that it has for its step."""
+    site = steps(tmp_path / "run", execution, items=12, steps=2, delay=0.05)
+    await site.until(lambda counts: counts["completed"] >= 1)
+    await site.change(pause=True)
+    answer = await site.order("cancel", numbers=list(range(1, 13)), firm=False, select="all")
+    assert answer["items"] == 12
+    await site.change(go_on=True)
+    result = await site.ended()
+    assert total(result) == 12
+    assert result.ledger["pending"] == 0
+    assert result.ledger["by_cause"]["cancelled"] == {"cancelled": result.ledger["cancelled"]}
+    assert result.ledger["cancelled"] >= 8
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
+async def test_what_is_stuck_is_stopped_at_once(tmp_path: Path, execution: dict[str, Any]) -> None:
+    site = steps(tmp_path / "run", execution, items=2, steps=1, delay=60.0)
+    await site.until(lambda counts: counts["running"] == 2)
+    await asyncio.sleep(0.3)
+    await site.order("cancel", numbers=[1, 2], firm=True)
+    async with asyncio.timeout(10):
+        result = await site.ended()
+    assert (total(result), result.ledger["cancelled"]) == (2, 2)
+    site = steps(tmp_path / "run", execution, items=2, steps=1)
+    assert (await site.ended()).ledger["cancelled"] == 2
+
+
+async def test_items_are_executed_again_in_the_same_session_once(tmp_path: Path) -> None:
+    failures = {f"item-{number}": ["model_refused"] for number in range(5)}
+    site = steps(tmp_path / "run", EXECUTORS[0], items=400, steps=1, delay=0.01, failures=failures)
+    await site.until(lambda counts: counts["completed"] + counts["failed"] >= 20)
+    with closing(JournalReader(site.folder)) as reader:
+        ended = [row.number for row in reader.items() if row.state.final]
+    await site.order("retry", numbers=ended, fresh=False)
+    await site.change(max_concurrency=40)
+    result = await site.ended()
+    assert (total(result), result.ledger["completed"]) == (400, 400)
+    times = Counter(effects(site.folder))
+    assert {key: count for key, count in times.items() if count != 1} == {f"item-{n - 1}/0": 2 for n in ended}
+    lines = [json.loads(line)["key"] for part in site.folder.glob("part_*.jsonl") for line in part.open()]
+    assert (len(lines), len(set(lines))) == (400, 400)
+
+
+async def test_calls_wait_in_a_pause_though_their_steps_have_begun(tmp_path: Path) -> None:
+    made: list[str] = []
+    gate = asyncio.Event()
+
+    async def program(context: Context) -> Outcome:
+        async def effect() -> Effect:
+            await gate.wait()
+            permit = await context.limits.acquire("endpoint", Reserve(tokens=1))
+            made.append(context.item.key)
+            context.limits.release(permit, CallReport(Usage(calls=1)))
+            return Effect(1)
+
+        await context.step("call", {}, effect)
+        return Outcome(ItemState.COMPLETED)
+
+    workload = ProgramWorkload(program, [f"i{n}" for n in range(5)])
+    create_run(tmp_path / "run", "program", workload, version="test", notice=lambda text: None)
+    site = Site(tmp_path / "run", workload)
+    await site.until(lambda counts: counts["running"] == 5)
+    await site.change(pause=True)
+    gate.set()
+    await asyncio.sleep(0.2)
+    assert made == []
+    site.controls.stop()  # a pause keeps nobody from stopping the run
+    result = await site.ended()
+    assert (made, result.ledger["pending"], result.interrupted) == ([], 5, True)
+    refused = await site.order("set", changes={"pause": True})
+    assert refused["later"]
+
+
+async def test_what_a_run_does_not_heed_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    site = steps(tmp_path / "run", EXECUTORS[0], items=10, delay=0.05)
+    await site.until(lambda counts: counts["completed"] >= 1)
+    for order in (
+        {"command": "set", "changes": {"max_cost": "much"}},
+        {"command": "set", "changes": {}},
+        {"command": "set", "changes": {"pause": True, "go_on": True}},
+        {"command": "set"},
+        {"command": "halt"},
+        {"command": "retry", "numbers": None, "fresh": False},
+    ):
+        answer = await site.controls.steer({"by": "tester@here", **order})
+        assert answer["error"]
+    assert (await site.ended()).ledger["completed"] == 10
+    with closing(JournalReader(site.folder)) as reader:
+        assert reader.orders(9) == []
