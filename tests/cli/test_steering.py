@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from manyhands.engine.journal.reader import JournalReader
-from tests.support.commands import Command, batch_words, ledger, run, write_prompts
+from tests.support.commands import Command, Ended, batch_words, ledger, run, write_prompts
+from tests.support.job_folders import FUNCTION, JobFolder
 
 PROMPTS = 30
+FUNCTION_HERE = (FUNCTION, "--executor=local")
 
 
 @pytest.fixture
@@ -208,3 +210,70 @@ def test_the_command_at_the_end_is_told_how_the_run_ended(folder: Path) -> None:
     found = json.loads(told.read_text())
     assert (found["ledger"]["pending"], found["exit_code"]) == (1, 1)
     assert "wall time is used up" in found["stopped"]
+
+
+def test_a_job_and_its_rows_are_steered(tmp_path: Path) -> None:
+    with JobFolder(tmp_path, ["until go", "until go", "three", "fail", "five"]) as jobs:
+
+        def steer_job(command: str, *words: str) -> Ended:
+            return run(command, "j", *words, folder=tmp_path)
+
+        def reached(**figures: int) -> None:
+            end = time.monotonic() + 30
+            while any(jobs.status()[name] != figure for name, figure in figures.items()):
+                assert time.monotonic() < end, jobs.status()
+                time.sleep(0.02)
+
+        jobs.spawn(*FUNCTION_HERE, "--detach", "--max_attempts=1", "--max_concurrency=1", "--on_end=cat > told.json")
+        reached(running_items=1)
+        assert "max_concurrency 1 → 3" in steer_job("set", "--max_concurrency=3").out
+        reached(running_items=2, completed_items=2, failed_items=1)
+        assert steer_job("set", "--max_cost=3").code == 2  # what a function costs, nobody knows
+        assert "cancelled 1 of 5 items" in steer_job("cancel", "--select=key=row-2", "--firm").out
+        reached(running_items=1, cancelled_items=1)
+        assert steer_job("set", "--pause").out == "j: paused\n"
+        (tmp_path / "mended").touch()
+        assert "retried 1 of 5 items" in steer_job("retry", "--select=cause=worker_error").out
+        time.sleep(0.3)
+        assert jobs.status()["pending_items"] == 1
+        assert steer_job("status").out.startswith("j: paused (csv_jobs)")
+        (tmp_path / "go").touch()
+        steer_job("set", "--go_on")
+        assert jobs.jobs("wait", "j").code == 1
+        assert [row["status"] for row in jobs.rows()] == [
+            "completed",
+            "cancelled",
+            "completed",
+            "completed",
+            "completed",
+        ]
+        told = json.loads((tmp_path / "told.json").read_text())
+        assert (told["ledger"]["completed"], told["exit_code"], told["run"]) == (4, 1, "j")
+        assert "retried 1 of 5 items" in steer_job("retry", "--select=key=row-2").out
+        ended = jobs.jobs("run", "j", "--quiet")
+        assert ended.code == 0, ended.err
+        assert {row["status"] for row in jobs.rows()} == {"completed"}
+
+
+def test_an_evaluation_takes_more_at_once_and_answers_again(tmp_path: Path) -> None:
+    tests = "\n".join(
+        f"  - {{id: t{n}, input: hello, assertions: [{{type: contains, value: hello}}]}}" for n in range(12)
+    )
+    target = 'targets: [{name: c, provider: cli, command: "sleep 0.4; cat {PROMPT_FILE}"}]'
+    (tmp_path / "e.eval.yaml").write_text(f"{target}\ntests:\n{tests}\n")
+    words = ("eval", str(tmp_path / "e.eval.yaml"), "--run_name=r", f"--data_dir={tmp_path}", "--workers=1", "--quiet")
+    with Command(*words) as evaluation:
+        assert evaluation.wait_until(lambda: has(tmp_path, "completed", 1))
+        steer(tmp_path, "set", "--max_concurrency=4")
+        began = time.monotonic()
+        with closing(JournalReader(tmp_path / "r")) as reader:
+            first = next(row for row in reader.items() if row.state == "completed")
+        assert "retried 1 of 12 items" in steer(tmp_path, "retry", f"--select=item={first.number}")
+        ended = evaluation.wait()
+    assert ended.code == 0, ended.err + ended.out
+    assert time.monotonic() - began < 12 * 0.4 + 1  # one after another they take longer
+    results = [json.loads(line) for line in (tmp_path / "r/results.jsonl").read_text().splitlines()]
+    assert (len(results), {result["score"] for result in results}) == (12, {1})
+    assert ledger(tmp_path / "r")["completed"] == 12
+    with closing(JournalReader(tmp_path / "r")) as reader:
+        assert reader.meta("spec")["options"]["workers"] == 4

@@ -117,7 +117,6 @@ async def test_one_item_a_process_grows_by_processes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
 async def test_cancelled_items_end_and_their_steps_stop(tmp_path: Path, execution: dict[str, Any]) -> None:
-    """Two are stuck in a step; one of them is stopped at once, the other one after the time that it has for its step."""
     site = steps(tmp_path / "run", execution, items=12, steps=2, delay=0.05)
     await site.until(lambda counts: counts["completed"] >= 1)
     await site.change(pause=True)

@@ -121,6 +121,7 @@ class ProcessExecutor:
         elif worker is not None:  # it was cancelled meanwhile
             worker.reserved = worker.reserved and not claim.alone
             worker = None
+            self._wake_all()
         if worker is None:
             return Stopped()
         self._ticket += 1
