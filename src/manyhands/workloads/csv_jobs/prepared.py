@@ -337,7 +337,7 @@ def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[t
     return [
         ("table", f"{job.table.path} ({job.table.format}), {rows} rows" + f", {bad} of them skipped" * bool(bad)),
         ("columns", _named(job.table.headers)),
-        ("in the prompt", _named(_shown_somewhere(job))),
+        ("cells as JSON", _named(_shown_somewhere(job))),
         ("item ids", f"column {options.id_column}" if options.id_column else "row-1, row-2 …"),
         ("worker", describe_worker(options)),
         ("rows at once", at_once),
@@ -352,7 +352,7 @@ def _plan(job: PreparedJob, rows: int, bad: int, schema: OutputSchema) -> list[t
 
 
 def _named(columns: Sequence[str]) -> str:
-    return ", ".join(map(shown, columns)) or "none"
+    return ", ".join(map(shown, columns)) or "none besides the instruction"
 
 
 def describe_worker(options: JobSpec) -> str:
