@@ -3,6 +3,7 @@
 # make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
+# make interop-test  tables that LibreOffice writes and reads (needs soffice)
 # make bench       what the engine costs, as ratios measured in one run
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -16,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # As in an activated environment: programs that tests start may be called python.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint tests slow-test attack-test crash-test bench format clean
+.PHONY: demo test lint tests slow-test attack-test crash-test interop-test bench format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -48,6 +49,10 @@ attack-test:
 crash-test:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/python -m tests.crash.campaign --kills $(N)
+
+interop-test:
+	@VENV=$(VENV) tools/setup dev
+	MANYHANDS_INTEROP=1 $(BIN)/python -m pytest tests/io/test_tables_of_libreoffice.py
 
 bench:
 	@VENV=$(VENV) tools/setup dev
