@@ -65,6 +65,30 @@ def test_a_table_may_name_its_separator(tmp_path: Path, line: str) -> None:
     assert open_table(path, delimiter=",").info.headers == ("a", "b;c")
 
 
+EXCEL = b'\xef\xbb\xbfid;Preis;Text\r\n1;1,5;"a\nb"\r\n2;-2,25;"say ""x"""\r\n'
+PANDAS = b';text;f\nr1;one;1,5\nr2;"two; three";\n'
+LIBREOFFICE = 'Größen 2024,,\n,,\nid,Größe,n\n1,"a, b",1.5\n2,,2\n'.encode()
+MYSQL = b"id\tname\tnote\n1\tAnn\tNULL\n2\tBob\tx, y; z\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "delimiter", "first", "last"),
+    [
+        (EXCEL, "id Preis Text", ";", ["1", "1,5", "a\nb"], ["2", "-2,25", 'say "x"']),
+        (PANDAS, "column_1 text f", ";", ["r1", "one", "1,5"], ["r2", "two; three", ""]),
+        (LIBREOFFICE, "id Größe n", ",", ["1", "a, b", "1.5"], ["2", "", "2"]),
+        (MYSQL, "id name note", "\t", ["1", "Ann", "NULL"], ["2", "Bob", "x, y; z"]),
+    ],
+)
+def test_tables_as_programs_write_them(
+    tmp_path: Path, content: bytes, headers: str, delimiter: str, first: list[str], last: list[str]
+) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    table = open_table(tmp_path / "t.csv")
+    assert (table.info.headers, table.info.delimiter) == (tuple(headers.split()), delimiter)
+    assert [row.cells for row in table.rows()] == [first, last]
+
+
 NUMBER = st.decimals(-1000, 1000, places=2).map(lambda number: str(number).replace(".", ","))
 WORD = st.text("abcdefgh ", min_size=1, max_size=8).filter(lambda word: word.strip() != "")
 

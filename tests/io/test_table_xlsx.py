@@ -113,6 +113,19 @@ def test_formulas_are_their_values_or_else_their_texts(tmp_path: Path) -> None:
     assert cells(packed(tmp_path, members)) == [[1, 2], [2, "=A3+1"]]
 
 
+def test_a_file_of_libreoffice() -> None:
+    """Made of a CSV table by ``soffice --headless --convert-to xlsx``; ``=1+1`` became a formula there."""
+    table = open_table(Path(__file__).parents[1] / "data/io/libreoffice.xlsx")
+    assert (table.info.headers, table.info.sheet) == (("column_1", "text", "n", "f", "d", "b"), "index")
+    assert [row.cells[:4] for row in table.rows()] == [
+        ["r1", "one", 1, 1.5],
+        ["r2", "zwei, drei", 2, None],
+        ["r3", 'q"uo\nte', 3, -0.25],
+        ["r4", 2, 4, 1e20],
+        ["r5", None, 5, 3],
+    ]
+
+
 def test_what_a_file_says_of_its_size_does_not_count(tmp_path: Path) -> None:
     members = members_of(write(tmp_path, ["a", "b"], [1, 2], [3, 4]))
     name = "xl/worksheets/sheet1.xml"
