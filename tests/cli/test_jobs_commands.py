@@ -327,8 +327,8 @@ def test_cancel_firmly(folder: JobFolder) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("x.json", "x.json: results are not written as .json; let it end in one of .csv, .jsonl, .parquet, .tsv"),
-        ("x.xlsx", "results are not written as .xlsx"),
+        ("x.json", "x.json: results are not written as .json; let it end in one of .csv, .jsonl, .parquet, .xlsx"),
+        ("x.ods", "results are not written as .ods"),
         ("x.json.gz", "results are not written as .json"),
         ("x.parquet.gz", "Parquet is compressed in itself; leave out .gz"),
     ],

@@ -1,4 +1,4 @@
-"""How tables are laid out: separators, decimal commas, titles, row names, as they are found by looking."""
+"""How tables are laid out: separators, decimal commas and titles, as they are found by looking."""
 
 from __future__ import annotations
 
@@ -173,22 +173,3 @@ def test_titles_are_left_out_and_named(tmp_path: Path) -> None:
     assert (other.info.headers, other.info.header_row) == (("Report 2024", "column_2"), 1)
     with pytest.raises(UserError, match="must include a header row in or below line 9"):
         open_table(path, header_row=9)
-
-
-# --- Row names
-
-
-def test_row_names_as_r_writes_them(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text('"n","text"\n"a",1,"x"\n"b",2,"y"\n"c",3,"z"\n')
-    table = open_table(path)
-    assert table.info.headers == ("column_1", "n", "text")
-    assert [row.cells[0] for row in table.rows()] == ["a", "b", "c"]
-    assert "every row has one cell more than the header" in table.notices[0]
-
-
-@pytest.mark.parametrize("text", ["n,t\na,1,x\nb,2,y\n", "n,t\na,1,x\na,2,y\nc,3,z\n", "n,t\na,1,\nb,2,\nc,3,\n"])
-def test_longer_rows_alone_are_no_row_names(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(text)
-    assert open_table(path).info.headers[:2] == ("n", "t")

@@ -80,21 +80,16 @@ class CsvFile:
         """The header's place, for messages."""
         return f"{self.path}, line {self._header_line}"
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names that the header has, blank where it has none."""
-        return ("", *self.header) if self.dialect.row_names else self.header
-
     def rows(self) -> Iterator[RawRow]:
         """The rows below the header that are not blank. Raises UserError if the rest of the file can't be read."""
-        most = len(self.names) + MAX_EXTRA
+        most = len(self.header) + MAX_EXTRA
         with reading(self.path), closing(self._records()) as records:
             line, header = self._read_header(records)
             if header != self.header:
                 raise UserError(at(self.path, line, "the header changed since the table was opened"))
             for row in records:
                 if len(row.cells) > most and _extent(row.cells) > most:
-                    problem = f"{len(row.cells):,} cells, but the header has {len(self.names):,}"
+                    problem = f"{len(row.cells):,} cells, but the header has {len(self.header):,}"
                     yield RawRow(row.line, row.cells, problem)
                 else:
                     yield row
@@ -154,8 +149,6 @@ class CsvFile:
             found.append(f"{self.path}: the cells are separated by {separator}{decimals}{how}")
         if dialect.titles:
             found.append(f"{self.where}: {titles_notice(dialect.titles)}")
-        if dialect.row_names:
-            found.append(f"{self.where}: every row has one cell more than the header, which is that of the others")
         return found
 
 
@@ -170,7 +163,7 @@ class CsvTable:
         """As for ``CsvFile``. Raises UserError for names that come twice, too."""
         self.path = path
         self._file = file = CsvFile(path, encoding, delimiter, header_row)
-        names = column_names(file.where, file.names)
+        names = column_names(file.where, file.header)
         ragged = _Ragged(len(names), file.rows())
         beyond = [numbered_name(position, names) for position in range(len(names) + 1, ragged.width + 1)]
         self.info = TableInfo(
@@ -184,7 +177,7 @@ class CsvTable:
         )
         self.notices = (
             *file.notices,
-            *nameless_notice(file.where, file.names, names),
+            *nameless_notice(file.where, file.header, names),
             *ragged.notices(path, beyond),
         )
 
@@ -249,7 +242,7 @@ def csv_records(file: CsvFile, required: str | None = None) -> Iterator[Record]:
 
     Raises UserError if the header can't be used.
     """
-    names = list(column_names(file.where, [name.strip() for name in file.names]))
+    names = list(column_names(file.where, [name.strip() for name in file.header]))
     if required is not None and required not in names:
         raise UserError(f'{file.path}: the header has no "{required}" column')
     try:
@@ -261,7 +254,7 @@ def csv_records(file: CsvFile, required: str | None = None) -> Iterator[Record]:
 
 def _fields(cells: Sequence[Json], names: list[str], file: CsvFile) -> dict[str, Json]:
     """A row by the names of its columns; those of cells beyond the header are added to ``names``."""
-    extent = len(cells) if len(cells) <= len(file.names) else max(_extent(cells), len(file.names))
+    extent = len(cells) if len(cells) <= len(file.header) else max(_extent(cells), len(file.header))
     for position in range(len(names) + 1, extent + 1):
         names.append(numbered_name(position, names))
     return dict(zip(names, cells[:extent], strict=False))

@@ -11,9 +11,6 @@ anything else, unless every comma in it stands in a number.
 **Titles** are rows above the header with at most half as many filled cells as it has, such as a report's name, and further ones with fewer
 than it has. They are taken for titles only if what follows looks like a header (two filled cells or more, all different, none a number),
 and is set apart: by a blank line, by numbers under its names, or because the title is filled up with empty cells to the table's width.
-
-**Row names**: R and others write a header without a name for the first column. If three rows or more, and all, have one cell more than the
-header, and the first cells are all different, the header is that of the other columns.
 """
 
 from __future__ import annotations
@@ -38,7 +35,6 @@ _NUMBER = re.compile(r"[+-]?[$€£]?\d[\d.,' \u00a0]*[%€]?|\d{4}-\d\d-\d\d.*"
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+")
-_FEWEST_WITH_ROW_NAMES = 3
 _NO_FIT: tuple[Any, ...] = (False, 0.0, False, True, 1)
 
 
@@ -63,8 +59,6 @@ class Dialect:
     """Whether the table itself names its delimiter."""
     titles: tuple[str, ...] = ()
     """What the rows above the header say."""
-    row_names: bool = False
-    """Whether the first column has no name in the header."""
     decimal_comma: bool = False
     """Whether numbers have decimal commas."""
 
@@ -83,7 +77,6 @@ def find_dialect(sample: Sequence[str], delimiter: str | None = None, header_lin
         header_line=header_line or (below[0].line + skipped if below else 1),
         stated=named is not None and delimiter is None,
         titles=tuple(" ".join(cell for cell in row.cells if cell.strip()) for row in rows[:titles]),
-        row_names=has_row_names(below),
         decimal_comma=chosen != "," and _has_decimal_commas(below[1:]),
     )
 
@@ -101,7 +94,7 @@ def find_delimiter(sample: Sequence[str], *, titled: bool = True) -> str:
 
 def _fit(rows: Sequence[SampleRow], delimiter: str) -> tuple[Any, ...]:
     """How well a delimiter fits a table that it splits into these rows: the larger, the better."""
-    width = len(rows[0].cells) + has_row_names(rows) if rows else 0
+    width = len(rows[0].cells) if rows else 0
     widths = [len(row.cells) for row in rows[1:]]
     if width < 2:
         return _NO_FIT
@@ -153,16 +146,6 @@ def title_rows(rows: Sequence[SampleRow]) -> int:
         if _is_header_below_titles(rows, index):
             return index
     return 0
-
-
-def has_row_names(rows: Sequence[SampleRow]) -> bool:
-    """Whether the first column has no name in the header, which is the first of these rows."""
-    if len(rows) <= _FEWEST_WITH_ROW_NAMES:
-        return False
-    width, body = len(rows[0].cells), rows[1:]
-    if any(len(row.cells) != width + 1 for row in body):
-        return False
-    return len({row.cells[0] for row in body}) == len(body) and any(row.cells[-1] for row in body)
 
 
 def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
