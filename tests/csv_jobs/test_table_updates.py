@@ -33,7 +33,7 @@ def items(rows: Sequence[Row], removed: Sequence[Row] = ()) -> list[ItemRow]:
     found = []
     for number, row in enumerate([*rows, *removed], 1):
         position = number - 1 if number <= len(rows) else BEHIND_INPUT + number
-        values = (ItemState.COMPLETED, 1, 1, 0, None, None, None, {}, None, None, position)
+        values: tuple[Any, ...] = (ItemState.COMPLETED, 1, 1, 0, None, None, None, {}, None, None, position)
         found.append(ItemRow(number, f"row-{number}", payload(number - 1, row), *values))
     return found
 
