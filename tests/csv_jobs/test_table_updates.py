@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -135,7 +136,7 @@ def test_another_column_changes_the_rows_that_have_something_in_it(folder: JobFo
 
 def test_a_table_that_can_not_be_used_changes_nothing(folder: JobFolder) -> None:
     before = folder.jobs("status", "j", "--json").out
-    write(folder, "name,text", "x,new", "b,TWO,3")
+    write(folder, "name,text", "x,new", 'b,"TWO" 3')
     refused = folder.jobs("run", "j", "--update")
     assert (refused.code, "line 3" in refused.err) == (2, True)
     write(folder, "name,words", "a,one")
@@ -154,8 +155,8 @@ def test_a_job_that_runs_is_not_updated_but_redoes_rows(folder: JobFolder) -> No
         time.sleep(0.02)
     refused = folder.jobs("run", "j", "--update")
     assert (refused.code, "the job is running" in refused.err) == (2, True)
-    assert "1 row reset; the job's runner has them" in folder.jobs("retry", "j", "--rows=2", "--detach").out
     (folder.path / "begun-b").unlink()
+    assert "1 row reset; the job's runner has them" in folder.jobs("retry", "j", "--rows=2", "--detach").out
     (folder.path / "go").touch()
     assert folder.jobs("wait", "j").code == 0
     assert folder.begun("b")

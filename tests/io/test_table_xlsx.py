@@ -6,7 +6,6 @@ import io
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -186,7 +185,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # --- Writing
 
 
-def written(names: list[str], *rows: Sequence[Any], **options: Any) -> io.BytesIO:
+def written(names: list[str], *rows: Any, **options: Any) -> io.BytesIO:
     handle = io.BytesIO()
     assert write_xlsx(handle, names, rows, **options) == len(rows)
     handle.seek(0)

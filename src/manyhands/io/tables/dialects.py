@@ -161,7 +161,7 @@ def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
         return False
     if any(row.apart for row in rows[1 : index + 1]):
         return True
-    if max(counts) > few or any(not row.cells[0].strip() and len(names) == 2 for row in titles):
+    if max(counts) > few or any(not "".join(row.cells[:1]).strip() and len(names) == 2 for row in titles):
         return False  # a header whose first column, such as an index, has no name
     return _numbers_below(header, body) or (bool(body) and all(_fills_up(row, len(header.cells)) for row in titles))
 
