@@ -93,10 +93,9 @@ def write_export(
     with reader.snapshot():
         flatten = options.flatten if options.columns is None else _names_results(options.columns, headers)
         if stages is not None:
-            leaves = stages(flatten or options.columns is not None)
+            columns = Columns.of(headers, stages(flatten or options.columns is not None))
         else:
-            leaves = _leaves(reader, schema) if flatten else ()
-        columns = Columns.of(headers, leaves)
+            columns = Columns.of(headers, _leaves(reader, schema) if flatten else ())
         if options.columns is not None:
             open_ended = stages is None and not leaves_of(schema or {})
             columns = columns.chosen_from(options.columns, open=open_ended)
