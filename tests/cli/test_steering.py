@@ -277,3 +277,8 @@ def test_an_evaluation_takes_more_at_once_and_answers_again(tmp_path: Path) -> N
     assert ledger(tmp_path / "r")["completed"] == 12
     with closing(JournalReader(tmp_path / "r")) as reader:
         assert reader.meta("spec")["options"]["workers"] == 4
+    steer(tmp_path, "retry", "--select=item=2-3")
+    assert "cancelled 1 of 12 items" in steer(tmp_path, "cancel", "--select=item=2")
+    assert run("resume", str(tmp_path / "r"), "--quiet").code == 3  # a cancelled test is an error
+    assert run("resume", str(tmp_path / "r"), "--quiet", "--retry_errors").code == 0
+    assert ledger(tmp_path / "r")["completed"] == 12

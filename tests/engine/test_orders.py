@@ -190,6 +190,35 @@ async def test_calls_wait_in_a_pause_though_their_steps_have_begun(tmp_path: Pat
     assert refused["later"]
 
 
+async def test_a_run_without_a_budget_gets_one_that_holds(tmp_path: Path) -> None:
+    async def program(context: Context) -> Outcome:
+        async def effect() -> Effect:
+            permit = await context.limits.acquire("endpoint", Reserve(tokens=10, model="m", output_tokens=5))
+            await asyncio.sleep(0.01)
+            context.limits.release(permit, CallReport(usage := Usage(calls=1, input_tokens=5, output_tokens=5)))
+            return Effect(1, usage)
+
+        await context.step("call", {}, effect)
+        return Outcome(ItemState.COMPLETED)
+
+    workload = ProgramWorkload(program, [f"i{n}" for n in range(400)])
+    workload.spec = {"options": {"max_total_tokens": None}}
+    create_run(tmp_path / "run", "program", workload, version="test", notice=lambda text: None)
+    site = Site(tmp_path / "run", workload)
+    await site.until(lambda counts: counts["completed"] >= 20)
+    progress = site.controls.progress()
+    assert progress is not None
+    bound = progress.usage.total_tokens + 300
+    assert await site.change(max_total_tokens=bound) == [("max_total_tokens", bound)]
+    result = await site.ended()
+    assert (result.interrupted, total(result)) == (False, 400)
+    assert "(max_total_tokens)" in (result.stopped or "")
+    assert bound - 100 <= result.summary["usage"]["total_tokens"] <= bound
+    with closing(JournalReader(site.folder)) as reader:
+        assert reader.meta("spec") == {"options": {"max_total_tokens": bound}}
+        assert reader.meta("spending")["mark"] is None
+
+
 async def test_what_a_run_does_not_heed_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     site = steps(tmp_path / "run", EXECUTORS[0], items=10, delay=0.05)
     await site.until(lambda counts: counts["completed"] >= 1)

@@ -16,14 +16,13 @@ from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
 from manyhands.core.text import printable
 from manyhands.processes.output import raw_stream
-from manyhands.runs.ledger import ORDER, timestamp
-from manyhands.runs.steering.changes import order_text
+from manyhands.runs.ledger import ORDER
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from manyhands.cli.styled import SafeConsole
-    from manyhands.engine.journal.reader import JournalReader
+    from manyhands.runs.summaries import Order
 
 FILE_WIDTH = 200
 """Columns for tables that go into a file or a pipe."""
@@ -133,10 +132,10 @@ def print_ledger(console: Console, summary: Mapping[str, Any]) -> None:
     console.print_table("Ledger", ("state", "items", ""), rows, right=("items",))
 
 
-def print_orders(console: Console, reader: JournalReader, limit: int) -> None:
-    """What people have changed in the run while it was executed or between its sessions, the latest last."""
-    for each in reversed(reader.orders(limit)):
-        console.print_line(f"  {timestamp(each.at)} {order_text(each.command, each.details)} (by {each.given_by})")
+def print_orders(console: Console, orders: Sequence[Order]) -> None:
+    """What people have changed in the run, the latest last. ``orders``: the latest first."""
+    for each in reversed(orders):
+        console.print_line(f"  {each['at']} {each['text']} (by {each['by']})")
 
 
 def print_usage(console: Console, summary: Mapping[str, Any]) -> None:

@@ -21,8 +21,6 @@ from manyhands.runs.summaries import ItemSummary, item_summaries, run_status, su
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000
-ORDERS = 20
-"""The latest changes of a run that are shown."""
 
 
 def run(argv: list[str]) -> int:
@@ -67,7 +65,7 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     console.print(table)
     if len(listed) > options.limit:
         console.print(f"… more items; --limit {options.limit * 10} shows more, --state narrows the list")
-    print_orders(console, reader, ORDERS)
+    print_orders(console, summary["orders"])
     print_ledger(console, summary)
     print_usage(console, summary)
 

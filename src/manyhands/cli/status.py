@@ -45,7 +45,7 @@ def _show(reader: JournalReader, as_json: bool) -> None:
         return
     console = out()
     console.print(f"{status['run']}: {status['state']} ({status['workload']})")
-    print_orders(console, reader, ORDERS)
+    print_orders(console, status["orders"][:ORDERS])
     print_ledger(console, status)
     if status["figures"]:
         console.print(", ".join(f"{each['label']} {each['text']}" for each in status["figures"]))

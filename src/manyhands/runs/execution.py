@@ -11,7 +11,7 @@ from pathlib import Path
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, StorageError
 from manyhands.core.jsonio import pretty
-from manyhands.core.outcomes import Outcome
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
 from manyhands.engine.attempt import AttemptSettings
 from manyhands.engine.contract import Execution, Item, Workload
@@ -237,6 +237,11 @@ class _Session:
         if store.reader.meta(LIMIT) != self._workload.execution.limit:
             store.set_meta(**{LIMIT: self._workload.execution.limit})
         store.release_items(failed=opened.retry_failed)
+        if opened.retry_cancelled:
+            outlines = (each for page in store.reader.outlines() for each in page)
+            store.reopen_items(
+                [each.number for each in outlines if each.state == ItemState.CANCELLED], "the run was resumed"
+            )
         remove_asides(store.folder)
         if written := repair(store, self._workload, self._notice, rebuild=rewrite):
             self._notice(f"{written} output lines were written again from the journal")

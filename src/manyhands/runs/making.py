@@ -44,6 +44,8 @@ class Opened(Generic[WorkloadT]):
     """All output lines are written again, as they would look different now."""
     retry_failed: bool = True
     """Failed items are executed again."""
+    retry_cancelled: bool = False
+    """Items that a person cancelled are executed again."""
     judge_again: tuple[str, ...] = ()
     """Items discarded for these reasons are judged again, which replays what is recorded of them."""
 

@@ -18,16 +18,18 @@ from manyhands.core.outcomes import ItemState
 from manyhands.core.usage import Usage, UsageFigures
 from manyhands.engine.contract import ItemRow, import_attribute
 from manyhands.engine.journal.lock import is_owned
-from manyhands.engine.journal.reader import JournalReader
+from manyhands.engine.journal.reader import JournalReader, RecordedOrder
 from manyhands.io.json_files import read_object
 from manyhands.runs.ledger import Summary, left_to_do, summarise, timestamp
 from manyhands.runs.registry import summarizer_target
+from manyhands.runs.steering.changes import order_text
 
 MAX_TEXT = 300
 """Characters of ``input`` and ``outcome`` of an item."""
 _MAX_READ = 4 * MAX_TEXT
 """Characters of a value, white space included, that ``input`` and ``outcome`` are made of."""
 _VISIBLE = re.compile(r"\S")
+_ORDERS = 20
 _PAGE = 100
 """Items whose usage is read at once."""
 
@@ -45,6 +47,18 @@ class Figure(TypedDict):
     """The value as people read it."""
 
 
+class Order(TypedDict):
+    """What a person had changed in the run."""
+
+    at: str | None
+    by: str
+    """``user@host``."""
+    command: str
+    """set, retry or cancel."""
+    text: str
+    """What was changed, in one line."""
+
+
 class RunStatus(Summary):
     """A run of any workload, as ``manyhands status --json`` prints it."""
 
@@ -54,6 +68,8 @@ class RunStatus(Summary):
     """``running``, ``paused``, ``finished``, ``finished, with failures``, ``limit reached``, ``interrupted`` or ``not started``."""
     running: int
     """Items that are being executed now."""
+    orders: list[Order]
+    """What people had changed in the run, the latest first, no more than 20."""
     figures: list[Figure]
     """The workload's own figures: as its result files had them when a session last ended, or of the items as they are now."""
 
@@ -179,8 +195,14 @@ def run_status(reader: JournalReader, *, with_figures: bool = True) -> RunStatus
         "state": run_state(reader.folder, summary),
         "running": running,
         **summary,
+        "orders": [_order(each) for each in reader.orders(_ORDERS)],
         "figures": figures,
     }
+
+
+def _order(order: RecordedOrder) -> Order:
+    text = order_text(order.command, order.details)
+    return {"at": timestamp(order.at), "by": order.given_by, "command": order.command, "text": text}
 
 
 def item_summaries(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,6 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
-from manyhands.runs.folders import load_recorded
 from manyhands.runs.steering.changes import user
 from manyhands.runs.steering.control import ANSWER_SECONDS, Message, request
 from manyhands.runs.steering.owner import carry_out
@@ -27,6 +27,8 @@ async def give_order(folder: Path, command: str, **about: Any) -> tuple[Message,
 
     Raises RunError if it is refused, or if the process can't be reached; UserError, StorageError.
     """
+    if not os.access(folder, os.W_OK):
+        raise RunError(f"{folder}: the folder can't be written, so that the run can't be changed")
     message = {"command": command, "by": user(), **about}
     loop = asyncio.get_running_loop()
     latest = loop.time() + PATIENCE
@@ -56,4 +58,4 @@ def _carried_out(folder: Path, message: Mapping[str, Any]) -> Message | None:
             return None
         raise
     with closing(store):
-        return carry_out(store, load_recorded(store.reader), message)
+        return carry_out(store, message)

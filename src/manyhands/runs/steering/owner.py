@@ -11,6 +11,7 @@ from manyhands.engine.contract import Workload
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.scheduler import Scheduler
+from manyhands.runs.folders import load_recorded
 from manyhands.runs.progress import Notice
 from manyhands.runs.steering.changes import BUDGET, Change, RunChanges, order_text
 from manyhands.runs.steering.control import ENDING, Message
@@ -75,7 +76,7 @@ class Steering:
             before, slots = engine.max_slots, self._workload.resize(wanted)
             engine.resize(slots)
             self._limits.want(wanted)
-            made.append({"name": "max_concurrency", "before": before, "now": slots})
+            made.append({"name": "max_concurrency", "before": before, "now": min(wanted, slots)})
         bounds = {name: value for name, value in values.items() if name in BUDGET}
         made += [{"name": name, "before": getattr(budget, name), "now": value} for name, value in bounds.items()]
         if bounds:
@@ -90,7 +91,7 @@ class Steering:
         return made
 
 
-def carry_out(store: Store, workload: Workload, message: Mapping[str, Any]) -> Message:
+def carry_out(store: Store, message: Mapping[str, Any]) -> Message:
     """Carry an order out where no process executes the run. Raises RunError, UserError, StorageError."""
     command, given_by = str(message["command"]), str(message["by"])
     details: dict[str, Any]
@@ -99,7 +100,7 @@ def carry_out(store: Store, workload: Workload, message: Mapping[str, Any]) -> M
         if changes.pause or changes.go_on:
             what = "pause" if changes.pause else "go on with"
             raise RunError(f"{store.folder}: no process executes the run, so that there is nothing to {what}")
-        values = changes.recorded_changes()
+        values, workload = changes.recorded_changes(), load_recorded(store.reader)
         execution, spec = workload.execution, workload.changed_spec(store.reader.meta("spec"), values)
         store.set_meta(spec=spec)
         present = {name: getattr(execution, name) for name in BUDGET}

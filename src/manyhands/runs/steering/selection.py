@@ -143,7 +143,7 @@ def _range(value: str) -> tuple[int, int]:
 
 def _keys_in(path: str) -> set[str]:
     if not Path(path).expanduser().is_file():
-        raise UserError(f"--select: no such file: {path}")
+        raise UserError(f"--select: no such file: {one_line(path)}")
     keys = {stripped for line in read_text(path).split("\n") if (stripped := line.strip())}
     if not keys:
         raise UserError(f"--select: {path} holds no key")

@@ -143,6 +143,7 @@ def _continued(
         workload,
         spec_changed=workload.spec != run.spec,
         retry_failed=given.retry_errors,
+        retry_cancelled=given.retry_errors,
         judge_again=again,
     )
 
