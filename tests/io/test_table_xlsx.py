@@ -206,7 +206,7 @@ def test_values_keep_their_types() -> None:
 
 
 def test_dates_stay_dates() -> None:
-    rows = [["2024-05-06", "2024-05-06T07:08:09", "07:30:00", "2024-05-06"], [None, "soon", "", "x"]]
+    rows: list[list[Any]] = [["2024-05-06", "2024-05-06T07:08:09", "07:30:00", "2024-05-06"], [None, "soon", "", "x"]]
     sheet = openpyxl.load_workbook(written(list("abcd"), *rows, times=("date", "datetime", "time", ""))).active
     assert [cell.value for cell in sheet[2]] == [
         datetime(2024, 5, 6),

@@ -244,7 +244,7 @@ def _is_date_format(format: str) -> bool:
     """Whether a number format shows a day without a time of day."""
     from openpyxl.styles.numbers import is_datetime
 
-    return bool(is_datetime(format) == "date")
+    return str(is_datetime(format)) == "date"
 
 
 def _text(cell: _Cell) -> str:
