@@ -3,11 +3,12 @@
 # make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
-# make interop-test  tables that LibreOffice writes and reads (needs soffice)
+# make interop-test  runs with programs of others: LibreOffice (if there is soffice), and LiteLLM's proxy, which it installs beside this environment
 # make bench       what the engine costs, as ratios measured in one run
 VENV ?= .venv
 BIN := $(VENV)/bin
 N ?= 100
+LITELLM ?= $(VENV)-litellm/bin/litellm
 # With real processes, kills and limits of time, one test in some thousands meets a busy machine: what fails is run once more, and is
 # named RERUN in the summary. A test that is named there twice is to be mended. slow-test, attack-test and crash-test repeat nothing.
 # Many tests wait for something: two more at once than two processors can do keep these busy. Each process takes some 700 MB.
@@ -52,7 +53,8 @@ crash-test:
 
 interop-test:
 	@VENV=$(VENV) tools/setup dev
-	MANYHANDS_INTEROP=1 $(BIN)/python -m pytest tests/io/test_tables_of_libreoffice.py
+	@test -x $(LITELLM) || { $(BIN)/python -m venv $(VENV)-litellm && $(VENV)-litellm/bin/pip install -q 'litellm[proxy]==1.108.7'; }
+	LITELLM=$(abspath $(LITELLM)) $(BIN)/python -m pytest -m interop tests/interop
 
 bench:
 	@VENV=$(VENV) tools/setup dev
@@ -64,4 +66,4 @@ format:
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-litellm build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

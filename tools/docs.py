@@ -12,13 +12,14 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
 
 from eval_tables import EvalTables
 
+from manyhands.cli.endpoints.check import WITHOUT, CheckEndpointSettings
 from manyhands.cli.jobs import COMMANDS as JOBS_COMMANDS
 from manyhands.cli.jobs.starting import SpawnOptions
 from manyhands.cli.main import COMMANDS
@@ -29,6 +30,8 @@ from manyhands.core import failures
 from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.settings import Settings
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
+from manyhands.models.hosts import HOSTS, NOT_SENT
+from manyhands.models.openai.request import LIMIT_FIELDS
 from manyhands.sandboxes.protocol import SandboxLimits
 from manyhands.tools.distributions import FORK, STANDARD_DISTRIBUTIONS
 from manyhands.tools.standard import standard_registry
@@ -60,9 +63,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _options(settings: type[Settings], *, fixed: bool) -> str:
+def _options(settings: type[Settings], *, fixed: bool, without: Collection[str] = ()) -> str:
     groups: dict[str, list[Sequence[str]]] = {}
-    for option in options_of(settings).values():
+    for option in (each for each in options_of(settings).values() if each.name not in without):
         row = [f"`--{option.name}`{value_text(option)}", _default(option), option.help]
         if fixed:
             row.append("yes" if settings.about(option.name).identity else "")
@@ -83,6 +86,10 @@ def _default(option: Option) -> str:
 
 def batch_options() -> str:
     return _options(BatchSpec, fixed=True)
+
+
+def check_endpoint_options() -> str:
+    return _options(CheckEndpointSettings, fixed=False, without=WITHOUT)
 
 
 def simulate_options() -> str:
@@ -183,6 +190,22 @@ def key_variables() -> str:
     return table(["endpoint's host (or below it)", "variable"], [*rows, ["any other", f"`{OWN_KEY_VARIABLE}`"]])
 
 
+def hosts() -> str:
+    rows = []
+    for name, host in HOSTS.items():
+        reasoning = {None: "as it came", NOT_SENT: "never"}.get(host.reasoning, f"as `{host.reasoning}`")
+        wanted = ", which it wants" if host.wants_reasoning else ""
+        rows.append([f"`{name}`", reasoning + wanted, f"`{LIMIT_FIELDS[host.completion_tokens]}`"])
+    return table(["host", "reasoning is sent back", "bound of an answer"], rows)
+
+
+def own_models() -> str:
+    """Which names of models belong to one provider."""
+    owners = [host for host in HOSTS.values() if host.models]
+    rows = ([f"`{host.models}`", f"`{host.base_url}`", f"`{host.key_variable}`"] for host in owners)
+    return table(["names (pattern of their beginning)", "called at", "with"], rows)
+
+
 def tools() -> str:
     registry = standard_registry(plugins=False)
     rows = [[f"`{name}`", _first_sentence(registry.get(name).description)] for name in registry.names]
@@ -276,6 +299,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "eval-target-keys": _EVALS.target_keys,
     "eval-graders": _EVALS.graders,
     "batch-options": batch_options,
+    "check-endpoint-options": check_endpoint_options,
     "simulate-options": simulate_options,
     "jobs-spawn-options": jobs_spawn_options,
     "mcp-options": mcp_options,
@@ -286,6 +310,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "jobs-commands": jobs_commands,
     "failures": failure_table,
     "key-variables": key_variables,
+    "hosts": hosts,
+    "own-models": own_models,
     "tools": tools,
     "declared-tools": declared_tools,
     "toolsets": toolsets,

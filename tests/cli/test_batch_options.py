@@ -22,7 +22,7 @@ from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.models.settings import EFFORTS
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from manyhands.workloads.trajectories.spec import BatchSpec
-from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of
+from tests.support.batches import REASONED, BatchFolder, ServerThread, prompt_of, run_command
 from tests.support.commands import PROGRAM, environment
 from tests.support.forked import forked_program
 from tests.support.own_agent import installed
@@ -276,6 +276,69 @@ def _reasoning_effort(folder: BatchFolder) -> None:
     elsewhere = asked(folder, "--run_name=elsewhere")[0]
     assert not {"reasoning", "reasoning_effort"} & set(elsewhere)
     assert "--reasoning_effort must be one of none" in refused(folder, "--reasoning_effort=huge")
+
+
+@option("header")
+def _header(folder: BatchFolder) -> None:
+    secret = "0123456789abcdef"
+    words = ("--header", "X-Team: mine", f"--header=X-Api-Key: {secret}", "--executor=processes")
+    with ServerThread(first_then(shell("env; echo mine"), chat_response(f"{secret} is mine", reasoning="r"))) as server:
+        ran = folder.batch(f"--base_url={server.base_url}", *words)
+        assert ran.code == 0, ran
+        sent = {(each.headers["X-Team"], each.headers["X-Api-Key"]) for each in server.requests}
+        assert sent == {("mine", secret)}
+        assert secret.encode() not in everything_in(folder.path)
+        assert "[redacted] is mine" in folder.lines()[0]["conversations"][-1]["value"]
+        lacking = run_command(folder.path, "resume", "r")
+        assert lacking.code == 2
+        assert "give them again, --header='X-Team: …' --header='X-Api-Key: …'" in lacking.err
+        again = run_command(folder.path, "resume", "r", "--header=X-Team: other", "--quiet")
+        assert again.code == 0, again
+    assert secret not in refused(folder, f"--header=X-Key {secret}")
+    assert "belongs to the connection" in refused(folder, "--header=Host: x")
+
+
+@option("send_reasoning")
+def _send_reasoning(folder: BatchFolder) -> None:
+    def sent(*words: str) -> set[str]:
+        bodies = asked(folder, *words, "--max_samples=1", responses=first_then(shell("true")))
+        return {name for body in bodies for each in body["messages"] for name in each if "reasoning" in name}
+
+    assert sent() == {"reasoning"}
+    assert sent("--send_reasoning=never", "--run_name=never") == set()
+    assert sent("--send_reasoning=reasoning_content", "--run_name=field") == {"reasoning_content"}
+    assert "must be auto, always, never, or a field" in refused(folder, "--send_reasoning=sometimes")
+
+
+@option("stop")
+def _stop(folder: BatchFolder) -> None:
+    assert asked(folder, "--stop=a,b", "--stop= ")[0]["stop"] == ["a,b", " "]
+    assert asked(folder, '--stop=["\\n\\n", "x"]', "--run_name=json")[0]["stop"] == ["\n\n", "x"]
+    assert "stop" not in asked(folder, "--run_name=without")[0]
+
+
+@option("tool_choice")
+def _tool_choice(folder: BatchFolder) -> None:
+    bodies = asked(folder, "--tool_choice=terminal", "--max_samples=1", responses=first_then(shell("true")))
+    chosen = {"type": "function", "function": {"name": "terminal"}}
+    assert [body.get("tool_choice") for body in bodies] == [chosen, None]
+    bodies = asked(folder, "--tool_choice=none", "--run_name=none", "--max_samples=1")
+    assert [body["tool_choice"] for body in bodies] == ["none"]
+    assert "no toolset has the tool terminale" in refused(folder, "--tool_choice=terminale")
+
+
+@option("extra_body")
+def _extra_body(folder: BatchFolder) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert asked(folder, f"--extra_body={json.dumps(extra)}")[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    (folder.path / "extra.json").write_text('{"top_k": 5}')
+    assert asked(folder, "--extra_body=extra.json", "--run_name=file")[0]["top_k"] == 5
+    for field in ("messages", "stream", "tools", "n"):
+        assert f"can't set {field}" in refused(folder, f'--extra_body={{"{field}": 1}}')
+    assert "give --temperature" in refused(folder, '--extra_body={"temperature": 1}')
+    assert "is not JSON" in refused(folder, "--extra_body={top_k: 1}")
+    ran = folder.batch("--resume", "--run_name=file", "--extra_body={}")
+    assert "extra_body was {'top_k': 5}" in ran.err
 
 
 @option("implied_think")

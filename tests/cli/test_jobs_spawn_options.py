@@ -493,8 +493,39 @@ def _implied_think(folder: JobFolder) -> None:
     assert {(answer["content"], answer["reasoning_content"]) for answer in answers} == {("Hm.", "plan")}
 
 
+@option("header")
+def _header(folder: JobFolder) -> None:
+    secret = "0123456789abcdef"
+    with ServerThread(reporting()) as server:
+        words = (f"--base_url={server.base_url}", "--toolsets=none", f"--header=X-Api-Key: {secret}")
+        assert spawn(folder, *words, "--header=X-Team: ${HOME}").code == 0
+        assert {each.headers["X-Api-Key"] for each in server.requests} == {secret}
+        assert "$" not in server.requests[0].headers["X-Team"]
+    assert secret.encode() not in everything_in(folder.path)
+    assert "NOT_SET is not set" in refused(folder, *words, "--header=X-Team: ${NOT_SET}")
+
+
+@option("tool_choice")
+def _tool_choice(folder: JobFolder) -> None:
+    bodies = asked(folder, "--tool_choice=required")
+    after = [any(message["role"] == "tool" for message in body["messages"]) for body in bodies]
+    assert [body.get("tool_choice") for body in bodies] == [None if called else "required" for called in after]
+
+
+@option("send_reasoning")
+def _send_reasoning(folder: JobFolder) -> None:
+    def reply(request: RecordedRequest) -> Reply:
+        said = any(message["role"] == "assistant" for message in request.body["messages"])
+        return report(request, {"ok": True}) if said else chat_response("Hm.", reasoning="plan")
+
+    bodies = asked(folder, "--send_reasoning=reasoning_content", responses=reply)
+    assert {message.get("reasoning_content") for body in bodies for message in body["messages"]} == {None, "plan"}
+
+
 REQUESTED: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "max_tokens": ("321", lambda body: body["max_tokens"] == 321),
+    "stop": ("###", lambda body: body["stop"] == ["###"]),
+    "extra_body": ('{"top_k": 5}', lambda body: body["top_k"] == 5),
     "temperature": ("0.7", lambda body: body["temperature"] == 0.7),
     "top_p": (".9", lambda body: body["top_p"] == 0.9),
     "providers_allowed": ("anthropic,google", lambda body: body["provider"]["only"] == ["anthropic", "google"]),

@@ -315,6 +315,9 @@ def test_every_batch_option_is_in_the_help_and_can_be_typed_in_both_spellings() 
         "reasoning_effort": "low",
         "override": "model",
         "top_p": "1",
+        "header": "X-Team: mine",
+        "extra_body": '{"top_k": 1}',
+        "send_reasoning": "never",
         "min_score": "1",
         "tags_in_values": "keep",
     }

@@ -240,11 +240,11 @@ async def test_the_simulated_model_reports_what_the_schema_asks_for() -> None:
 
 
 async def test_opened_from_settings(tmp_path: Path) -> None:
-    opening = AgentWorker.opened(options(toolsets=("todo",)), mcp=None, run_folder=tmp_path, api_key=None)
+    opening = AgentWorker.opened(options(toolsets=("todo",)), mcp=None, run_folder=tmp_path, secrets={})
     async with opening as opened:
         accepted = await opened.run(MemoryContext(), assignment())
     assert accepted.via == "tool"
-    unknown = AgentWorker.opened(options(toolsets=("nothing",)), mcp=None, run_folder=tmp_path, api_key=None)
+    unknown = AgentWorker.opened(options(toolsets=("nothing",)), mcp=None, run_folder=tmp_path, secrets={})
     with pytest.raises(UserError, match="nothing"):
         async with unknown:
             pass
@@ -254,6 +254,6 @@ async def test_a_replay_needs_neither_model_nor_sandbox(tmp_path: Path) -> None:
     context = MemoryContext()
     accepted = await perform([report({"score": 3})], context=context)
     nowhere = options(sandbox="docker", toolsets=())
-    opening = AgentWorker.opened(nowhere, mcp=None, run_folder=tmp_path, api_key=None, replay=True)
+    opening = AgentWorker.opened(nowhere, mcp=None, run_folder=tmp_path, secrets={}, replay=True)
     async with opening as opened:
         assert await opened.run(MemoryContext(context.journal), assignment()) == accepted

@@ -148,6 +148,7 @@ VALUES: dict[str, Any] = {
     "args": "x",
     "model": "m",
     "base_url": "https://x",
+    "header": {"X-Team": "mine"},
     "max_tokens": 5,
     "call_timeout": 5,
     "version": "1",

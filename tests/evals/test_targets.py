@@ -500,9 +500,29 @@ def test_the_built_in_agent(site: Site) -> None:
     )
 
 
+def test_a_model_without_an_endpoint_is_recorded_with_its_own_providers(site: Site) -> None:
+    text = "targets:\n  t: {provider: model, model: '${{ M }}'}\n"
+    targets = site.targets(text, OPENAI_API_KEY="k", M="gpt-5-mini")
+    assert targets.resolve("t").settings["base_url"] == "https://api.openai.com/v1"
+    assert "base_url" not in site.targets(text, OPENAI_API_KEY="k", M="llama").resolve("t").settings
+    both = site.targets(text, OPENAI_API_KEY="k", OPENROUTER_API_KEY="k", M="gpt-5-mini")
+    assert "base_url" not in both.resolve("t").settings
+
+
+def test_headers_and_other_fields_of_requests(site: Site) -> None:
+    own = "headers: {X-Team: mine, Authorization: 'Bearer ${{ T }}'}, stop: '#', tool_choice: auto, extra_body: {top_k: 1}"
+    options = site.settings(f"{{provider: model, model: m, base_url: 'http://h', {own}}}", T="0123456789abcdef").options
+    headers = {header.name: header.value for header in options.header}
+    assert headers == {"X-Team": "mine", "Authorization": "Bearer 0123456789abcdef"}
+    assert (options.stop, options.tool_choice, options.extra_body) == (("#",), "auto", {"top_k": 1})
+    assert "0123456789abcdef" not in repr(options)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ("{provider: model, model: m, headers: {X-Api-Key: k-1}}", "X-Api-Key must be a variable of the environment"),
+        ("{provider: model, model: m, extra_body: {messages: []}}", "can't set messages"),
         ("{provider: openai}", "targets.t: model is required"),
         ("{provider: openai, model: m}", "targets.t: no key for https://api.openai.com/v1: set OPENAI_API_KEY"),
         ("{provider: azure, model: m}", "targets.t: endpoint is required"),

@@ -75,7 +75,7 @@ def settings_digest(settings: ChatSettings) -> dict[str, Any]:
     return {name: value for name in _SENT if (value := getattr(settings, name)) is not None}
 
 
-_NOT_SENT = ("call_timeout", "implied_think")
+_NOT_SENT = ("call_timeout", "implied_think", "send_reasoning")
 _SENT = tuple(field.name for field in fields(ChatSettings) if field.name not in _NOT_SENT)
 
 
@@ -210,8 +210,11 @@ class _Conversation:
         return read_answer(completion, self._progress, self._toolbox, self._transcript.used_ids)
 
     def _chat_settings(self) -> ChatSettings:
-        """The settings of the next call. A repeated request gets another seed, or it would get the same answer."""
+        """The settings of the next call. A repeated request gets another seed, or it would get the same answer. After the first tool call
+        none is forced any more, or the conversation would have no end."""
         settings, resends = self._settings.chat, self._progress.resends
+        if settings.tool_choice not in (None, "auto", "none") and self._transcript.tool_uses:
+            settings = replace(settings, tool_choice=None)
         if resends and settings.seed is not None:
             return replace(settings, seed=derive_seed(settings.seed, "resend", resends))
         return settings

@@ -5,20 +5,31 @@ Before a run is made or continued, its key, prices and sandbox are checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from manyhands.agents.task import AgentSettings
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed
+from manyhands.core.errors import UserError
+from manyhands.core.text import suggestion
 from manyhands.engine.contract import Context, Limits
-from manyhands.models.factory import is_simulated, make_model, reasoning_settings, require_key, resolve_api_key
+from manyhands.models.factory import (
+    home_url,
+    is_simulated,
+    key_variable,
+    make_model,
+    reasoning_settings,
+    require_key,
+    resolve_api_key,
+)
+from manyhands.models.headers import usable_headers
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, bounded_answer, load_price_table
 from manyhands.models.protocol import ChatModel, ChatRequest, ChatSettings, Completion
-from manyhands.models.settings import CallSettings, ModelSettings
+from manyhands.models.settings import TOOL_CHOICES, CallSettings, ModelSettings
 from manyhands.runs.making import kept_file
 from manyhands.runs.options import BudgetSettings, PriceSettings
 from manyhands.runs.progress import Notice
@@ -32,14 +43,44 @@ API_KEY = "api_key"
 """The name of the endpoint's key among a workload's secrets."""
 
 
+OptionsT = TypeVar("OptionsT", bound=CallSettings)
+
+
+def with_endpoint(options: OptionsT, model: str, environ: Mapping[str, str], notice: Notice) -> OptionsT:
+    """The settings with what of them follows from the environment and is recorded: where the model is called if no endpoint was given
+    (see ``factory.home_url``), and what may be kept of headers."""
+    if options.header is not None:
+        options = options.changed({"recorded_headers": tuple(header.recorded for header in options.header)})
+    if "base_url" in options.given or options.api_key is not None or is_simulated(model):
+        return options
+    url = home_url(model, environ)
+    if url is None:
+        return options
+    notice(
+        f"{model} is called at {url}, as there is {key_variable(url)} and no other key; --base_url names another endpoint"
+    )
+    return options.changed({"base_url": url})
+
+
+def headers_for(options: CallSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The headers of requests to the endpoint, by name. Raises UserError for one whose value is not known here."""
+    return usable_headers(options.header, options.recorded_headers, environ)
+
+
 def usable_key(options: ModelSettings, environ: Mapping[str, str]) -> str | None:
     """The key for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none."""
     if is_simulated(options.model, options.base_url):
         return None
     explicit = options.api_key.text if options.api_key else None
     key = resolve_api_key(explicit, options.base_url, environ)
-    require_key(options.base_url, key)
+    names = _header_names(options)
+    require_key(options.base_url, key, model=options.model, headers=names, environ=environ)
     return key
+
+
+def _header_names(options: CallSettings) -> list[str]:
+    given = [header.name for header in options.header or ()]
+    return given or [recorded.partition(":")[0] for recorded in options.recorded_headers or ()]
 
 
 def check_prices(options: PriceSettings) -> None:
@@ -93,9 +134,11 @@ def model_of(
     budget: BudgetSettings,
     *,
     retries: Retries | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> ChatModel:
-    """The model that the settings name. ``retries``: how failed calls are tried again. Under a budget every call names a ``max_tokens``,
-    which is no part of the recorded steps, so that a budget may come and go. Raises UserError if it can't be used."""
+    """The model that the settings name. ``retries``: how failed calls are tried again; ``headers``: sent with every request.
+    Under a budget every call names a ``max_tokens``, which is no part of the recorded steps, so that a budget may come and go. Raises
+    UserError if it can't be used."""
     return make_model(
         model=options.model,
         base_url=options.base_url,
@@ -105,7 +148,15 @@ def model_of(
         latency=options.simulated_latency,
         retries=retries,
         max_tokens=bounded_answer(options.model) if budget.bounded else None,
+        headers=headers,
     )
+
+
+def check_tool_choice(options: CallSettings, tools: Collection[str]) -> None:
+    """Raises UserError if a tool is to be called that is none of those there are."""
+    choice = options.tool_choice
+    if choice is not None and choice not in TOOL_CHOICES and choice not in tools:
+        raise UserError(f"--tool_choice: no toolset has the tool {choice}{suggestion(choice, tools)}")
 
 
 def sandbox_limits(options: SandboxSettings) -> SandboxLimits:
@@ -135,6 +186,10 @@ def chat_settings(options: ModelSettings) -> ChatSettings:
         provider=provider or None,
         call_timeout=options.call_timeout,
         implied_think=options.implied_think,
+        stop=options.stop,
+        tool_choice=options.tool_choice,
+        extra_body=options.extra_body,
+        send_reasoning=options.send_reasoning,
     )
 
 

@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": ("manyhands.cli.jobs:run", "run an agent on each row of a table: create, monitor and control jobs"),
     "memory": ("manyhands.cli.memory:run", "benchmark the long-term memory of agents in one long conversation"),
     "mcp": ("manyhands.cli.jobs.mcp:run", "serve the tools for jobs over MCP"),
+    "check-endpoint": ("manyhands.cli.endpoints.check:run", "find out what an endpoint can do, and what to set for it"),
     "simulate": ("manyhands.cli.simulate:run", "serve the simulated model over HTTP"),
 }
 """Commands by name: the function that runs it, given the words behind its name, as ``module:function``; and what it does."""
@@ -57,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 PROGRAM = "manyhands"
 _MAX_MESSAGE_CHARS = 1000
 _KEY_OPTIONS = ("__api_key", "__token")
+_HEADER_OPTION = "__header"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -302,9 +304,18 @@ def _typed_keys(argv: Sequence[str]) -> list[str]:
     found = []
     for index, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        if name.replace("-", "_").lower() in _KEY_OPTIONS:
-            found.append(value if equals else "".join(argv[index + 1 : index + 2]))
+        option = name.replace("-", "_").lower()
+        if option in (*_KEY_OPTIONS, _HEADER_OPTION):
+            typed = value if equals else "".join(argv[index + 1 : index + 2])
+            found += _secrets_of_header(typed) if option == _HEADER_OPTION else [typed]
     return [key for key in found if key]
+
+
+def _secrets_of_header(typed: str) -> list[str]:
+    from manyhands.models.headers import secrets_in
+
+    name, _, value = typed.partition(":")
+    return list(secrets_in({name: value.strip()}))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ class Option:
     required: bool
     bare: str | None = None
     """The value if its name stands alone; None if it must not."""
+    repeated: bool = False
+    """Whether all of its values count."""
 
     @property
     def is_switch(self) -> bool:
@@ -55,8 +57,8 @@ class Option:
 class CommandLine:
     """What was typed."""
 
-    values: dict[str, str | bool]
-    """By the names of their fields: text, or a bool for a switch."""
+    values: dict[str, Any]
+    """By the names of their fields: text, a bool for a switch, a list of texts for what may be repeated."""
     help: bool = False
     """Help was requested."""
     lists: dict[str, list[str]] = dataclass_field(default_factory=dict)
@@ -80,15 +82,17 @@ def parse(
     *,
     positional: str | None = None,
     repeated: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> CommandLine:
     """Read a command line. ``program`` is the command as typed, as in ``manyhands batch``; ``positional``: the field that one word
     without a name is for; ``repeated``: fields that may be given several times, and then all count (the positional one may be among
-    them).
+    them); ``without``: fields that are no options here.
 
     Raises UsageError for unknown options, missing values and stray words (not for values out of range: see ``make``). If
     help is requested, nothing else matters.
     """
-    parser = _Parser(options_of(settings), argv, positional, repeated, settings.instead)
+    options = {name: option for name, option in options_of(settings).items() if name not in without}
+    parser = _Parser(options, argv, positional, repeated, settings.instead)
     parser.run()
     if parser.problems and not parser.help:
         raise _usage_error(parser.problems, program)
@@ -132,7 +136,7 @@ class _Parser:
         self._words = list(argv)
         self._positional = positional
         self._position = 0
-        self.values: dict[str, str | bool] = {}
+        self.values: dict[str, Any] = {}
         self.lists: dict[str, list[str]] = {name: [] for name in repeated}
         self.problems: list[str] = []
         self.help = False
@@ -159,7 +163,9 @@ class _Parser:
         self._set(name, word)
 
     def _set(self, name: str, text: str) -> None:
-        self.values[name] = text
+        option = self._options.get(name)
+        repeated = option is not None and option.repeated
+        self.values[name] = [*self.values.get(name, ()), text] if repeated else text
         if name in self.lists:
             self.lists[name].append(text)
 
@@ -253,7 +259,9 @@ def _is_option(word: str) -> bool:
 def _option(name: str, field: Field) -> Option:
     kind, about = bare_type(field.annotation), field.about
     value = None if kind is bool else about.value or _value_name(kind)
-    return Option(name, about.group, field.description, value, field.default, field.required, about.bare)
+    return Option(
+        name, about.group, field.description, value, field.default, field.required, about.bare, about.repeated
+    )
 
 
 def _value_name(kind: Any) -> str:

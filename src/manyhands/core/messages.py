@@ -40,6 +40,8 @@ class Message(TypedDict, total=False):
     """For an assistant message: all reasoning text, gathered from wherever the server put it, once; absent if none."""
     reasoning_details: list[Any]
     """The server's own reasoning items, sent back unchanged."""
+    _reasoning_field: str
+    """The field in which the server sent the reasoning, if it is another one than ``reasoning_content``."""
     _synthetic: str
     """Set when this program wrote the message, not a person, model or tool; says why (``continue``, ``summary_request`` …)."""
     _given: bool

@@ -45,6 +45,8 @@ class About:
     """Its value appears in no message."""
     value: str | None = None
     """What the help calls its value."""
+    repeated: bool = False
+    """Given several times on the command line, all values count."""
     bare: str | None = None
     """The value of an option whose name stands alone on the command line, if that means one (only for whole numbers)."""
 

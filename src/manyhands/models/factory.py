@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
+from manyhands.models.hosts import HOSTS, home_of, host_of
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.models.protocol import ChatModel
@@ -16,21 +18,7 @@ DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 SIMULATED = "simulated"
 OWN_KEY_VARIABLE = "MANYHANDS_API_KEY"
 """The key for endpoints that are not in ``KEY_VARIABLES``."""
-KEY_VARIABLES: dict[str, str] = {
-    "openrouter.ai": "OPENROUTER_API_KEY",
-    "api.openai.com": "OPENAI_API_KEY",
-    "api.anthropic.com": "ANTHROPIC_API_KEY",
-    "nousresearch.com": "NOUS_API_KEY",
-    "generativelanguage.googleapis.com": "GEMINI_API_KEY",
-    "api.deepseek.com": "DEEPSEEK_API_KEY",
-    "api.groq.com": "GROQ_API_KEY",
-    "api.mistral.ai": "MISTRAL_API_KEY",
-    "api.together.xyz": "TOGETHER_API_KEY",
-    "api.fireworks.ai": "FIREWORKS_API_KEY",
-    "api.x.ai": "XAI_API_KEY",
-    "api.moonshot.ai": "MOONSHOT_API_KEY",
-    "api.z.ai": "ZAI_API_KEY",
-}
+KEY_VARIABLES: dict[str, str] = {name: host.key_variable for name, host in HOSTS.items() if host.key_variable}
 """The variable that holds the key for a host or any host below it. A key goes to its own provider and nowhere else."""
 CLIENT = "manyhands.models.openai.client"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
@@ -56,10 +44,11 @@ def make_model(
     latency: float = 0.0,
     retries: Retries | None = None,
     max_tokens: int | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> ChatModel:
     """The model of a run. ``api_key`` comes from ``resolve_api_key``; ``prices`` is the path of a price table; ``seed`` and
     ``latency`` (seconds a call) are for the simulated model; ``retries``: how failed calls are tried again, None: as usual;
-    ``max_tokens``: is sent with calls that name none.
+    ``max_tokens``: is sent with calls that name none; ``headers``: sent with every request.
 
     Raises UserError for a base URL that is none, a provider's endpoint without its key, or a bad price table.
     """
@@ -71,11 +60,17 @@ def make_model(
 
         return SimulatedModel(seed, latency)
     url = checked_base_url(base_url or DEFAULT_BASE_URL)
-    require_key(url, api_key)
+    require_key(url, api_key, headers=headers or ())
     from manyhands.models.openai.client import OpenAIChatModel
 
     return OpenAIChatModel(
-        url, api_key, prices=table, retries=retries, simulated=_simulated_name(model), max_tokens=max_tokens
+        url,
+        api_key,
+        prices=table,
+        retries=retries,
+        simulated=_simulated_name(model),
+        max_tokens=max_tokens,
+        headers=headers,
     )
 
 
@@ -91,24 +86,54 @@ def resolve_api_key(explicit: str | None, base_url: str | None, environ: Mapping
 
 def key_variable(base_url: str) -> str:
     """The name of the environment variable for an endpoint's key."""
-    host = urlsplit(base_url).hostname or ""
-    for known, variable in KEY_VARIABLES.items():
-        if host == known or host.endswith(f".{known}"):
-            return variable
-    return OWN_KEY_VARIABLE
+    return host_of(base_url).key_variable or OWN_KEY_VARIABLE
 
 
-def require_key(base_url: str, api_key: str | None) -> None:
-    """Raises UserError if the endpoint is a known provider's and there is no key for it."""
+def home_url(model: str, environ: Mapping[str, str]) -> str | None:
+    """Where a model is called that was named without an endpoint: at its own provider's, if there is a key for that and none for the usual
+    endpoint; None for the usual one."""
+    home = home_of(model)
+    if home is None or not home.key_variable or environ.get(key_variable(DEFAULT_BASE_URL), "").strip():
+        return None
+    return home.base_url if environ.get(home.key_variable, "").strip() else None
+
+
+def require_key(
+    base_url: str,
+    api_key: str | None,
+    *,
+    model: str = "",
+    headers: Iterable[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raises UserError if the endpoint is a known provider's and there is no key for it, nor one of the ``headers`` that take its place.
+    ``model``: what is to be called there, and ``environ``: where there may be other keys, for the message."""
     if api_key:
         if not (api_key.isascii() and api_key.isprintable()):
             raise UserError("--api_key: the key holds characters that can't be sent in a header")
         return
     variable = key_variable(base_url)
-    if variable == OWN_KEY_VARIABLE:
+    if variable == OWN_KEY_VARIABLE or not _KEY_HEADERS.isdisjoint(name.lower() for name in headers):
         return
     host = urlsplit(base_url).hostname
-    raise UserError(f"no key for {host}: set {variable}, or give --api_key, or try --model simulated, which needs none")
+    elsewhere = _elsewhere(model, environ) if _is_default(base_url) else ""
+    raise UserError(
+        f"no key for {host}: set {variable}{elsewhere}, or give --api_key, or try --model simulated, which needs none"
+    )
+
+
+_KEY_HEADERS = frozenset(("authorization", "api-key"))
+
+
+def _elsewhere(model: str, environ: Mapping[str, str]) -> str:
+    """How the model may be called at its own provider's instead of at OpenRouter."""
+    home, name = home_of(model), model.rpartition("/")[2]
+    if home is not None and home.base_url:
+        return f" (or {home.key_variable}, to call it at {urlsplit(home.base_url).hostname})"
+    home = home_of(name)
+    if home is None or not home.base_url or not environ.get(home.key_variable or ""):
+        return ""
+    return f" (as there is {home.key_variable}: {urlsplit(home.base_url).hostname} may have it as --model {name})"
 
 
 def checked_base_url(base_url: str) -> str:

@@ -28,6 +28,13 @@ class ChatSettings:
     """OpenRouter's routing object (``only``, ``ignore``, ``order``, ``sort``)."""
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
+    stop: Sequence[str] | None = None
+    tool_choice: str | None = None
+    """One of ``settings.TOOL_CHOICES``, or a tool's name; sent only with tools."""
+    extra_body: dict[str, Any] | None = None
+    """Fields that are merged into the request."""
+    send_reasoning: str | None = None
+    """How reasoning is sent back: ``hosts.ALWAYS``, ``hosts.NOT_SENT``, or in which field; None: as the endpoint takes it."""
     call_timeout: float = 600.0
     """Seconds for one HTTP exchange."""
     implied_think: bool = False
@@ -53,8 +60,9 @@ class Completion:
     """``stop``, ``tool_calls``, ``length``, ``content_filter`` or what else the server said."""
     usage: Usage
     extra: dict[str, Any] = field(default_factory=dict)
-    """What the journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries, and as
-    ``raw`` what the server sent where the message no longer has it as it was."""
+    """What the journal should keep besides: response id, serving model and provider, latency in seconds, number of HTTP tries and (as
+    ``refused_first``) of those that were refused and made otherwise, and as ``raw`` what the server sent where the message no longer has it
+    as it was."""
 
 
 class ChatModel(Protocol):

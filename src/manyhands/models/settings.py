@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from contextlib import suppress
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from manyhands.core.settings import (
     Checked,
@@ -18,10 +21,14 @@ from manyhands.core.settings import (
     optional_whole,
     setting,
 )
-from manyhands.runs.options import LIMITS, MODEL
+from manyhands.models.headers import Header, read_headers
+from manyhands.models.hosts import ALWAYS, NOT_SENT
+from manyhands.runs.options import LIMITS, MODEL, json_object
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 """Reasoning efforts, from least to most."""
+TOOL_CHOICES = ("auto", "none", "required")
+"""What a model may be told about calling tools, besides the name of one."""
 
 
 def _effort(value: Any) -> str | None:
@@ -43,7 +50,75 @@ def _base_url(value: Any) -> str:
         raise ValueError("must be an address that starts with http:// or https://")
     if "@" in parts.netloc:
         raise ValueError("must not hold a name and password, which would be recorded; give a key with --api_key")
+    if any(_SECRET_PARAMETER.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        raise ValueError("must not hold a key, which would be recorded; give it with --api_key or --header")
     return text
+
+
+_SECRET_PARAMETER = re.compile(r"key|token|secret|passw|sig(nature)?$|^code$", re.IGNORECASE)
+_OF_CONVERSATION = frozenset(
+    ("messages", "model", "tools", "functions", "function_call", "stream", "stream_options", "n", "best_of")
+)
+"""Fields that can't be set, as conversations, their tools or the reading of answers depend on them."""
+_OWN_OPTIONS = {
+    **{name: name for name in ("max_tokens", "temperature", "top_p", "seed", "stop", "tool_choice")},
+    "max_completion_tokens": "max_tokens",
+}
+"""Fields with a setting of their own."""
+_SECRET_FIELD = re.compile(r"(api_?key|secret|password|authorization)$", re.IGNORECASE)
+_MAX_BODY = 64 * 1024
+_MAX_STOP = 64
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
+
+
+def _extra_body(value: Any) -> dict[str, Any] | None:
+    found = json_object(value)
+    for name in found or ():
+        if name in _OF_CONVERSATION:
+            raise ValueError(f"can't set {name}")
+        if name in _OWN_OPTIONS:
+            raise ValueError(f"can't set {name}: give --{_OWN_OPTIONS[name]}")
+        if _SECRET_FIELD.search(name):
+            raise ValueError(f"can't set {name}, which would be recorded; give keys with --api_key or --header")
+    if found is not None and len(json.dumps(found)) > _MAX_BODY:
+        raise ValueError(f"must be at most {_MAX_BODY >> 10} KiB long")
+    return found or None
+
+
+def _stop(value: Any) -> tuple[str, ...] | None:
+    """Stop sequences: one, several, or as typed a JSON list of them."""
+    given = [value] if isinstance(value, str) else value
+    if given is None or given == [""]:
+        return None
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str) and given[0].startswith("["):
+        with suppress(ValueError):  # it is a text that begins with a bracket
+            given = json.loads(given[0])
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, str) and each for each in given):
+        raise ValueError("must be a text that is not empty, or a list of such")
+    if len(given) > _MAX_STOP:
+        raise ValueError(f"must be at most {_MAX_STOP} texts")
+    return tuple(given) or None
+
+
+def _tool_choice(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", value.strip()):
+        raise ValueError(f"must be {', '.join(TOOL_CHOICES)}, or the name of a tool")
+    return value.strip()
+
+
+def _send_reasoning(value: Any) -> str | None:
+    word = value.strip() if isinstance(value, str) else value
+    if word in (None, "", "auto"):
+        return None
+    if word not in (ALWAYS, NOT_SENT, *REASONING_FIELDS):
+        raise ValueError(f"must be auto, {ALWAYS}, {NOT_SENT}, or a field: {', '.join(REASONING_FIELDS)}")
+    return str(word)
+
+
+ELSEWHERE: dict[str, Any] = {"api_key": None, "header": None, "recorded_headers": None}
+"""Settings of an endpoint that are none of another one's business."""
 
 
 class CallSettings(Settings):
@@ -63,6 +138,17 @@ class CallSettings(Settings):
         group=MODEL,
         value="URL",
     )
+    header: Annotated[tuple[Header, ...] | None, Checked(read_headers)] = setting(
+        None,
+        "HTTP header of every request, such as 'X-Team: mine' (repeatable). Only names and ${NAME}, variables of the environment, are "
+        "recorded.",
+        group=MODEL,
+        recorded=False,
+        secret=True,
+        value="'NAME: VALUE'",
+        repeated=True,
+    )
+    recorded_headers: OptionalList = setting(None, "What is recorded of header.", typed=False)
     providers_allowed: OptionalList = setting(None, "OpenRouter: use only these providers.", group=MODEL, identity=True)
     providers_ignored: OptionalList = setting(
         None, "OpenRouter: never use these providers.", group=MODEL, identity=True
@@ -96,6 +182,14 @@ class CallSettings(Settings):
         group=MODEL,
         identity=True,
     )
+    send_reasoning: Annotated[str | None, Checked(_send_reasoning)] = setting(
+        None,
+        "How reasoning is sent back in later turns: as the endpoint takes it (auto), wherever it came (always), never, or in a field such "
+        "as reasoning_content (default: auto).",
+        group=MODEL,
+        identity=True,
+        value="auto|always|never|FIELD",
+    )
     implied_think: Flag = setting(
         False,
         "Treat text before a lone </think> as reasoning, for servers whose chat template opens the block in the prompt.",
@@ -114,6 +208,28 @@ class CallSettings(Settings):
     top_p: Annotated[float | None, optional_number(0, 1)] = setting(
         None, "Nucleus sampling probability (default: the server's).", group=MODEL, identity=True
     )
+    stop: Annotated[tuple[str, ...] | None, Checked(_stop)] = setting(
+        None,
+        "Text at which an answer ends (repeatable, or a JSON list).",
+        group=MODEL,
+        identity=True,
+        value="TEXT",
+        repeated=True,
+    )
+    tool_choice: Annotated[str | None, Checked(_tool_choice)] = setting(
+        None,
+        "Whether tools are called: auto, none, required, or a tool's name; the last two hold until the first call (default: the server's).",
+        group=MODEL,
+        identity=True,
+        value="auto|none|required|NAME",
+    )
+    extra_body: Annotated[dict[str, Any] | None, Checked(_extra_body)] = setting(
+        None,
+        "JSON object that is merged into every request, or a file that holds it, for what an endpoint has of its own.",
+        group=MODEL,
+        identity=True,
+        value="JSON",
+    )
     call_timeout: Annotated[float, number(above=0)] = setting(
         600.0, "Timeout of one model call in seconds.", group=LIMITS
     )
@@ -125,10 +241,10 @@ class CallSettings(Settings):
     )
 
     def for_model(self, model: str, base_url: str | None = None) -> ModelSettings:
-        """The same for a model. ``base_url``: its endpoint if it is another one, for which this one's key is not used."""
+        """The same for a model. ``base_url``: its endpoint if it is another one, for which this one's key and headers are not used."""
         values = {name: getattr(self, name) for name in CallSettings.fields}
         if base_url not in (None, self.base_url):
-            values |= {"base_url": base_url, "api_key": None}
+            values |= {"base_url": base_url, **ELSEWHERE}
         return ModelSettings.unchecked(**values, model=model)
 
 

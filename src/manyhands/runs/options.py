@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -61,6 +62,27 @@ def read_text(path: str) -> str:
     if len(text) > _MAX_CHARACTERS:
         raise UserError(f"{path}: longer than {_MAX_CHARACTERS >> 20} million characters")
     return text
+
+
+def json_object(value: Any) -> dict[str, Any] | None:
+    """An object: as it is, or as typed: its JSON text, or the name of a file that holds it. Raises ValueError, or UserError for a file
+    that can't be read."""
+    if value is None or isinstance(value, Mapping):
+        return None if value is None else dict(value)
+    if not isinstance(value, str):
+        raise ValueError("must be a JSON object")
+    text, name = value.strip(), "it"
+    if not text:
+        return None
+    if not text.startswith("{"):
+        text, name = read_text(value), value
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must hold a JSON object")
+    return found
 
 
 class FileSettings(Settings):

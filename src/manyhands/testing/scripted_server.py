@@ -23,6 +23,7 @@ class RecordedRequest:
     headers: dict[str, str]
     body: Any
     """Parsed JSON, or the bytes where it is none."""
+    query: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ class ScriptedServer:
             await self._runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        recorded = RecordedRequest(request.method, request.path, dict(request.headers), _parsed(await request.read()))
+        body = _parsed(await request.read())
+        recorded = RecordedRequest(request.method, request.path, dict(request.headers), body, dict(request.query))
         self.requests.append(recorded)
         reply = self._handler(recorded)
         reply = await reply if inspect.isawaitable(reply) else reply

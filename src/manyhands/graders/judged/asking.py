@@ -161,6 +161,8 @@ async def _step(
         message: Message = {"role": "assistant", "content": flattened(completion.message.get("content")) or ""}
         if completion.message.get("reasoning"):
             message["reasoning"] = completion.message["reasoning"]
+            if "_reasoning_field" in completion.message:
+                message["_reasoning_field"] = completion.message["_reasoning_field"]
         output = {"message": message, "finish_reason": completion.finish_reason, "usage": brief_usage(completion.usage)}
         return Effect(output | as_sent(completion), completion.usage)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from manyhands.core.redaction import KNOWN
 from manyhands.core.text import one_line
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.contract import CallReport, Limits
+from manyhands.models.openai.adapting import Lesson, lesson_of, setting_refused
 from manyhands.models.openai.errors import (
     Problem,
     Retries,
@@ -29,7 +31,7 @@ from manyhands.models.openai.errors import (
     read_json,
 )
 from manyhands.models.openai.http import MAX_CONNECT, MAX_RESPONSE, NEVER_SENT, EndpointConnections, TooLarge
-from manyhands.models.openai.request import Endpoint, input_tokens, request_body, writes_cache
+from manyhands.models.openai.request import AS_KNOWN, Adaptation, Endpoint, input_tokens, request_body, writes_cache
 from manyhands.models.openai.response import UNBEGUN, Unreadable, parse_completion, reported_usage, tells_usage
 from manyhands.models.pricing import BOUNDED_ANSWER, FREE, PriceTable
 from manyhands.models.protocol import ChatRequest, Completion
@@ -50,6 +52,8 @@ _UNBEGUN_TOLD = (
 )
 _CANCELLED = CallReport(failed=True, unknown=True)
 _OF_BOUND = re.compile(r"max_(completion_)?tokens")
+_MAX_LESSONS = 6
+"""How often a call is made again in another way: once for each thing that there is to learn, and once more."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
@@ -59,14 +63,17 @@ class _Try:
     report: CallReport
     completion: Completion | None = None
     problem: Problem | None = None
+    lesson: Lesson | None = None
+    """What the problem teaches, so that the call is made again in another way."""
 
 
 class OpenAIChatModel:
     """A ``ChatModel`` at ``base_url``, which is used with or without a key.
 
     ``retries``: how failed calls are tried again. ``simulated``: whether the answers are known to come from the simulated
-    model. ``max_tokens``: is sent with calls that name none, so that a budget can rely on it. Connections are pooled; the
-    pool is opened by the first call, in its loop.
+    model. ``max_tokens``: is sent with calls that name none, so that a budget can rely on it. ``headers``: sent with every request; their
+    values are secrets. Connections are pooled; the pool is opened by the first call, in its loop. What refusals teach about the endpoint
+    (see ``adapting``) holds for all later calls.
     """
 
     def __init__(
@@ -81,14 +88,16 @@ class OpenAIChatModel:
         max_response: int = MAX_RESPONSE,
         simulated: bool = False,
         max_tokens: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.endpoint = Endpoint.of(base_url)
         self._prices = prices or PriceTable()
         self._retries = retries or Retries()
         self._max_rate_limit_wait = max_rate_limit_wait
         self._connections = EndpointConnections(
-            self.endpoint, api_key, max_connect=max_connect, max_response=max_response
+            self.endpoint, api_key, headers=headers, max_connect=max_connect, max_response=max_response
         )
+        self._adaptation = AS_KNOWN
         self._simulated = simulated
         self._max_tokens = max_tokens
         key_hash = hashlib.blake2b((api_key or "").encode(), digest_size=4).hexdigest()
@@ -101,29 +110,44 @@ class OpenAIChatModel:
     def worst_case(self, request: ChatRequest) -> Reserve:
         """What a call may use at most, as far as is known before it."""
         request = self._bounded(request)
-        return self._reserve(request, dumps(request_body(request, self.endpoint)))
+        return self._reserve(request, self._body(request, self._adaptation))
 
     async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
         """Ask, waiting out rate limits and trying again what passes by itself. Raises ItemError."""
         request = self._bounded(request)
-        body = dumps(request_body(request, self.endpoint))
+        adaptation = self._adaptation
+        body = self._body(request, adaptation)
         reserve = self._reserve(request, body)
         began = clock.monotonic()
         rate_limited_since: float | None = None
-        tries = failures = 0
+        tries = failures = lessons = 0
         paid = ZERO
         while True:
-            tried = await self._limited_try(request, body, reserve, limits, clock, failures)
+            if adaptation is not self._adaptation:  # as this call or another one has learnt meanwhile
+                adaptation = self._adaptation
+                body = self._body(request, adaptation)
+                reserve = self._reserve(request, body)
+            may_learn = lessons < _MAX_LESSONS
+            tried = await self._limited_try(
+                request, body, reserve, limits, clock, failures, adaptation if may_learn else None
+            )
             tries += 1
             if tried.completion is not None:
                 # The completion was made for this call alone, so that nobody else sees what is added.
                 tried.completion.extra.update(latency=round(clock.monotonic() - began, 4), tries=tries)
+                if lessons:
+                    tried.completion.extra["refused_first"] = lessons
                 return (
                     replace(tried.completion, usage=tried.completion.usage + paid) if paid.calls else tried.completion
                 )
             paid = paid + tried.report.usage
             problem = tried.problem
             assert problem is not None  # a try comes to one or the other
+            if tried.lesson is not None:
+                lessons += 1
+                if self._adaptation is adaptation:
+                    self._adaptation = tried.lesson.adaptation
+                continue
             if self._retries.waits_out(problem):
                 now = clock.monotonic()
                 rate_limited_since = now if rate_limited_since is None else rate_limited_since
@@ -139,20 +163,40 @@ class OpenAIChatModel:
         """Close the connections. The next call would open new ones."""
         await self._connections.close()
 
+    def _body(self, request: ChatRequest, adaptation: Adaptation) -> bytes:
+        return dumps(request_body(request, self.endpoint, adaptation))
+
     async def _limited_try(
-        self, request: ChatRequest, body: bytes, reserve: Reserve, limits: Limits, clock: Clock, failures: int
+        self,
+        request: ChatRequest,
+        body: bytes,
+        reserve: Reserve,
+        limits: Limits,
+        clock: Clock,
+        failures: int,
+        adaptation: Adaptation | None,
     ) -> _Try:
-        """``failures``: how many tries of the call came to nothing before."""
+        """``failures``: how many tries of the call came to nothing before. ``adaptation``: how the body was made; None if it can't be made
+        otherwise any more."""
         permit = await limits.acquire(self.limit_key, reserve)
         report = _CANCELLED
         try:
             tried = await self._try(request, body, clock)
             if tried.problem is not None:
+                tried = self._learnt(tried, tried.problem, request, adaptation)
+            if tried.problem is not None and tried.lesson is None:
                 tried = replace(tried, report=self._described(tried.report, tried.problem, failures + 1, body))
             report = tried.report
             return tried
         finally:
             limits.release(permit, report)
+
+    def _learnt(self, tried: _Try, problem: Problem, request: ChatRequest, adaptation: Adaptation | None) -> _Try:
+        """The try with what it teaches, which is then no failure of the endpoint."""
+        lesson = None if adaptation is None else lesson_of(problem, request, adaptation, self.endpoint)
+        if lesson is None:
+            return tried
+        return replace(tried, lesson=lesson, report=replace(tried.report, remark=one_line(lesson.remark, MAX_SAID)))
 
     def _described(self, report: CallReport, problem: Problem, failures: int, body: bytes) -> CallReport:
         """The report with what the problem says, and with when the call is made again after so many failures."""
@@ -244,7 +288,10 @@ class OpenAIChatModel:
         raise ItemError(Cause.RATE_LIMIT, KNOWN.text(f"{text}: {problem.message}"), retry_after=problem.retry_after)
 
     def _explained(self, problem: Problem, request: ChatRequest) -> Problem:
-        """The problem; if it is about the bound of the answer, which nobody may know of, with what to do about it."""
+        """The problem; if it is about a setting, or the bound of the answer, which nobody may know of, with what to do about it."""
+        if name := setting_refused(problem, request):
+            hint = f"requests have it by the setting {name}: leave it out, on resume with --{name}= --override={name}"
+            return replace(problem, message=f"{problem.message} ({hint})")
         bound = request.settings.max_tokens
         about = problem.cause is Cause.CONTEXT_OVERFLOW or _OF_BOUND.search(problem.message)
         if bound is None or bound != self._max_tokens or problem.status is None or not about:

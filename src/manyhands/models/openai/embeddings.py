@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,14 +42,15 @@ class OpenAIEmbeddings:
         *,
         prices: PriceTable | None = None,
         timeout: float = 60.0,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """``timeout``: seconds for one call."""
+        """``timeout``: seconds for one call; ``headers``: sent with every request."""
         endpoint = Endpoint.of(base_url)
         self.model = model
-        self._url = f"{endpoint.base_url}/embeddings"
+        self._url = endpoint.at("embeddings")
         self._prices = prices or PriceTable()
         self._timeout = timeout
-        self._connections = EndpointConnections(endpoint, api_key, max_response=MAX_ANSWER)
+        self._connections = EndpointConnections(endpoint, api_key, headers=headers, max_response=MAX_ANSWER)
 
     async def embed(self, text: str, limits: Limits, clock: Clock) -> tuple[list[float], Usage]:
         """The vector of a text. Raises ItemError if the endpoint gives none."""

@@ -236,9 +236,17 @@ def _explanation(payload: Json) -> str:
     for name in ("error", "message", "detail", "msg", "error_message"):
         text = _explanation(payload.get(name))
         if text:
-            raw = _raw(payload)
-            return f"{text} ({raw})"[:_MAX_READ] if raw and raw not in text else text
+            details = [each for each in (_field(payload), _raw(payload)) if each and each not in text]
+            return f"{text} ({'; '.join(details)})"[:_MAX_READ] if details else text
     return _raw(payload)
+
+
+def _field(payload: dict[str, Any]) -> str:
+    """The field of the request that an error is about, as OpenAI (``param``) and pydantic (``loc``) name it."""
+    location = payload.get("loc") or payload.get("param")
+    parts = location if isinstance(location, list) else [location]
+    named = ".".join(str(part) for part in parts if isinstance(part, (str, int)))
+    return KNOWN.text(named)[:_MAX_MESSAGE] if re.search(r"[a-z]", named) else ""
 
 
 def _raw(payload: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ is read up to a bound.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -14,6 +15,7 @@ import aiohttp
 
 from manyhands.core.jsonio import dumps
 from manyhands.core.redaction import KNOWN, protect
+from manyhands.models.headers import secrets_in
 from manyhands.models.openai.errors import read_json
 from manyhands.models.openai.request import Endpoint, request_headers
 
@@ -54,14 +56,16 @@ class EndpointConnections:
         endpoint: Endpoint,
         api_key: str | None = None,
         *,
+        headers: Mapping[str, str] | None = None,
         max_connect: float = MAX_CONNECT,
         max_response: int = MAX_RESPONSE,
     ) -> None:
-        """``max_connect``: seconds; ``max_response``: bytes."""
+        """``headers``: a person's own; ``max_connect``: seconds; ``max_response``: bytes."""
         protect([api_key] if api_key else [])
+        protect(secrets_in(headers or {}))
         self.max_connect = max_connect
         self._base_url = endpoint.base_url
-        self._headers = request_headers(endpoint, api_key or None)
+        self._headers = request_headers(endpoint, api_key or None, headers)
         self._max_response = max_response
         self._session: aiohttp.ClientSession | None = None
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
@@ -70,6 +74,13 @@ class EndpointConnections:
         """Status, headers and body of the answer, without known secrets; redirects are not followed. ``seconds``: for all of it. Raises
         TooLarge, and what aiohttp raises."""
         call = self._opened().post(url, data=body, timeout=self._timeout(seconds), allow_redirects=False)
+        async with call as response:
+            content = await answer_body(response, self._max_response)
+            return response.status, response.headers, _without_secrets(content)
+
+    async def get(self, url: str, seconds: float) -> tuple[int, Any, bytes]:
+        """The like for a request without a body."""
+        call = self._opened().get(url, timeout=self._timeout(seconds), allow_redirects=False)
         async with call as response:
             content = await answer_body(response, self._max_response)
             return response.status, response.headers, _without_secrets(content)

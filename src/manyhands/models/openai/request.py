@@ -9,22 +9,30 @@ recordings and files are counted apart, because their bytes are no text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from manyhands.core.jsonio import dumps
 from manyhands.core.messages import Message
+from manyhands.models.hosts import ALWAYS, NOT_SENT, Host, host_of
 from manyhands.models.protocol import ChatRequest, ChatSettings
+from manyhands.models.settings import TOOL_CHOICES
 
 TITLE = "manyhands"
 _REASONING_BY_DEFAULT = ("deepseek/", "anthropic/", "openai/", "x-ai/", "google/gemini-2", "qwen/qwen3")
 """OpenRouter models (beginnings of their names) that get a request to reason even if nobody said so."""
-_STRICT_HOSTS = ("api.openai.com", "api.mistral.ai", "api.groq.com")
-"""Endpoints that refuse assistant messages with reasoning in them."""
 _CALL_KEYS = ("id", "type", "function", "extra_content")
-_NOT_SENT = ("reasoning", "finish_reason")
+CONTENT_FIELD, DETAILS_FIELD = "reasoning_content", "reasoning_details"
+_NOT_SENT = ("reasoning", "finish_reason", CONTENT_FIELD, DETAILS_FIELD)
+LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
+"""What the bound of an answer is called, in the field's past and present."""
+_AZURE_PATH = "/openai/v1"
+_FIRST_VERSION = "2024-09"
+"""The first ``api-version`` of Azure that knows ``max_completion_tokens``."""
+_PAD = " "
+"""Stands for reasoning where there was none, as servers that want the field take nothing empty for it."""
 _CACHED_MESSAGES = 3
 
 
@@ -33,60 +41,94 @@ class Endpoint:
     """A base URL and what follows from it."""
 
     base_url: str
+    """Without the query that is sent with every request."""
+    query: str
+    host: Host
     openrouter: bool
     nous: bool
-    openai: bool
-    takes_reasoning: bool
     shown: str
     """The base URL without a user name or password in it, for people."""
 
     @classmethod
     def of(cls, base_url: str) -> Endpoint:
-        base_url = base_url.rstrip("/").removesuffix("/chat/completions")
         parts = urlsplit(base_url)
-        host = parts.hostname or ""
+        host = host_of(base_url)
+        path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
+        if host.azure and path in ("", "/openai"):
+            path = _AZURE_PATH
+        plain = parts._replace(path=path, query="", fragment="")
         return cls(
-            base_url=base_url,
+            base_url=plain.geturl(),
+            query=parts.query,
+            host=host,
             openrouter="openrouter" in base_url,
             nous="nousresearch" in base_url,
-            openai=host == "api.openai.com",
-            takes_reasoning=host not in _STRICT_HOSTS,
-            shown=parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+            shown=plain._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
         )
+
+    def at(self, path: str) -> str:
+        """The URL of one of its interfaces, as ``chat/completions``."""
+        return f"{self.base_url}/{path}{'?' if self.query else ''}{self.query}"
 
     @property
     def url(self) -> str:
         """Where completions are requested."""
-        return f"{self.base_url}/chat/completions"
+        return self.at("chat/completions")
 
 
-def request_headers(endpoint: Endpoint, api_key: str | None) -> dict[str, str]:
-    """The headers of every request. Without a key there is no ``Authorization``."""
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """In what requests to an endpoint differ from those that its host is known to take."""
+
+    reasoning: str | None = None
+    """The field in which reasoning is sent back, or ``NOT_SENT``; None: as its host wants it."""
+    details: bool = True
+    """Whether ``reasoning_details`` are sent back."""
+    pads: bool = False
+    """Whether each answer is sent back with that field, also if it came without reasoning."""
+    limit_field: str | None = None
+    """What the bound of an answer is called (one of ``LIMIT_FIELDS``); None: as its host calls it."""
+    seedless: bool = False
+    """Whether no seed is sent."""
+
+
+AS_KNOWN = Adaptation()
+"""Of an endpoint that has refused nothing."""
+
+
+def request_headers(endpoint: Endpoint, api_key: str | None, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The headers of every request. Without a key there is no ``Authorization``. Azure has its own header for keys, and takes the tokens
+    of Entra ID (in the form of a JWT) as others take keys. ``more``: a person's own, which take precedence."""
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": TITLE}
-    if api_key:
+    if api_key and endpoint.host.azure and not (api_key.startswith("eyJ") and api_key.count(".") == 2):
+        headers["api-key"] = api_key
+    elif api_key:
         headers["Authorization"] = f"Bearer {api_key}"
     if endpoint.openrouter:
         headers["X-Title"] = headers["X-OpenRouter-Title"] = TITLE
         headers["X-OpenRouter-Categories"] = "cli-agent"
-    return headers
+    own = {name.lower() for name in more or ()}
+    return {**{name: value for name, value in headers.items() if name.lower() not in own}, **(more or {})}
 
 
-def request_body(request: ChatRequest, endpoint: Endpoint) -> dict[str, Any]:
+def request_body(request: ChatRequest, endpoint: Endpoint, adaptation: Adaptation = AS_KNOWN) -> dict[str, Any]:
     """The body of a request. ``request`` is not changed."""
     settings = request.settings
-    messages = [wire_message(message, endpoint) for message in request.messages]
+    sending = _sending(request, adaptation, endpoint)
+    messages = [wire_message(message, sending) for message in request.messages]
     if writes_cache(settings, endpoint):
         mark_for_caching(messages)
     body: dict[str, Any] = {"model": settings.model, "messages": messages}
     if request.tools:
         body["tools"] = list(request.tools)
-    _add_sampling(body, settings, endpoint)
+        _add_tool_choice(body, settings.tool_choice)
+    _add_sampling(body, settings, endpoint, adaptation)
     _add_reasoning(body, settings, endpoint)
     if endpoint.openrouter:
         if settings.provider:
             body["provider"] = settings.provider
         body["usage"] = {"include": True}
-    return body
+    return _merged(body, settings.extra_body) if settings.extra_body else body
 
 
 def writes_cache(settings: ChatSettings, endpoint: Endpoint) -> bool:
@@ -94,15 +136,44 @@ def writes_cache(settings: ChatSettings, endpoint: Endpoint) -> bool:
     return endpoint.openrouter and "claude" in settings.model
 
 
-def _add_sampling(body: dict[str, Any], settings: ChatSettings, endpoint: Endpoint) -> None:
+def limit_field(adaptation: Adaptation, endpoint: Endpoint) -> str:
+    """What the bound of an answer is called at an endpoint."""
+    if adaptation.limit_field is not None:
+        return adaptation.limit_field
+    version = parse_qs(endpoint.query).get("api-version", [_FIRST_VERSION])[0]
+    return LIMIT_FIELDS[endpoint.host.completion_tokens and version >= _FIRST_VERSION]
+
+
+def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with more fields; objects in it are merged likewise."""
+    added = {
+        name: _merged(body[name], value)
+        if isinstance(value, Mapping) and isinstance(body.get(name), Mapping)
+        else value
+        for name, value in extra.items()
+    }
+    return {**body, **added}
+
+
+def _add_tool_choice(body: dict[str, Any], choice: str | None) -> None:
+    """A tool by its name is chosen only where it is on offer."""
+    if choice in TOOL_CHOICES:
+        body["tool_choice"] = choice
+    elif any(tool["function"]["name"] == choice for tool in body["tools"]):
+        body["tool_choice"] = {"type": "function", "function": {"name": choice}}
+
+
+def _add_sampling(body: dict[str, Any], settings: ChatSettings, endpoint: Endpoint, adaptation: Adaptation) -> None:
     if settings.max_tokens is not None:
-        body["max_completion_tokens" if endpoint.openai else "max_tokens"] = settings.max_tokens
+        body[limit_field(adaptation, endpoint)] = settings.max_tokens
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
     if settings.top_p is not None:
         body["top_p"] = settings.top_p
-    if settings.seed is not None:
+    if settings.seed is not None and not adaptation.seedless:
         body["seed"] = settings.seed
+    if settings.stop is not None:
+        body["stop"] = list(settings.stop)
     if settings.parallel_tool_calls is not None and "tools" in body:
         body["parallel_tool_calls"] = settings.parallel_tool_calls
     if settings.response_format is not None:
@@ -124,8 +195,46 @@ def _add_reasoning(body: dict[str, Any], settings: ChatSettings, endpoint: Endpo
         body["reasoning_effort"] = reasoning["effort"]
 
 
-def wire_message(message: Message, endpoint: Endpoint) -> dict[str, Any]:
-    """A message as it goes out: a copy without our own keys, reasoning as ``reasoning_content``."""
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """How answers are sent back."""
+
+    field: str | None
+    """Where reasoning goes; None: where the answer had it."""
+    details: bool
+    pads: bool
+    """Whether tool calls without reasoning get a blank in its place."""
+    pads_texts: bool = False
+    """Whether other answers do."""
+
+
+def _sending(request: ChatRequest, adaptation: Adaptation, endpoint: Endpoint) -> _Sending:
+    host, requested = endpoint.host, request.settings.send_reasoning
+    if requested == NOT_SENT or (requested is None and (adaptation.reasoning or host.reasoning) == NOT_SENT):
+        return _Sending(NOT_SENT, details=False, pads=False)
+    if requested not in (None, ALWAYS):
+        return _Sending(requested, details=requested == DETAILS_FIELD, pads=host.wants_reasoning)
+    field = adaptation.reasoning or host.reasoning
+    thinks = host.wants_reasoning and any(message.get("reasoning") for message in request.messages)
+    return _Sending(
+        None if field == NOT_SENT else field,
+        details=adaptation.details and (host.details or requested == ALWAYS),
+        pads=adaptation.pads or thinks,
+        pads_texts=adaptation.pads,
+    )
+
+
+def reasoning_fields(request: ChatRequest, adaptation: Adaptation, endpoint: Endpoint) -> Iterable[str]:
+    """The fields in which a request sends reasoning back."""
+    sending = _sending(request, adaptation, endpoint)
+    wired = [wire_message(message, sending) for message in request.messages]
+    return [
+        name for name in (CONTENT_FIELD, "reasoning", "thinking", DETAILS_FIELD) if any(name in each for each in wired)
+    ]
+
+
+def wire_message(message: Message, sending: _Sending) -> dict[str, Any]:
+    """A message as it goes out: a copy without our own keys, with reasoning as the endpoint takes it."""
     wire: dict[str, Any] = {key: value for key, value in message.items() if key[0] != "_" and key not in _NOT_SENT}
     if message.get("role") != "assistant":
         return wire
@@ -135,11 +244,14 @@ def wire_message(message: Message, endpoint: Endpoint) -> dict[str, Any]:
         wire["tool_calls"] = [{key: call[key] for key in _CALL_KEYS if key in call} for call in calls]  # type: ignore[literal-required]
     else:
         wire.pop("tool_calls", None)  # an empty list is refused by several servers
-    if not endpoint.takes_reasoning:
-        wire.pop("reasoning_details", None)
-        wire.pop("reasoning_content", None)
-    elif reasoning := message.get("reasoning"):
-        wire["reasoning_content"] = reasoning
+    if sending.field == NOT_SENT:
+        return wire
+    if sending.details and (details := message.get("reasoning_details")):
+        wire[DETAILS_FIELD] = details
+    pad = _PAD if sending.pads_texts or (sending.pads and calls) else None
+    reasoning = message.get("reasoning") or message.get(CONTENT_FIELD) or pad
+    if reasoning and sending.field != DETAILS_FIELD:
+        wire[sending.field or message.get("_reasoning_field", CONTENT_FIELD)] = reasoning
     return wire
 
 

@@ -21,6 +21,7 @@ UNBEGUN = "unbegun_reasoning"
 """In a completion's ``extra``: the content ends reasoning that it does not begin (see ``Gathered.unbegun``)."""
 _KEPT_IN = {"content": "content", "reasoning_details": "reasoning_details", **dict.fromkeys(FIELDS, "reasoning")}
 """The members of a message as it is sent that texts and reasoning come from, and the members of ours that hold them."""
+_USUAL_FIELD = "reasoning_content"
 _FINISH_REASONS = {"end_turn": "stop", "eos": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CUT_OFF = ("length", "max_tokens")
 _CHARACTERS_PER_TOKEN = 4
@@ -74,6 +75,9 @@ def _message(sent: dict[str, Any], gathered: Gathered) -> Message:
         message["tool_calls"] = calls
     if gathered.reasoning:
         message["reasoning"] = gathered.reasoning
+        field = next((name for name in FIELDS if sent.get(name)), _USUAL_FIELD)
+        if field != _USUAL_FIELD and not sent.get(_USUAL_FIELD):
+            message["_reasoning_field"] = field
     details = sent.get("reasoning_details")
     if isinstance(details, list) and details:
         message["reasoning_details"] = details

@@ -5,7 +5,6 @@ Names and defaults of the first ten are those of Codex's tool ``spawn_agents_on_
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -44,6 +43,7 @@ from manyhands.runs.options import (
     TOOLS,
     FileSettings,
     ResumeSettings,
+    json_object,
     read_text,
 )
 from manyhands.sandboxes.project import checked_project
@@ -74,26 +74,6 @@ def _job_name(value: Any) -> str | None:
     if len(value.encode()) > _MAX_NAME_BYTES:
         raise ValueError(f"must be at most {_MAX_NAME_BYTES} bytes long")
     return value.strip()
-
-
-def _schema(value: Any) -> Any:
-    """A schema: an object, or as typed: its JSON text, or the name of a file that holds it."""
-    if value is None or isinstance(value, Mapping):
-        return None if value is None else dict(value)
-    if not isinstance(value, str):
-        raise ValueError("must be a JSON object")
-    text, name = value.strip(), "it"
-    if not text:
-        return None
-    if not text.startswith("{"):
-        text, name = read_text(value), value
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} must hold a JSON object")
-    return found
 
 
 def _stages(value: Any) -> Definitions | None:
@@ -206,7 +186,7 @@ class TaskSettings(FileSettings):
         group=JOB,
         value="FILE",
     )
-    output_schema: Annotated[dict[str, Any] | None, Checked(_schema)] = setting(
+    output_schema: Annotated[dict[str, Any] | None, Checked(json_object)] = setting(
         None,
         "JSON Schema (draft 2020-12) for results: a file or inline JSON. Workers get the violations.",
         group=JOB,

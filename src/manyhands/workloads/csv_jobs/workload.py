@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.run_settings import API_KEY
 from manyhands.agents.trajectory import describe_step as describe_agent_step
 from manyhands.core.errors import Interrupted, StorageError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
@@ -287,7 +286,7 @@ class CsvJobsWorkload(Workload):
             options,
             mcp=self._job.mcp,
             run_folder=self._folder,
-            api_key=self._secrets.get(API_KEY),
+            secrets=self._secrets,
             depth=self._job.depth,
             replay=replay,
         )

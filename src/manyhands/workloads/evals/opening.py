@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.agents.run_settings import model_of
+from manyhands.agents.run_settings import headers_for, model_of
 from manyhands.core.digests import digest
 from manyhands.core.errors import GraderError, UserError
 from manyhands.core.jsonio import Json
@@ -101,7 +101,8 @@ class Openings:
             keep_files(options, self.run_folder)
             budget = run.changed({"prices": options.prices})
         retries = ONCE if run.retries == 0 else options.retries()
-        model = model_of(options, key, self.run_folder, budget, retries=retries)
+        headers = headers_for(options, self.environ)
+        model = model_of(options, key, self.run_folder, budget, retries=retries, headers=headers)
         self.stack.push_async_callback(model.close)
         return model
 

@@ -39,7 +39,7 @@ from manyhands.workloads.memory.opening import (
     refuse_if_open,
     write_tests,
 )
-from manyhands.workloads.memory.settings import GenerationSpec, judge_keys
+from manyhands.workloads.memory.settings import GenerationSpec, judge_keys, with_endpoints, with_recorded_endpoints
 
 SOURCE = "source.yml"
 """The copy of the configuration whose tests are being made."""
@@ -165,6 +165,9 @@ def _check_writer(options: GenerationSpec) -> None:
 def _workload(
     options: GenerationSpec, folder: Path, text: str, environ: Mapping[str, str], notice: Notice
 ) -> GenerationWorkload:
+    if is_made(folder):
+        options = with_recorded_endpoints(options, _recorded(folder).options.values())
+    options = with_endpoints(options, (), environ, notice)
     keys = judge_keys(options, environ)
     check_prices(options)
     if is_made(folder):

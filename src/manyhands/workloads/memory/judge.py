@@ -12,6 +12,7 @@ from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Usage
 from manyhands.engine.contract import Context, Execution, RecordedStep, Workload
 from manyhands.models.factory import is_simulated
+from manyhands.models.headers import headers_among
 from manyhands.workloads.memory.agents.model_calls import ModelCaller
 from manyhands.workloads.memory.conversation.definitions import Ask
 from manyhands.workloads.memory.datasets.registry import rule_judge
@@ -60,7 +61,9 @@ def judge_of(options: BenchmarkSettings, secrets: Mapping[str, str], folder: Pat
         return None
     if is_simulated(model.model, model.base_url):
         return RuleJudge()
-    return ModelJudge(ModelCaller(model_of(model, secrets.get(JUDGE_KEY), folder, options), chat_settings(model)))
+    headers = headers_among(secrets, JUDGE_KEY)
+    chat_model = model_of(model, secrets.get(JUDGE_KEY), folder, options, headers=headers)
+    return ModelJudge(ModelCaller(chat_model, chat_settings(model)))
 
 
 def _message(said: Mapping[str, str]) -> Message:

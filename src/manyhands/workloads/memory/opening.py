@@ -32,7 +32,7 @@ from manyhands.workloads.memory.datasets.benchmark import (
 )
 from manyhands.workloads.memory.datasets.configuration import Configuration, read_configuration
 from manyhands.workloads.memory.folders import CONFIGURATION, DEFINITIONS, ResultPaths, move_aside, run_folder
-from manyhands.workloads.memory.settings import MemorySpec, keys_of
+from manyhands.workloads.memory.settings import MemorySpec, keys_of, with_endpoints, with_recorded_endpoints
 from manyhands.workloads.memory.workload import ConversationEntry, MemoryWorkload, clock_of_process
 
 Ask = Callable[[str, bool], bool]
@@ -53,9 +53,13 @@ def open_memory(options: MemorySpec, *, environ: Mapping[str, str], notice: Noti
     names = _names(options, choices, Path(options.configuration).stem)
     if options.time_travel == "process":
         clock_of_process()
-    keys = keys_of(options, choices, environ)
     configuration = read_configuration(Path(options.configuration))
-    opening = _Opening(options, _folder(options, configuration), notice, ask)
+    folder = _folder(options, configuration)
+    if is_made(folder):
+        options = with_recorded_endpoints(options, recorded_run(folder, MemoryWorkload.name).spec["options"])
+    options = with_endpoints(options, choices, environ, notice)
+    keys = keys_of(options, choices, environ)
+    opening = _Opening(options, folder, notice, ask)
     refuse_if_open(opening.folder)
     opening.make_definitions(configuration)
     opened = opening.opened(choices, names)

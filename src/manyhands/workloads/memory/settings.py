@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from manyhands.agents.options import ConversationSettings
-from manyhands.agents.run_settings import API_KEY, usable_key
+from manyhands.agents.run_settings import API_KEY, headers_for, usable_key, with_endpoint
 from manyhands.core.settings import (
     Checked,
     Flag,
@@ -23,6 +23,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.models.headers import as_secrets
 from manyhands.models.settings import CallSettings, ModelSettings
 from manyhands.runs.options import (
     LIMITS,
@@ -35,6 +36,7 @@ from manyhands.runs.options import (
     RunOptions,
     TerminalSettings,
 )
+from manyhands.runs.progress import Notice
 from manyhands.sandboxes.settings import SandboxSettings
 from manyhands.tools.settings import ToolSettings
 from manyhands.workloads.memory.agents.choice import WITH_MODELS, AgentChoice, choose_agent
@@ -95,7 +97,9 @@ class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettin
     @property
     def judge(self) -> ModelSettings | None:
         """How the judge is called; None if there is none."""
-        return None if self.judge_model is None else self.for_model(self.judge_model, self.judge_base_url)
+        if self.judge_model is None:
+            return None
+        return self.for_model(self.judge_model, self.judge_base_url).changed({"stop": None, "tool_choice": None})
 
 
 class DefinitionSettings(FileSettings):
@@ -208,6 +212,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
 
 _OF_AGENTS = frozenset(MemorySpec.fields).difference(DefinitionSettings.fields, BenchmarkSettings.fields)
 """Settings of those that are tested, and of their conversations."""
+BenchmarkT = TypeVar("BenchmarkT", bound=BenchmarkSettings)
 
 
 class GenerationSpec(DefinitionSettings, BenchmarkSettings):
@@ -228,6 +233,40 @@ class ScoresSpec(BenchmarkSettings):
     retired: ClassVar[frozenset[str]] = GenerationSpec.retired
 
 
+_ENDPOINTS = ("base_url", "judge_base_url", "embedding_base_url", "recorded_headers")
+
+
+def with_endpoints(
+    options: BenchmarkT, choices: Iterable[AgentChoice], environ: Mapping[str, str], notice: Notice
+) -> BenchmarkT:
+    """The settings with the endpoints of models that were named without one (see ``with_endpoint``): that of the agents' models, which is
+    one for all, and those of the judge and of embeddings if they are others."""
+    models = dict.fromkeys(choice.model for choice in choices if choice.kind in WITH_MODELS)
+    others = {"judge_base_url": options.judge_model}
+    if any(choice.kind == "embeddings" for choice in choices):
+        others["embedding_base_url"] = getattr(options, "embedding_model", None)
+    homes = {with_endpoint(options, model, environ, lambda text: None).base_url for model in models}
+    first = next(iter([*models, *filter(None, others.values())]), None)
+    if first is None or len(homes) > 1:
+        return options
+    found = with_endpoint(options, first, environ, notice)
+    changes: dict[str, str] = {}
+    for name, model in others.items():
+        if model is None or getattr(options, name, None) is not None or "base_url" in options.given:
+            continue
+        url = with_endpoint(options, model, environ, lambda text: None).base_url
+        if url != found.base_url:
+            notice(f"{model} is called at {url}; --{name} names another endpoint")
+            changes[name] = url
+    return found.changed(changes)
+
+
+def with_recorded_endpoints(options: BenchmarkT, recorded: Mapping[str, Any]) -> BenchmarkT:
+    """The settings with the endpoints that a run was made with, unless others were given. ``recorded``: the run's settings."""
+    kept = [name for name in _ENDPOINTS if name in type(options).fields and name in recorded]
+    return options.changed({name: recorded[name] for name in kept if name not in options.given})
+
+
 JUDGE_KEY = "judge_api_key"
 """The name of the judge's key among a workload's secrets."""
 EMBEDDING_KEY = "embedding_api_key"
@@ -240,11 +279,19 @@ def keys_of(options: MemorySpec, choices: Iterable[AgentChoice], environ: Mappin
     models = [(API_KEY, options.for_model(choice.model)) for choice in chosen if choice.kind in WITH_MODELS]
     if any(choice.kind == "embeddings" for choice in chosen):
         models.append((EMBEDDING_KEY, options.embedding))
-    keys = {name: key for name, model in models if (key := usable_key(model, environ)) is not None}
-    return {**keys, **judge_keys(options, environ)}
+    return {**_secrets(models, environ), **judge_keys(options, environ)}
 
 
 def judge_keys(options: BenchmarkSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """The key of the judge's endpoint, by the name of the secret, if there is a judge that needs one. Raises UserError if it is missing."""
-    key = None if options.judge is None else usable_key(options.judge, environ)
-    return {} if key is None else {JUDGE_KEY: key}
+    return {} if options.judge is None else _secrets([(JUDGE_KEY, options.judge)], environ)
+
+
+def _secrets(models: Iterable[tuple[str, ModelSettings]], environ: Mapping[str, str]) -> dict[str, str]:
+    """Keys and headers of models, each by the name of its key. Raises UserError for what is missing."""
+    found: dict[str, str] = {}
+    for name, model in models:
+        if (key := usable_key(model, environ)) is not None:
+            found[name] = key
+        found |= as_secrets(headers_for(model, environ), name)
+    return found

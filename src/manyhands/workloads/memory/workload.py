@@ -27,6 +27,7 @@ from manyhands.engine.contract import (
 )
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.factory import is_simulated
+from manyhands.models.headers import headers_among
 from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.pricing import load_price_table
 from manyhands.models.protocol import ChatModel
@@ -249,14 +250,16 @@ class MemoryWorkload(Workload):
             tests = [self._with_dataset(each) for each in self.benchmark.definitions]
             chat_model: ChatModel = ReadingModel(tests, options.simulated_latency)
         else:
-            chat_model = model_of(options, self._secrets.get(API_KEY), self._folder, self._options)
+            headers = headers_among(self._secrets, API_KEY)
+            chat_model = model_of(options, self._secrets.get(API_KEY), self._folder, self._options, headers=headers)
         return ModelCaller(chat_model, settings)
 
     def _embedder(self) -> EmbeddingCaller:
         options = self._options
         prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
         url, key = options.embedding_base_url or options.base_url, self._secrets.get(EMBEDDING_KEY)
-        return EmbeddingCaller(OpenAIEmbeddings(url, options.embedding_model, key, prices=prices))
+        headers = headers_among(self._secrets, EMBEDDING_KEY)
+        return EmbeddingCaller(OpenAIEmbeddings(url, options.embedding_model, key, prices=prices, headers=headers))
 
     def _about(self, agent: MemoryAgent, judge: ModelJudge | RuleJudge | None, tokens: TokenCounter) -> dict[str, Any]:
         options = self._options

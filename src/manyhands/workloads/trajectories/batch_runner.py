@@ -158,6 +158,11 @@ class BatchKeywords(TypedDict, total=False):
     reasoning_effort: str | None
     reasoning_disabled: bool | None
     implied_think: bool | None
+    send_reasoning: str | None
+    header: Sequence[str] | None
+    stop: Sequence[str] | None
+    tool_choice: str | None
+    extra_body: dict[str, Any] | None
     seed: int | None
     temperature: float | None
     top_p: float | None

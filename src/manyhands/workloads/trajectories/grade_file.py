@@ -17,13 +17,13 @@ from manyhands.io.keys import Entry, key, read, respelled
 from manyhands.io.locations import Location
 from manyhands.io.search_paths import SearchPath, additions
 from manyhands.io.yaml_files import read_yaml
-from manyhands.models.settings import ModelSettings
+from manyhands.models.settings import ELSEWHERE, ModelSettings
 
 JUDGE = "judge"
 """What the file's judge is called."""
 JUDGE_KEYS = (
     *("model", "base_url", "temperature", "top_p", "max_tokens"),
-    *("reasoning_effort", "reasoning_disabled", "implied_think", "call_timeout"),
+    *("reasoning_effort", "reasoning_disabled", "implied_think", "call_timeout", "extra_body"),
 )
 """Settings of the judge, each as the option of ``manyhands batch`` of that name."""
 
@@ -80,8 +80,10 @@ class GradeFile:
         given = ModelSettings.make(self.judge)
         changes: dict[str, Any] = {name: getattr(given, name) for name in self.judge}
         if changes.get("base_url", options.base_url) != options.base_url:
-            changes["api_key"] = None  # that of the batch's endpoint is nobody else's business
-        return options.changed(changes)
+            changes |= ELSEWHERE
+        if {"model", "base_url"} & changes.keys():
+            changes.setdefault("extra_body", None)  # what one model takes is unknown to another
+        return options.changed({"stop": None, "tool_choice": None, **changes})
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""

@@ -49,15 +49,23 @@ class TrajectoryGrader:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, checks: GradeFile, options: BatchSpec, *, key: str | None, run_folder: Path, mark: str, replay: bool
+        cls,
+        checks: GradeFile,
+        options: BatchSpec,
+        *,
+        key: str | None,
+        headers: Mapping[str, str],
+        run_folder: Path,
+        mark: str,
+        replay: bool,
     ) -> AsyncIterator[Self]:
-        """``key``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is called or run."""
+        """``key`` and ``headers``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is called or run."""
         async with AsyncExitStack() as stack:
             scripts: ScriptPool = NoScripts()
             if not replay:
                 opened = await stack.enter_async_context(Scripts.opened(mark, os.environ, at_once=_at_once(options)))
                 scripts = ScriptsWith.of(opened, checks.environment(os.environ))
-            judges = Judges(checks, options, key, run_folder, None if replay else stack)
+            judges = Judges(checks, options, key, headers, run_folder, None if replay else stack)
             yield cls(checks, judges, scripts)
 
     async def graded(
@@ -95,11 +103,18 @@ class Judges:
     """The judge of a run, made ready when it is first called. ``stack``: closes its model; None if it is not to be called."""
 
     def __init__(
-        self, checks: GradeFile, options: BatchSpec, key: str | None, run_folder: Path, stack: AsyncExitStack | None
+        self,
+        checks: GradeFile,
+        options: BatchSpec,
+        key: str | None,
+        headers: Mapping[str, str],
+        run_folder: Path,
+        stack: AsyncExitStack | None,
     ) -> None:
         self._options = checks.judge_options(options)
         self._budget = options
         self._key = key
+        self._headers = headers
         self._folder = run_folder
         self._stack = stack
         self._judge: Judge | None = None
@@ -116,7 +131,7 @@ class Judges:
         if self._stack is None:
             return NeverCalled()
         try:
-            model = model_of(self._options, self._key, self._folder, self._budget)
+            model = model_of(self._options, self._key, self._folder, self._budget, headers=self._headers)
         except UserError as error:
             raise GraderError(f"the judge can't be used: {error}") from error
         self._stack.push_async_callback(model.close)

@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from manyhands.agents.registry import load_agent
-from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, usable_key, warn_of_budget
+from manyhands.agents.run_settings import (
+    API_KEY,
+    check_prices,
+    check_sandbox,
+    check_tool_choice,
+    headers_for,
+    usable_key,
+    warn_of_budget,
+    with_endpoint,
+)
 from manyhands.agents.toolbox import RunTools
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
 from manyhands.io.tables.formats import dataset_notices
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
+from manyhands.models.headers import as_secrets
 from manyhands.runs.folders import is_made
 from manyhands.runs.making import (
     KEPT,
@@ -91,10 +101,12 @@ async def _made(
 ) -> Opened[TrajectoryWorkload]:
     if adopt and options.grade_checks is not None:
         raise UserError("--grade can't score what the original program did, of which no conversation is recorded")
+    options = with_endpoint(options, options.model, environ, notice)
     secrets = _secrets(options, environ)
     check_prices(options)
     _warn(options, notice)
     prepared = await prepare(options)
+    check_tool_choice(options, prepared.tools)
     check_sandbox(options, notice, images=prepared.images)
     _dataset_notices(prepared, notice)
     kept = set_aside(folder) if adopt else None
@@ -111,6 +123,7 @@ async def _continued(
     run = recorded_run(folder, TrajectoryWorkload.name)
     recorded = Prepared.from_json(run.spec, folder.parent)
     options = resume_spec(recorded.options, given)
+    options = with_endpoint(options, options.model, environ, notice)
     if _grader_names(recorded.options) != _grader_names(options):
         raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={other_name(folder)}")
     secrets = _secrets(options, environ)
@@ -159,8 +172,13 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
     if checks is not None:
         checks.environment(environ)  # that its files can be read is found out now
     judge = None if checks is None else checks.judge_options(options)
-    keys = {API_KEY: usable_key(options, environ), JUDGE_KEY: None if judge is None else usable_key(judge, environ)}
-    return {name: key for name, key in keys.items() if key is not None}
+    called = {API_KEY: options, **({} if judge is None else {JUDGE_KEY: judge})}
+    secrets: dict[str, str] = {}
+    for name, model in called.items():
+        if (key := usable_key(model, environ)) is not None:
+            secrets[name] = key
+        secrets |= as_secrets(headers_for(model, environ), name)
+    return secrets
 
 
 def _checks(options: BatchSpec) -> GradeFile | None:

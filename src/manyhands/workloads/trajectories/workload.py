@@ -40,6 +40,7 @@ from manyhands.engine.contract import (
 )
 from manyhands.engine.journal.reader import run_id_of
 from manyhands.models.factory import late_imports
+from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
@@ -165,7 +166,13 @@ class TrajectoryWorkload(Workload):
             self._agent = load_agent(self._options.agent)
             if not replay:
                 self._backend = PacedBackend(choose_backend(self._options.sandbox, asks_for_image=False))
-                self._model = model_of(self._options, self._secrets.get(API_KEY), self._folder, self._options)
+                self._model = model_of(
+                    self._options,
+                    self._secrets.get(API_KEY),
+                    self._folder,
+                    self._options,
+                    headers=headers_among(self._secrets, API_KEY),
+                )
                 stack.push_async_callback(self._model.close)
             if self._options.grade_checks is not None:
                 # Graders take long to import.
@@ -177,6 +184,7 @@ class TrajectoryWorkload(Workload):
                         GradeFile.from_json(self._options.grade_checks),
                         self._options,
                         key=self._secrets.get(JUDGE_KEY),
+                        headers=headers_among(self._secrets, JUDGE_KEY),
                         run_folder=self._folder,
                         mark=process_mark(self._run_id),
                         replay=replay,

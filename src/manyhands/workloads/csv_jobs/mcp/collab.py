@@ -23,6 +23,7 @@ from manyhands.agents.run_settings import API_KEY
 from manyhands.core.errors import RunError, ToolError, UserError
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.formats import check_name
+from manyhands.models.headers import headers_among
 from manyhands.runs.making import kept_file
 from manyhands.sandboxes.files.removing import remove_tree
 from manyhands.sandboxes.protocol import Sandbox
@@ -273,6 +274,8 @@ def inherited(parent: ParentRun) -> dict[str, Any]:
         settings["prices"] = str(kept if kept.exists() else parent.options["prices"])
     if (key := parent.secrets.get(API_KEY)) is not None:
         settings["api_key"] = key
+    if headers := headers_among(parent.secrets, API_KEY):
+        settings["header"] = headers
     return settings
 
 

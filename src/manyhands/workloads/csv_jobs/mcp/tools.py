@@ -289,14 +289,15 @@ class JobTools:
             raise RunError(f"agent job {named} not found") from None
 
     async def _runner_changes(self, job: str) -> dict[str, Any]:
-        """The key, which no journal keeps, so that each runner must get it anew: if the job's endpoint is the one that it is for."""
-        key = self._settings.worker.get("api_key")
-        if key is None:
+        """The key and headers, which no journal keeps, so that each runner must get them anew: if they are for the job's endpoint."""
+        worker = self._settings.worker
+        secrets = {name: value for name in ("api_key", "header") if (value := worker.get(name)) is not None}
+        if not secrets:
             return {}
         endpoint = JobSpec.make({"csv_path": "-", **self._settings.worker}).base_url
         options = (await asyncio.to_thread(self._recorded, job))["options"]
         by_agent = options.get("worker_command") is None and options.get("worker_function") is None
-        return {"api_key": key} if by_agent and options["base_url"] == endpoint else {}
+        return secrets if by_agent and options["base_url"] == endpoint else {}
 
     def _recorded(self, job: str) -> dict[str, Any]:
         """What a job recorded about itself."""

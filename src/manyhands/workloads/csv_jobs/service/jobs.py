@@ -16,7 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from manyhands.agents.registry import load_agent
-from manyhands.agents.run_settings import API_KEY, check_prices, check_sandbox, usable_key, warn_of_budget
+from manyhands.agents.run_settings import (
+    API_KEY,
+    check_prices,
+    check_sandbox,
+    headers_for,
+    usable_key,
+    warn_of_budget,
+    with_endpoint,
+)
 from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
@@ -27,6 +35,7 @@ from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
 from manyhands.io.tables.formats import check_name, format_in_name, format_named
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
+from manyhands.models.headers import as_secrets
 from manyhands.runs.folders import open_reader
 from manyhands.runs.making import KEPT, create_run, keep_files
 from manyhands.runs.progress import Notice
@@ -141,7 +150,8 @@ class JobService:
     async def _spawn(
         self, spec: JobSpec, folder: Path, job_id: str, depth: int, start: bool, notice: Notice
     ) -> Spawned:
-        options, memory = with_memory_limit(with_machine_limit(spec.resolved(), self._environ))
+        options = with_machine_limit(self._with_endpoint(spec.resolved(), notice), self._environ)
+        options, memory = with_memory_limit(options)
         job = await prepare(options, job_id, depth=depth, notice=notice)
         self._check(job, notice)
         if memory is not None:
@@ -179,6 +189,9 @@ class JobService:
             options = checked.inherit(options)
             check_binding(options, given)
             given = _sendable(checked, given)
+            if options.header is not None:
+                options = self._with_endpoint(options, lambda text: None)
+                given["recorded_headers"] = options.recorded_headers
         # A job that broke with no row left is one whose results are not written.
         unfinished = not status.completed_at or status.state == FAILED
         left = _left(folder, options.limit) or (retry_failed and status.failed_items) or unfinished
@@ -380,10 +393,16 @@ class JobService:
     def _secrets(self, options: JobSpec) -> dict[str, str]:
         if options.worker_kind != "agent":
             return {}
+        headers = as_secrets(headers_for(options, self._environ), API_KEY)
         if API_KEY in self._given and options.api_key is None:
-            return {API_KEY: self._given[API_KEY]}
+            return {API_KEY: self._given[API_KEY], **headers}
         key = usable_key(options, self._environ)
-        return {} if key is None else {API_KEY: key}
+        return headers if key is None else {API_KEY: key, **headers}
+
+    def _with_endpoint(self, options: JobSpec, notice: Notice) -> JobSpec:
+        if options.worker_kind != "agent" or API_KEY in self._given:
+            return options
+        return with_endpoint(options, options.model, self._environ, notice)
 
     def _known(self, job_id: str) -> Spawned | None:
         try:

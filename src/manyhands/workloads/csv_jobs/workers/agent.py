@@ -17,6 +17,7 @@ from manyhands.agents.run_settings import (
     API_KEY,
     NeverCalled,
     chat_settings,
+    check_tool_choice,
     model_of,
     own_folders,
     parent_run,
@@ -30,6 +31,7 @@ from manyhands.core.errors import ItemError, ToolError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.engine.contract import Context
+from manyhands.models.headers import headers_among
 from manyhands.models.protocol import ChatModel
 from manyhands.processes.strays import process_mark
 from manyhands.sandboxes.project import project_note
@@ -81,6 +83,7 @@ class AgentWorker:
         self._agent = load_agent(options.agent)
         self._tools = tuple(tools)
         self._toolboxes: dict[bytes | None, Toolbox] = {}
+        check_tool_choice(options, self._toolbox(OutputSchema.of(options.output_schema)).names)
         self._model = model
         self._backend = backend
         self._run_folder = run_folder
@@ -100,10 +103,17 @@ class AgentWorker:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, options: JobSpec, *, mcp: Json, run_folder: Path, api_key: str | None, depth: int = 0, replay: bool = False
+        cls,
+        options: JobSpec,
+        *,
+        mcp: Json,
+        run_folder: Path,
+        secrets: Mapping[str, str],
+        depth: int = 0,
+        replay: bool = False,
     ) -> AsyncIterator[AgentWorker]:
-        """The worker that the settings describe. ``mcp``: the record of mounted servers, which are started; ``depth``: how many jobs
-        this one was started from. Raises UserError if the model, the sandbox or a server can't be used."""
+        """The worker that the settings describe. ``mcp``: the record of mounted servers, which are started; ``secrets``: the workload's;
+        ``depth``: how many jobs this one was started from. Raises UserError if the model, the sandbox or a server can't be used."""
         async with AsyncExitStack() as stack:
             run_tools = await stack.enter_async_context(RunTools.opened(mcp, replay=replay))
             tools = [tool for tool in run_tools.tools(options.toolsets or ()) if tool.name != REPORT_TOOL]
@@ -112,9 +122,9 @@ class AgentWorker:
             if not replay:
                 if any(tool.changes_world for tool in tools):
                     backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False))
-                model = model_of(options, api_key, run_folder, options)
+                headers = headers_among(secrets, API_KEY)
+                model = model_of(options, secrets.get(API_KEY), run_folder, options, headers=headers)
                 stack.push_async_callback(model.close)
-            secrets = {} if api_key is None else {API_KEY: api_key}
             yield cls(options, tools, model=model, backend=backend, run_folder=run_folder, secrets=secrets, depth=depth)
 
     async def run(self, context: Context, assignment: Assignment) -> Accepted:

@@ -7,7 +7,8 @@ a run records its targets without secrets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from manyhands.io.keys import Spelled, checked, present
 from manyhands.io.locations import Findings, Location, problems_error
 from manyhands.io.search_paths import SearchPath, environment
 from manyhands.io.yaml_files import read_yaml
+from manyhands.models.factory import home_url
+from manyhands.models.headers import Header, read_headers
 from manyhands.workloads.evals.evalfile.contents import EvalFile, RecordedLocation
 from manyhands.workloads.evals.evalfile.files import TARGETS_FILES, TARGETS_KEYS
 from manyhands.workloads.evals.targets.command import parse_command
@@ -34,7 +37,7 @@ DEFAULT = "default"
 """The name of the target that is used where none is chosen."""
 _LITERAL = ("name", "provider", "judge_target", "workers", "provider_batching")
 """Settings in which there are no variables."""
-_SECRET, _COMMAND = "api_key", "command"
+_SECRET, _HEADERS, _COMMAND = "api_key", "header", "command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +132,14 @@ class TargetFile:
         known: Entries,
         later: Path | None,
         search_path: SearchPath,
+        environ: Mapping[str, str],
     ) -> None:
         self._folder = folder
         self._eval_file = eval_file
         self._known = known
         self._later = later
         self._search_path = search_path
+        self._environ = environ
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -149,7 +154,7 @@ class TargetFile:
         """
         if not self.knows(name):
             raise UserError(self.unknown(name))
-        return made_target(self._known[name], self._folder, self._eval_file)
+        return _with_endpoint(made_target(self._known[name], self._folder, self._eval_file), self._environ)
 
     def chosen(self, eval_file: EvalFile, given: Sequence[str] = ()) -> tuple[str, ...]:
         """The names of the targets that answer an eval file's tests: those given (``--target``), else those that the file asks for,
@@ -236,8 +241,8 @@ def find_targets(
     if option is not None:
         path = _named(option, search_path)
         known, later = {**own, **read_targets(path, search_path.shown(path))}, None
-    environment(eval_file.folder, search_path, environ)  # that its files can be read is found out now
-    return TargetFile(eval_file.folder, eval_file.path, known, later, search_path)
+    variables = environment(eval_file.folder, search_path, environ)
+    return TargetFile(eval_file.folder, eval_file.path, known, later, search_path, variables)
 
 
 def made_target(entry: TargetEntry, folder: Path, eval_file: Path | None) -> Target:
@@ -262,6 +267,18 @@ def made_target(entry: TargetEntry, folder: Path, eval_file: Path | None) -> Tar
     )
 
 
+def _with_endpoint(target: Target, environ: Mapping[str, str]) -> Target:
+    """The target; of a model that is named without an endpoint, with that of its own provider if there is a key for it and none for the
+    usual one, so that a run always calls it there."""
+    settings = target.settings
+    if target.kind not in ("model", "agent") or {"base_url", "api_key"} & settings.keys() or "model" not in settings:
+        return target
+    with suppress(UserError):  # of a variable that is not set, which is told where the target is used
+        url = home_url(str(Interpolation(environ).value(settings["model"], target.at("model"))), environ)
+        return target if url is None else replace(target, settings={**settings, "base_url": url})
+    return target
+
+
 def _checked_settings(kind: str, entry: TargetEntry) -> Spelled:
     """The settings by their present names. Values with variables are checked when the variables are replaced."""
     block, findings = KINDS[kind].block(), Findings()
@@ -281,7 +298,9 @@ def _checked_settings(kind: str, entry: TargetEntry) -> Spelled:
 
 def _check_value(key: str, value: Json, location: Location) -> None:
     """Raises UserError for a variable where there can be none, for a literal secret, and for a wrong command."""
-    if has_reference(value):
+    if key == _HEADERS:
+        _check_headers(value, location)
+    elif has_reference(value):
         if key in _LITERAL:
             raise location.error("can't be a variable of the environment")
         list(variables(value, location))
@@ -291,6 +310,23 @@ def _check_value(key: str, value: Json, location: Location) -> None:
         )
     elif key == _COMMAND:
         parse_command(value, location)
+
+
+def _check_headers(value: Json, location: Location) -> None:
+    list(variables(value, location))
+    try:
+        headers = read_headers(value) or ()
+    except ValueError as error:
+        raise location.error(str(error)) from None
+    for header in headers:
+        if header.is_secret and not has_reference(header.value):
+            raise location.error(
+                f"{header.name} must be a variable of the environment, as ${{{{ {_variable_name(header)} }}}}: keys don't belong in files"
+            )
+
+
+def _variable_name(header: Header) -> str:
+    return header.name.upper().replace("-", "_")
 
 
 def _named(option: Path, search_path: SearchPath) -> Path:

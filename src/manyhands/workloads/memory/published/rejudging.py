@@ -33,7 +33,7 @@ from manyhands.workloads.memory.judge import JudgeRun, judge_of
 from manyhands.workloads.memory.published.rescoring import AgentResults, Rescored, agents_of, run_of
 from manyhands.workloads.memory.results.files import SCORES_FILE, scores_folder
 from manyhands.workloads.memory.results.records import dataset_scores
-from manyhands.workloads.memory.settings import ScoresSpec, judge_keys
+from manyhands.workloads.memory.settings import ScoresSpec, judge_keys, with_endpoints
 
 NOT_YET = "not all of its tests have been judged yet"
 
@@ -188,7 +188,6 @@ def open_scores(
     ``is_own_scoring``: whether these are the rules by which the results were scored. Raises UserError, RunError, StorageError."""
     options = options.resolved()
     check_prices(options)
-    keys = judge_keys(options, environ)
     run = run_of(results)
     folder = folder or scores_folder(run, str(options.judge_model), None if is_own_scoring else scoring)
     spec: dict[str, Any] = {"results": os.path.relpath(results.absolute(), folder.absolute()), "scoring": scoring}
@@ -200,6 +199,8 @@ def open_scores(
                 f"{folder}: these scores are by the {recorded['scoring']} rules; give --scores another folder"
             )
         options = resume_spec(ScoresSpec.from_record(recorded["options"], data_dir=options.data_dir), options)
+    options = with_endpoints(options, (), environ, notice)
+    keys = judge_keys(options, environ)
     spec = {"options": options.recorded(), **spec}
     workload = ScoresWorkload(spec, folder)
     workload.set_secrets(keys)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, WithJsonSchema, create_model
 
 from manyhands.agents.options import ConversationSettings
-from manyhands.core.settings import Checked, OptionalList, optional_number, optional_whole, setting
+from manyhands.core.settings import Checked, OptionalList, Secret, bare_type, optional_number, optional_whole, setting
 from manyhands.core.settings import Field as SettingField
 from manyhands.io.keys import key
 from manyhands.models.openai.errors import MAX_STATUS, MIN_STATUS, Retries
@@ -91,7 +91,12 @@ _PASSWORD = WithJsonSchema({"anyOf": [{"type": "string", "format": "password", "
 _GROUPS = frozenset((MODEL, CONVERSATION, TOOLS))
 _MORE = ("call_timeout", "tool_timeout", "prices")
 _NOT_ASKED = frozenset(("agent", "max_turns", "prefill_messages_file", "prefill_messages"))
+_ONE_OR_MORE = [{"type": "array", "items": {"type": "string"}}, {"type": "string"}, {"type": "null"}]
+_TEXTS = WithJsonSchema({"anyOf": _ONE_OR_MORE})
+_HEADERS = WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "string"}}, *_ONE_OR_MORE]})
+AGENT_SPELLINGS = {"headers": "header"}
 MODEL_SPELLINGS = {
+    **AGENT_SPELLINGS,
     "deployment": "model",
     "deployment_name": "model",
     "endpoint": "base_url",
@@ -104,7 +109,7 @@ MODEL_SPELLINGS = {
 def agent_block() -> type[TargetBlock]:
     """Keys of the built-in agent."""
     names = [name for name in AgentTargetOptions.in_order() if _is_targets(name)]
-    return _block("AgentBlock", "The built-in agent.", names, {})
+    return _block("AgentBlock", "The built-in agent.", names, AGENT_SPELLINGS)
 
 
 @lru_cache(maxsize=1)
@@ -151,4 +156,8 @@ def _block(name: str, doc: str, names: list[str], spellings: dict[str, str]) -> 
 def _field(setting: SettingField) -> tuple[Any, Any]:
     """A setting as a field of a pydantic model."""
     field = Field(setting.default, description=setting.description, json_schema_extra=asdict(setting.about))
-    return (Annotated[setting.annotation, _PASSWORD] if setting.about.secret else setting.annotation), field
+    if bare_type(setting.annotation) is Secret:
+        return Annotated[setting.annotation, _PASSWORD], field
+    if setting.about.repeated:
+        return Annotated[setting.annotation, _HEADERS if setting.about.secret else _TEXTS], field
+    return setting.annotation, field

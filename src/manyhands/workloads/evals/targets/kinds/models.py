@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from manyhands.agents.registry import load_agent
-from manyhands.agents.run_settings import NeverCalled, chat_settings, sandbox_limits, seeded
+from manyhands.agents.run_settings import NeverCalled, chat_settings, check_tool_choice, sandbox_limits, seeded
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
 from manyhands.agents.toolbox import RunTools, Toolbox, mcp_record
 from manyhands.agents.world import World
@@ -167,6 +167,8 @@ class AgentTarget:
         self._options = options
         self._agent = load_agent(options.agent)
         self._toolbox = Toolbox(tools)
+        if tools:
+            check_tool_choice(options, self._toolbox.names)
         self._model = model
         self._backend = backend
         self._mark = mark

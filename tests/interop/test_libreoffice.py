@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,9 +13,10 @@ import pytest
 from manyhands.io.tables.formats import open_table
 from tests.support.table_runs import export_table, reported
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("MANYHANDS_INTEROP"), reason="needs LibreOffice: make interop-test runs it"
-)
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(shutil.which("soffice") is None, reason="needs LibreOffice (soffice), to be installed by hand"),
+]
 COMMAS, SEMICOLONS = (f"csv:Text - txt - csv (StarCalc):{separator},34,76,1" for separator in (44, 59))
 """With the filter's options: separator, quote, UTF-8, first line; see LibreOffice's help on filter options of CSV. Without them it writes
 and reads the encoding of the system that it takes this one for."""

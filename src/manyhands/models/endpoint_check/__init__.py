@@ -1,0 +1,1 @@
+"""What an endpoint can do, found out by asking it."""

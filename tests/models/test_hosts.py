@@ -1,0 +1,243 @@
+"""What is sent to providers and to endpoints of which nothing is known, against servers that refuse and want what these do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from manyhands.core.clock import SystemClock
+from manyhands.core.errors import ItemError
+from manyhands.core.messages import Message
+from manyhands.engine.limits.shared import SharedLimits
+from manyhands.models.factory import home_url
+from manyhands.models.hosts import HOSTS as KNOWN
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.request import Endpoint, request_body, request_headers
+from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
+from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
+from tests.support.host_servers import GATEWAYS, HOSTS, KEY, HostRules, fields_of_requests, host_server, reached_at
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}},
+}
+TASK: list[Message] = [{"role": "user", "content": "[simulate: tools=2] look"}]
+FIELDS: dict[str, set[str]] = {
+    "api.deepseek.com": {"reasoning_content"},
+    "api.moonshot.ai": {"reasoning_content"},
+    "api.cerebras.ai": {"reasoning"},
+    "openrouter.ai": {"reasoning"},
+}
+"""The fields in which reasoning goes back to hosts that take it."""
+
+
+async def converse(model: OpenAIChatModel, settings: ChatSettings, notices: list[str]) -> list[Completion]:
+    """Ask until there is an answer without tool calls."""
+    limits = SharedLimits(notice=notices.append)
+    messages, answers = list(TASK), list[Completion]()
+    try:
+        while not answers or answers[-1].message.get("tool_calls"):
+            request = ChatRequest(settings, messages, [TOOL])
+            answers.append(await model.complete(request, limits, SystemClock()))
+            message = answers[-1].message
+            results = [_result(call["id"]) for call in message.get("tool_calls", ())]
+            messages = [*messages, message, *results]
+    finally:
+        await model.close()
+    return answers
+
+
+def _result(call: str) -> Message:
+    return {"role": "tool", "tool_call_id": call, "name": "look", "content": "nothing"}
+
+
+async def conversed(
+    rules: HostRules, base_url: str | None = None, **settings: Any
+) -> tuple[ScriptedServer, list[Completion], list[str]]:
+    notices: list[str] = []
+    async with host_server(rules) as server:
+        model = OpenAIChatModel(base_url or server.base_url, KEY)
+        answers = await converse(model, ChatSettings("m", **settings), notices)
+    return server, answers, notices
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_known_host_refuses_nothing(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = HOSTS[host]
+    query = "".join(f"?{name}={value}" for name, value in (rules.query or {}).items())
+    async with host_server(rules) as server:
+        reached_at(monkeypatch, server.base_url)
+        url = f"http://{host}{rules.path.removesuffix('/chat/completions')}{query}"
+        notices: list[str] = []
+        answers = await converse(OpenAIChatModel(url, KEY), ChatSettings("m", max_tokens=100), notices)
+    assert len(answers) == len(server.requests) == 3
+    assert fields_of_requests(server.requests) == FIELDS.get(host, set())
+    assert notices == []
+
+
+@pytest.mark.parametrize(
+    ("gateway", "sent", "told"),
+    [
+        ("strict", {"reasoning"}, "takes no reasoning back"),
+        ("pydantic", {"reasoning"}, "takes no reasoning back"),
+        ("thinking", {"reasoning_content"}, ""),
+        ("vllm", {"reasoning"}, ""),
+    ],
+)
+async def test_what_an_unknown_endpoint_refuses_is_learnt_once(gateway: str, sent: set[str], told: str) -> None:
+    server, answers, notices = await conversed(GATEWAYS[gateway])
+    assert fields_of_requests(server.requests) == sent
+    assert len(server.requests) == 3 + bool(told)
+    assert [told in notice for notice in notices] == [True] * bool(told)
+    assert [each.extra.get("refused_first") for each in answers] == [None, 1 if told else None, None]
+
+
+async def test_reasoning_that_is_wanted_is_sent_empty_where_there_was_none() -> None:
+    rules = HostRules(reasoning_field="", refuse=GATEWAYS["thinking"].refuse)
+    server, answers, notices = await conversed(rules)
+    assert len(answers) == 3
+    assert len(server.requests) == 4
+    assert "wants reasoning_content back" in notices[0]
+    calling = [each for each in server.requests[-1].body["messages"] if "tool_calls" in each]
+    assert [each["reasoning_content"] for each in calling] == [" ", " "]
+
+
+async def test_the_bound_and_the_seed_are_learnt() -> None:
+    server, _, notices = await conversed(GATEWAYS["openai behind"], max_tokens=100)
+    assert ["max_tokens" in each.body for each in server.requests[:2]] == [True, False]
+    assert {each.body["max_completion_tokens"] for each in server.requests[1:]} == {100}
+    assert any("sent as max_completion_tokens" in notice for notice in notices)
+
+    server, _, notices = await conversed(GATEWAYS["pydantic"], seed=1)
+    assert ["seed" in each.body for each in server.requests[:2]] == [True, False]
+    assert any("takes no seed" in notice for notice in notices)
+
+
+async def test_a_setting_that_changes_answers_is_never_left_out() -> None:
+    with pytest.raises(ItemError) as caught:
+        await conversed(GATEWAYS["openai behind"], temperature=0.0)
+    assert "by the setting temperature: leave it out, on resume with --temperature= --override=temperature" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "fields"),
+    [
+        ("never", set()),
+        ("always", {"reasoning"}),
+        ("reasoning_content", {"reasoning_content"}),
+        ("reasoning_details", set()),
+    ],
+)
+async def test_the_switch(sent: str, fields: set[str]) -> None:
+    server, _, _ = await conversed(HostRules(), send_reasoning=sent)
+    assert fields_of_requests(server.requests) == fields
+
+
+async def test_the_switch_is_not_overruled() -> None:
+    with pytest.raises(ItemError, match="is unsupported"):
+        await conversed(GATEWAYS["strict"], send_reasoning="always")
+    with pytest.raises(ItemError, match="is missing"):
+        await conversed(GATEWAYS["thinking"], send_reasoning="never")
+
+
+async def test_a_refusal_that_names_no_field_teaches_nothing() -> None:
+    refused = ScriptedResponse({"error": {"message": "max_tokens is too large: at most 10 are supported"}}, status=400)
+    async with ScriptedServer([refused]) as server:
+        with pytest.raises(ItemError, match="too large"):
+            await converse(OpenAIChatModel(server.base_url, KEY), ChatSettings("m", max_tokens=100), [])
+        assert len(server.requests) == 1
+
+
+def test_extra_fields_are_merged_last() -> None:
+    settings = ChatSettings(
+        "m",
+        stop=("###",),
+        provider={"only": ["a"]},
+        extra_body={"provider": {"data_collection": "deny"}, "top_k": 4},
+    )
+    body = request_body(ChatRequest(settings, TASK), Endpoint.of("https://openrouter.ai/api/v1"))
+    assert body["provider"] == {"only": ["a"], "data_collection": "deny"}
+    assert (body["top_k"], body["stop"]) == (4, ["###"])
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "sent"),
+    [
+        ("required", [TOOL], "required"),
+        ("look", [TOOL], {"type": "function", "function": {"name": "look"}}),
+        ("other", [TOOL], None),
+        ("required", [], None),
+        (None, [TOOL], None),
+    ],
+)
+def test_tool_choice_goes_with_tools_on_offer(choice: str | None, tools: list[Any], sent: Any) -> None:
+    request = ChatRequest(ChatSettings("m", tool_choice=choice), TASK, tools)
+    assert request_body(request, Endpoint.of("http://h/v1")).get("tool_choice") == sent
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("https://r.openai.azure.com", "https://r.openai.azure.com/openai/v1/chat/completions"),
+        ("https://r.services.ai.azure.com/openai/v1/", "https://r.services.ai.azure.com/openai/v1/chat/completions"),
+        (
+            "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21",
+            "https://r.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21",
+        ),
+    ],
+)
+def test_addresses_of_azure(base_url: str, url: str) -> None:
+    assert Endpoint.of(base_url).url == url
+    assert request_headers(Endpoint.of(base_url), "key")["api-key"] == "key"
+    assert request_headers(Endpoint.of(base_url), "eyJ.a.b")["Authorization"] == "Bearer eyJ.a.b"
+
+
+def test_an_old_version_of_azure_has_the_old_name_of_the_bound() -> None:
+    request = ChatRequest(ChatSettings("m", max_tokens=5), TASK)
+    old = request_body(request, Endpoint.of("https://r.openai.azure.com/openai/deployments/d?api-version=2024-06-01"))
+    new = request_body(request, Endpoint.of("https://r.openai.azure.com/openai/deployments/d?api-version=2024-10-21"))
+    assert (old["max_tokens"], new["max_completion_tokens"]) == (5, 5)
+
+
+def test_own_headers_take_precedence() -> None:
+    headers = request_headers(Endpoint.of("http://h/v1"), "key", {"authorization": "Basic x", "X-Team": "t"})
+    assert {name: value for name, value in headers.items() if name.lower() in ("authorization", "x-team")} == {
+        "authorization": "Basic x",
+        "X-Team": "t",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "keys", "url"),
+    [
+        ("gpt-5-mini", ["OPENAI_API_KEY"], "https://api.openai.com/v1"),
+        ("o4-mini", ["OPENAI_API_KEY"], "https://api.openai.com/v1"),
+        ("gpt-oss-120b", ["OPENAI_API_KEY"], None),
+        ("gpt-5-mini", ["OPENAI_API_KEY", "OPENROUTER_API_KEY"], None),
+        ("gpt-5-mini", ["ANTHROPIC_API_KEY"], None),
+        ("openai/gpt-5-mini", ["OPENAI_API_KEY"], None),
+        ("claude-sonnet-4-6", ["ANTHROPIC_API_KEY"], "https://api.anthropic.com/v1"),
+        ("gemini-3-flash", ["GEMINI_API_KEY"], "https://generativelanguage.googleapis.com/v1beta/openai"),
+        ("deepseek-chat", ["DEEPSEEK_API_KEY"], "https://api.deepseek.com/v1"),
+        ("kimi-k2.5", ["MOONSHOT_API_KEY"], "https://api.moonshot.ai/v1"),
+        ("magistral-small", ["MISTRAL_API_KEY"], "https://api.mistral.ai/v1"),
+        ("llama3", ["OPENAI_API_KEY"], None),
+    ],
+)
+def test_a_model_goes_to_its_own_provider_if_only_that_has_a_key(model: str, keys: list[str], url: str | None) -> None:
+    assert home_url(model, dict.fromkeys(keys, "k")) == url
+
+
+def test_own_providers_have_all_that_is_needed() -> None:
+    assert [host for host, known in KNOWN.items() if known.models and not (known.base_url and known.key_variable)] == []
+
+
+async def test_the_field_in_which_reasoning_came_is_kept_with_the_message() -> None:
+    async with ScriptedServer([chat_response("a", reasoning="r")]) as server:
+        model = OpenAIChatModel(server.base_url, KEY)
+        completion = await model.complete(ChatRequest(ChatSettings("m"), TASK), SharedLimits(), SystemClock())
+        await model.close()
+    assert completion.message.get("_reasoning_field") == "reasoning"
