@@ -134,7 +134,7 @@ def test_all_problems_are_said_at_once(folder: BatchFolder) -> None:
 
 
 def test_required_options(tmp_path: Path) -> None:
-    ran = manyhands(tmp_path, "batch")
+    ran = manyhands(tmp_path, "batch", "--model=simulated")
     assert ran.code == 2
     for name in ("--dataset_file", "--batch_size", "--run_name"):
         assert f"{name} is required" in ran.err

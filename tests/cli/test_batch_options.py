@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import openpyxl
 import pytest
 
@@ -143,6 +144,38 @@ def _dataset_file(folder: BatchFolder) -> None:
     bodies = asked(folder, "--dataset_file=other.jsonl")
     assert sorted(body["messages"][-1]["content"] for body in bodies) == ["alpha", "beta"]
     assert "missing.jsonl" in refused(folder, "--dataset_file=missing.jsonl")
+
+
+@option("prompt_column")
+def _prompt_column(folder: BatchFolder) -> None:
+    folder.write_rows([{"question": "why", "prompt": "not this"}])
+    bodies = asked(folder, "--prompt_column=question")
+    assert bodies[0]["messages"][-1]["content"] == "why"
+    assert json.loads(folder.lines()[0]["metadata"]["source"]) == {"prompt": "not this"}
+    folder.write_rows([{"question": "how"}])
+    assert "give --prompt_column=question" in refused(folder)
+    with ServerThread() as server:
+        ran = folder.batch("--resume", f"--base_url={server.base_url}")
+        assert (ran.code, server.bodies[0]["messages"][-1]["content"]) == (0, "how")
+        again = folder.batch("--resume", f"--base_url={server.base_url}", "--prompt_column=prompt")
+        assert (again.code, "--override=prompt_column" in again.err) == (2, True)
+
+
+@option("system_column")
+def _system_column(folder: BatchFolder) -> None:
+    folder.write_rows([{"prompt": "one", "role": "Be a poet."}])
+    bodies = asked(folder, "--system_column=role")
+    assert bodies[0]["messages"][0] == {"role": "system", "content": "Be a poet."}
+    assert "--system_column names" in refused(folder, "--system_column=rule")
+
+
+@option("split")
+def _split(folder: BatchFolder) -> None:
+    splits = {name: datasets.Dataset.from_dict({"prompt": [f"of {name}"]}) for name in ("train", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(folder.path / "hf"))
+    bodies = asked(folder, "--dataset_file=hf", "--split=test")
+    assert bodies[0]["messages"][-1]["content"] == "of test"
+    assert "its splits are: test, train" in refused(folder, "--dataset_file=hf", "--split=dev")
 
 
 @option("batch_size")
@@ -523,6 +556,31 @@ def _distributions_file(folder: BatchFolder) -> None:
     assert folder.lines()[0]["toolsets_used"] == ["shell"]
     assert "My own" in folder.batch("--distributions_file=own.yaml", "--list_distributions").out
     assert "mine" in refused(folder, "--distribution=mine")
+
+
+@option("tools")
+def _tools(folder: BatchFolder) -> None:
+    (folder.path / "prices.py").write_text(
+        "CALLS = []\n"
+        "def price(thing: str, amount: int = 1) -> dict:\n"
+        "    'The price of something.'\n"
+        "    CALLS.append(thing)\n"
+        "    return {'total': 21 * amount, 'calls': len(CALLS)}\n"
+    )
+    responses = first_then(calling(tool_call("price", thing="nut", amount=2)))
+    bodies = asked(folder, "--tools=prices.py", "--distribution=minimal", "--max_samples=1", responses=responses)
+    assert _offered(bodies) == {"price"}
+    assert json.loads(results(bodies)[0]) == {"total": 42, "calls": 1}
+    line = folder.lines()[0]
+    assert json.loads(line["metadata"]["other_tool_stats"]) == {"price": {"count": 1, "success": 1, "failure": 0}}
+    assert line["metadata"]["toolsets_offered"] == "prices"
+    with ServerThread() as server:
+        (folder.path / "prices.py").write_text("def price(thing: str) -> str:\n    'Another one.'\n    return ''\n")
+        ran = folder.batch("--resume", f"--base_url={server.base_url}", "--max_samples=2", "--distribution=minimal")
+        assert ran.code == 0, ran
+        assert "prices.py changed since the run was made" in ran.err
+        assert "thing" in server.bodies[-1]["tools"][0]["function"]["parameters"]["required"]
+    assert "there is no file" in refused(folder, "--tools=none.py")
 
 
 @option("mcp_config")

@@ -224,6 +224,15 @@ def _id_column(folder: JobFolder) -> None:
     assert "id_column nope was not found" in refused(folder, FUNCTION, "--id_column=nope")
 
 
+@option("system_column")
+def _system_column(folder: JobFolder) -> None:
+    folder.write_rows(["Be brief.", ""])
+    bodies = asked(folder, "--system_column=text")
+    systems = sorted(body["messages"][0]["content"] for body in bodies if len(body["messages"]) == 2)
+    assert systems[1] == f"{systems[0]}\n\nBe brief."
+    assert "system_column nope was not found" in refused(folder, FUNCTION, "--system_column=nope")
+
+
 @option("job_name")
 def _job_name(folder: JobFolder) -> None:
     done(folder, "--job_name=Größen: 1/2")
@@ -655,6 +664,15 @@ def _toolsets(folder: JobFolder) -> None:
     assert offered("file", "--toolsets=file") == {own, "read_file", "write_file", "patch", "search_files"}
     assert offered("two", "--toolsets=terminal,file") >= {own, "terminal", "read_file"}
     assert "fiel" in refused(folder, "--model=simulated", "--toolsets=fiel")
+
+
+@option("tools")
+def _tools(folder: JobFolder) -> None:
+    folder.write_rows(["one"])
+    (folder.path / "prices.py").write_text("def price(thing: str) -> int:\n    'A price.'\n    return 42\n")
+    bodies = asked(folder, "--tools=prices.py", responses=first(tool_call("price", thing="nut")))
+    assert "42" in tool_results(bodies)[0]
+    assert "there is no file" in refused(folder, "--model=simulated", "--tools=none.py")
 
 
 @option("mcp_config")

@@ -31,6 +31,8 @@ def test_help_names_every_command() -> None:
     assert ended.code == 0
     assert all(f"\n  {name} " in ended.out for name in COMMANDS)
     assert run("-h").out == run("help").out == ended.out
+    alone = run()
+    assert (alone.code, alone.out, alone.err) == (0, ended.out, "")
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
@@ -59,7 +61,6 @@ def test_version() -> None:
         (["bacht"], "unknown command 'bacht'; did you mean batch? (see manyhands --help)"),
         (["xyz"], "unknown command 'xyz' (see manyhands --help)"),
         (["--resume"], "unknown option --resume before a command (see manyhands --help)"),
-        ([], f"no command given; choose from {', '.join(COMMANDS)} (see manyhands --help)"),
     ],
 )
 def test_unknown_commands_are_refused_with_the_nearest(words: list[str], said: str) -> None:

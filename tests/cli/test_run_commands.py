@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -101,8 +102,8 @@ def test_status(runs: BatchFolder) -> None:
 
 def test_show_lists_items(runs: BatchFolder) -> None:
     text = said(runs, "show", "failing")
-    assert re.search(r"^1 +completed +1 +1 ", text, re.MULTILINE)
-    assert re.search(r"^2 +failed +1 +1 +model_refused +id:7#0 *$", text, re.MULTILINE)
+    assert re.search(r"^1 +completed +1 +1 +prompt 0 +plain *$", text, re.MULTILINE)
+    assert re.search(r"^2 +failed +1 +1 +model_refused +7 +refused *$", text, re.MULTILINE)
     assert re.search(r"^3 +discarded +1 +1 +no_reasoning ", text, re.MULTILINE)
     assert len(re.findall(r"^\d ", said(runs, "show", "failing", "--state=failed"), re.MULTILINE)) == 1
     assert "more items" in said(runs, "show", "failing", "--limit", "1")
@@ -208,3 +209,62 @@ def test_status_of_a_run_while_it_goes_on(tmp_path: Path) -> None:
     assert "this run is being executed by process" in second["err"]
     assert second["err"].count("\n") == 1
     assert len(folder.lines()) == 6
+
+
+# --- Which run is meant
+
+
+@pytest.fixture
+def three(runs: BatchFolder, tmp_path: Path) -> BatchFolder:
+    """Copies of runs, of which ``failing`` was last worked on."""
+    for number, name in enumerate(("good", "stopped", "failing")):
+        shutil.copytree(runs.run(name), tmp_path / "data" / name)
+        os.utime(tmp_path / "data" / name / "run.db", (number + 1000, number + 1000))
+    return BatchFolder(tmp_path)
+
+
+def test_the_latest_run_is_meant_where_none_is_named(three: BatchFolder) -> None:
+    for words, first in (
+        (["status"], "failing: finished, with failures (trajectories)"),
+        (["show"], "failing: trajectories, created"),
+        (["show", "--state=failed"], "failing: trajectories, created"),
+        (["check"], "2 items checked: 2 agree with the journal"),
+    ):
+        ran = run_command(three.path, *words)
+        assert (ran.code, ran.err) == (0, "note: data/failing is the latest run\n"), words
+        assert ran.out.startswith(first)
+    assert json.loads(said(three, "status", "--json"))["run"] == "failing"
+    said(three, "show", "good")  # looking at a run is no work on it
+    assert said(three, "status").startswith("failing:")
+    os.utime(three.run("good") / "run.db")
+    assert said(three, "status").startswith("good:")
+
+
+def test_the_latest_run_is_resumed(three: BatchFolder) -> None:
+    with ServerThread() as server:
+        ran = run_command(three.path, "resume", f"--base_url={server.base_url}")
+        assert ran.code == 0
+        assert "note: data/failing is the latest run\n" in ran.err
+        assert "data/failing/trajectories.jsonl" in ran.out
+        asked = len(server.requests)
+        stray = run_command(three.path, "resume", "--quiet", "good")
+        assert (stray.code, len(server.requests)) == (2, asked)
+        assert "unexpected 'good'" in stray.err
+
+
+def test_a_word_alone_is_an_item_of_the_latest_run_unless_a_run_has_that_name(three: BatchFolder) -> None:
+    ran = run_command(three.path, "show", "2")
+    assert (ran.code, ran.err) == (0, "note: data/failing is the latest run\n")
+    assert ran.out == said(three, "show", "failing", "2")
+    assert said(three, "show", "7", "--json") == said(three, "show", "--json", "failing", "2")
+    three.run("good").rename(three.run("2"))
+    assert said(three, "show", "2").startswith("2: trajectories")
+    assert said(three, "show", "2", "--full", "1").startswith("item 1 (")
+    assert "and no such item in failing, the latest" in said(three, "show", "99", code=2)
+
+
+def test_without_runs_there_is_no_latest_one(tmp_path: Path) -> None:
+    for command in ("status", "show", "check", "resume"):
+        ran = run_command(tmp_path, command)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == "manyhands: error: there are no runs in data; name the folder of a run, or start one\n"

@@ -217,6 +217,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "targets: {t: {provider: agent, model: simulated, toolsets: [termnal], sandbox: local}}\n" + GRADED,
         "e.yaml, line 1: targets.t: ",
     ),
+    "a file of tools that is not there": (
+        "targets: {t: {provider: agent, model: simulated, tools: [none.py]}}\n" + GRADED,
+        "e.yaml, line 1: targets.t: --tools HERE/none.py: there is no file HERE/none.py",
+    ),
     "a recording that is not there": (
         "targets: {t: {provider: replay, path: none.jsonl}}\n" + GRADED,
         "e.yaml, line 1: targets.t.path: there is no file HERE/none.jsonl",

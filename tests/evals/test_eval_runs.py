@@ -610,3 +610,21 @@ async def test_progress_counts_what_is_graded_while_a_batch_command_runs(tmp_pat
     assert "0/4: 4 graded, to end with their command, 0" in seen
     assert session.workload.graded == 0
     assert seen[-1] == "4/4: 0"
+
+
+async def test_an_agent_with_tools_of_a_file(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """\
+        targets: [{name: agent, provider: agent, model: simulated, tools: [counting.py]}]
+        execution: {target: agent}
+        tests:
+          - id: a
+            criteria: Counts
+            input: "Count the files. [simulate: tools=1]"
+            assert: [{type: tool_trajectory, mode: any_order, minimums: {count_files: 1}}]
+        """,
+        counting="def count_files(folder: str) -> int:\n    'How many files there are.'\n    return 7\n",
+    )
+    run = await perform_eval(tmp_path)
+    assert run.record("a")["score"] == 1.0

@@ -462,7 +462,7 @@ def test_resume_takes_a_name_and_settings(work: Work) -> None:
     ran = run_command(here, "resume", "r", "--temperature=0.3")
     assert ran.code == 2
     assert "--override=temperature" in ran.err
-    for wrong in (["resume", "nobody"], ["resume"], ["resume", "--quiet"], ["resume", "r", "--bogus"]):
+    for wrong in (["resume", "nobody"], ["resume", "--quiet", "r"], ["resume", "r", "--bogus"]):
         assert run_command(here, *wrong).code == 2
     shutil.move(here / "data", here / "runs")
     assert run_command(here, "resume", "r").code == 2

@@ -295,3 +295,40 @@ def test_a_budget_that_cannot_be_kept_is_named(folder: BatchFolder, server: Serv
         said[name] = "\n".join(notices)
     assert "no price is known for my-own-model, so max_cost counts only" in said["unknown"]
     assert not any("no price is known" in said[name] for name in ("own price", "known", "no budget"))
+
+
+# --- Own functions as tools
+
+
+def _calls_tool(request: RecordedRequest) -> Reply:
+    if any(message["role"] == "tool" for message in request.body["messages"]):
+        return REASONED
+    function = {"name": "double", "arguments": '{"number": 21}'}
+    return chat_response(None, reasoning="Hm.", tool_calls=[{"id": "c", "type": "function", "function": function}])
+
+
+def double(number: int) -> int:
+    """Twice a number."""
+    return 2 * number
+
+
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_functions_as_tools(folder: BatchFolder, executor: str) -> None:
+    factor = 2
+
+    def local(number: int) -> int:
+        """Twice a number."""
+        return factor * number
+
+    local.__name__ = "double"
+    with ServerThread(_calls_tool) as server:
+        tools = [local if executor == "local" else double]
+        made = runner(server, tools=tools, executor=executor, max_samples=1, num_workers=1)
+        assert made.run().exit_code == 0
+        (told,) = (message["content"] for message in server.bodies[-1]["messages"] if message["role"] == "tool")
+        assert told == "42"
+        assert runner(server, tools=tools, executor=executor).run(resume=True).done
+        with pytest.raises(UserError, match="worker processes can't import"):
+            runner(server, tools=[local], executor="processes")
+        with pytest.raises(UserError, match="is no function"):
+            runner(server, tools=[3])

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -451,3 +452,65 @@ for path in sys.argv[1:]:
     output = run_python(program, tmp_path / "small", tmp_path / "large")
     small, large = map(int, output.split())
     assert large < small * 1.2
+
+
+# --- Prompts in another column, and splits
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("question,answer", "; give --prompt_column=question"),
+        ("id,Prompt", "; give --prompt_column=Prompt"),
+        ("id,My task text", "; give --prompt_column='My task text'"),
+        (
+            "text,question",
+            "; --prompt_column=NAME names the one that holds the prompts; the columns are: text, question",
+        ),
+        ("a,b,id", "; --prompt_column=NAME names the one that holds the prompts; the columns are: a, b"),
+        ("id,cwd", ""),
+    ],
+)
+def test_where_the_prompts_may_be_is_said(tmp_path: Path, columns: str, said: str) -> None:
+    values = re.sub("[^,]+", "x", columns)
+    table = write(tmp_path, f"{columns}\n{values}\n", "d.csv")
+    with pytest.raises(UserError) as caught:
+        scan(table)
+    assert str(caught.value) == f'{table}: the header has no "prompt" column{said}'
+    lines = write(tmp_path, jsonl([dict.fromkeys(columns.split(","), "x")]))
+    with pytest.raises(UserError) as caught:
+        scan(lines)
+    assert str(caught.value) == f'the dataset has no usable row: {lines} (line 1: no "prompt" field){said}'
+
+
+def test_prompts_of_another_column(tmp_path: Path) -> None:
+    rows = [
+        {"question": "one", "prompt": "kept as it is", "id": 1},
+        {"prompt": "two"},
+        {"question": 5},
+        {"question": "three", "system": "Be brief."},
+    ]
+    read = list(read_rows(write(tmp_path, jsonl(rows)), prompt_column="question"))
+    assert read[0] == Row(1, "one", id="1", source={"prompt": "kept as it is"})
+    assert [str(row).split(",")[0] for row in read[1:3]] == [
+        'line 2: no "question" field',
+        'line 3: "question" is a number',
+    ]
+    assert read[3] == Row(4, "three", system="Be brief.")
+    with pytest.raises(UserError, match="did you mean question"):
+        scan(write(tmp_path, "question,answer\na,b\n", "d.csv"), prompt_column="qestion")
+
+
+def test_splits_are_chosen_by_name(tmp_path: Path) -> None:
+    splits = {name: datasets.Dataset.from_dict({"question": [name]}) for name in ("train", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "hf"))
+    for split, prompt in ((None, "train"), ("test", "test")):
+        rows = read_rows(tmp_path / "hf", prompt_column="question", split=split)
+        assert [row.prompt for row in rows if isinstance(row, Row)] == [prompt]
+    with pytest.raises(UserError, match="no split called 'tset'; did you mean test\\?; its splits are: test, train"):
+        read_rows(tmp_path / "hf", split="tset")
+    splits["train"].save_to_disk(str(tmp_path / "one"))
+    with pytest.raises(UserError, match="no split called 'test'; it has no splits"):
+        read_rows(tmp_path / "one", split="test")
+    with pytest.raises(UserError, match="--split is for a Hugging Face dataset folder, and this is a file"):
+        read_rows(write(tmp_path, jsonl([{"prompt": "x"}])), split="test")

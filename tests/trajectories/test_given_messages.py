@@ -60,6 +60,21 @@ def test_a_rows_system_prompt_is_sent_in_place_of_ours(tmp_path: Path, executor:
     assert first["conversations"][0]["value"] == "Be brief.\n\n" + second["conversations"][0]["value"]
 
 
+def test_system_prompts_of_another_column(tmp_path: Path) -> None:
+    row = {"question": "a", "system_prompt": "Be brief.", "system": "kept as it is"}
+    folder = BatchFolder(tmp_path, [row, {"question": "b", "system_prompt": None}])
+    words = ("--prompt_column=question", "--system_column=system_prompt")
+    _, asked = batch(folder, *words)
+    assert [message["content"] for message in asked[0]] == ["Be brief.", "a"]
+    assert asked[1][0]["content"] == OURS
+    (line, _) = folder.lines()
+    assert json.loads(line["metadata"]["given"]) == {"system": "Be brief."}
+    assert json.loads(line["metadata"]["source"]) == {"system": "kept as it is"}
+    ran = folder.batch("--run_name=typo", "--model=simulated", "--prompt_column=question", "--system_column=sytem")
+    assert ran.code == 2
+    assert 'd.jsonl: no row has a system prompt in "sytem", which --system_column names' in ran.err
+
+
 def test_an_ephemeral_prompt_stands_behind_it_and_is_saved_in_no_conversation(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, [{"prompt": "a", "system": "Be brief."}, "b"])
     ran, asked = batch(folder, "--ephemeral_system_prompt=Whisper.")

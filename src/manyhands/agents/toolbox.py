@@ -2,28 +2,30 @@
 
 Optional toolsets (``runs.registry.TOOLSETS``) must be requested by name: ``all`` does not mean them, and nothing of them is loaded before.
 
-A run records the MCP servers that it mounts, so that it can be replayed without them. The record is None without servers, or
-``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server: [tool]}}``.
+A run records the MCP servers that it mounts and the person's own functions that it takes for tools, so that it can be replayed without
+them. The record is None without any, or ``{"config": …, "tools": [{"name", "description", "parameters"}], "groups": {server or file:
+[tool]}}``, and with functions also ``"functions": {"sources": […], "digests": {file: …}, "groups": […], "notices": […]}``.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from manyhands.core.digests import digest
-from manyhands.core.errors import ToolError
+from manyhands.core.errors import ToolError, UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.text import MAX_COMPARED_LENGTH, closest
 from manyhands.engine.contract import import_attribute
 from manyhands.runs.registry import TOOLSETS
 from manyhands.tools.protocol import Tool, ToolEnvironment, ToolResult
 from manyhands.tools.registry import Registry
+from manyhands.tools.settings import ToolSettings
 from manyhands.tools.standard import standard_registry
-from manyhands.tools.toolsets import EVERYTHING, STANDARD, Toolset, Toolsets, with_groups
+from manyhands.tools.toolsets import EVERYTHING, LEGACY, STANDARD, Toolset, Toolsets, with_groups
 
 SIMILARITY = 0.7
 """How alike two names must be (difflib's ratio, 0 to 1) for one to be taken for the other."""
@@ -123,11 +125,15 @@ class RecordedTool:
         return
 
 
-async def mcp_record(config_file: str | None) -> Json:
-    """Start the servers of a configuration file, if one is given, and record their tools.
+async def outside_record(options: ToolSettings) -> Json:
+    """Start the servers of the configuration file and load the functions that the settings name, if any, and record their tools.
 
     Raises UserError naming the file or the server that can't be used.
     """
+    return with_functions(await _mcp_record(options.mcp_config), options.tools or ())
+
+
+async def _mcp_record(config_file: str | None) -> Json:
     if config_file is None:
         return None
     from manyhands.tools.mcp.config import load_mcp_config
@@ -135,50 +141,117 @@ async def mcp_record(config_file: str | None) -> Json:
 
     config = load_mcp_config(Path(config_file))
     async with mounted(config) as servers:
-        tools = [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-            for tool in servers.tools
-        ]
         groups = {name: list(names) for name, names in servers.groups.items()}
-    return {"config": config.model_dump(mode="json"), "tools": tools, "groups": groups}
+        return {"config": config.model_dump(mode="json"), "tools": _definitions(servers.tools), "groups": groups}
 
 
-def recorded_registry(mcp: Json) -> Registry:
-    """The tools of this program and its plug-ins, with those of a run's MCP servers as they were recorded."""
-    record = mcp or {}
+def with_functions(record: Json, sources: Sequence[str]) -> Json:
+    """A record of MCP servers, with the person's own functions as they are now in place of those that it had. Raises UserError."""
+    servers = _without_functions(record)
+    if not sources:
+        return servers
+    from manyhands.tools.own_functions import load_sources  # rarely needed
+
+    own = load_sources(sources)
+    groups = {_free_group(name): list(names) for name, names in own.groups.items()}
+    present = recorded_registry(servers)
+    for each in own.tools:
+        if each.name in present:
+            raise UserError(f"--tools: there is a tool called {each.name!r} already; give the function another name")
+    base = servers or {"config": None, "tools": [], "groups": {}}
+    return {
+        "config": base["config"],
+        "tools": [*base["tools"], *_definitions(own.tools)],
+        "groups": {**base["groups"], **groups},
+        "functions": {
+            "sources": list(sources),
+            "digests": own.digests,
+            "groups": groups,
+            "notices": list(own.notices),
+        },
+    }
+
+
+def _without_functions(record: Json) -> Json:
+    if not record or "functions" not in record:
+        return record
+    if record["config"] is None:
+        return None
+    own = record["functions"]["groups"]
+    names = {name for group in own.values() for name in group}
+    return {
+        "config": record["config"],
+        "tools": [tool for tool in record["tools"] if tool["name"] not in names],
+        "groups": {name: tools for name, tools in record["groups"].items() if name not in own},
+    }
+
+
+def _free_group(name: str) -> str:
+    """A toolset's name for the tools of a file: no other one's, as those tools are of every agent."""
+    taken = {*STANDARD, *LEGACY, *TOOLSETS, *EVERYTHING, *standard_registry().groups}
+    return f"own_{name}" if name in taken else name
+
+
+def _definitions(tools: Iterable[Tool]) -> list[Json]:
+    return [{"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in tools]
+
+
+def recorded_registry(record: Json) -> Registry:
+    """The tools of this program and its plug-ins, with those of a run's MCP servers and functions as they were recorded."""
+    record = record or {}
     tools = [RecordedTool(tool["name"], tool["description"], tool["parameters"]) for tool in record.get("tools", [])]
-    return standard_registry().extended(tools, groups=record.get("groups"))
+    notices = record.get("functions", {}).get("notices", ())
+    return standard_registry().extended(tools, groups=record.get("groups"), notices=notices)
+
+
+def own_toolsets(record: Json) -> tuple[str, ...]:
+    """The toolsets of a run's own functions, which every agent has."""
+    return tuple((record or {}).get("functions", {}).get("groups", ()))
 
 
 class RunTools:
-    """The tools of a run, by toolset. ``extra``: toolsets besides the standard ones and those that plug-ins and servers bring.
-    Optional toolsets are there from when they are first named."""
+    """The tools of a run, by toolset. ``extra``: toolsets besides the standard ones and those that plug-ins and servers bring;
+    ``always``: those that every agent has. Optional toolsets are there from when they are first named."""
 
-    def __init__(self, registry: Registry, extra: Sequence[Toolset] = ()) -> None:
+    def __init__(self, registry: Registry, extra: Sequence[Toolset] = (), always: Sequence[str] = ()) -> None:
         self.registry = registry
         self.toolsets: Toolsets = with_groups(STANDARD, registry)
+        self._always = tuple(always)
         self._boxes: dict[tuple[str, ...], Toolbox] = {}
         self._found_toolsets: dict[tuple[str, ...], list[str]] = {}
         self.admit(included for toolset in extra for included in toolset.includes)
         self.toolsets = self.toolsets.extended(extra)
 
     @classmethod
-    def recorded(cls, mcp: Json, extra: Sequence[Toolset] = ()) -> RunTools:
-        """Without connecting to anything: tools of MCP servers as they were when the run was made. ``mcp``: their record."""
-        return cls(recorded_registry(mcp), extra)
+    def recorded(cls, record: Json, extra: Sequence[Toolset] = ()) -> RunTools:
+        """Without connecting to anything: tools of MCP servers and functions as they were when the run was made. ``record``: of them."""
+        return cls(recorded_registry(record), extra, own_toolsets(record))
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, mcp: Json, extra: Sequence[Toolset] = (), *, replay: bool = False) -> AsyncIterator[RunTools]:
-        """Ready to be called; MCP servers are started, and stopped at the end. Raises UserError if one does not start."""
-        if replay or mcp is None:
-            yield cls.recorded(mcp, extra)
+    async def opened(
+        cls, record: Json, extra: Sequence[Toolset] = (), *, replay: bool = False
+    ) -> AsyncIterator[RunTools]:
+        """Ready to be called; MCP servers are started, and stopped at the end, and functions are loaded. Raises UserError if one does
+        not start, or can't be loaded."""
+        if replay or record is None:
+            yield cls.recorded(record, extra)
             return
-        from manyhands.tools.mcp.config import McpConfig
-        from manyhands.tools.mcp.tools import mounted  # needs an extra, and much time to import
+        async with AsyncExitStack() as stack:
+            registry = standard_registry()
+            if record["config"] is not None:
+                from manyhands.tools.mcp.config import McpConfig
+                from manyhands.tools.mcp.tools import mounted  # needs an extra, and much time to import
 
-        async with mounted(McpConfig(**mcp["config"])) as servers:
-            yield cls(servers.added_to(standard_registry()), extra)
+                servers = await stack.enter_async_context(mounted(McpConfig(**record["config"])))
+                registry = servers.added_to(registry)
+            if functions := record.get("functions"):
+                from manyhands.tools.own_functions import load_sources  # rarely needed
+
+                own = load_sources(functions["sources"])
+                groups = {_free_group(name): names for name, names in own.groups.items()}
+                registry = registry.extended(own.tools, groups=groups)
+            yield cls(registry, extra, own_toolsets(record))
 
     def admit(self, toolsets: Iterable[str]) -> None:
         """Add those of the named toolsets that are optional and not there yet.
@@ -194,14 +267,16 @@ class RunTools:
                 self.toolsets = self.toolsets.extended([Toolset(name, about, tuple(tool.name for tool in tools))])
 
     def tools(self, toolsets: Sequence[str]) -> list[Tool]:
-        """The available tools of these toolsets, by name. Raises UserError for a name that is no toolset."""
+        """The available tools of these toolsets, by name, and those that every agent has. Raises UserError for a name that is no
+        toolset."""
         self.admit(toolsets)
-        return [self.registry.get(name) for name in self.registry.available(self.toolsets.tools(toolsets))]
+        names = self.toolsets.tools([*toolsets, *self._always])
+        return [self.registry.get(name) for name in self.registry.available(names)]
 
     def with_tools(self, toolsets: Sequence[str]) -> list[str]:
         """Those of the toolsets that have an available tool. One that lacks tools and includes others is replaced by those of them that
         have some. Raises UserError for a name that is no toolset."""
-        key = tuple(toolsets)
+        key = tuple(dict.fromkeys([*toolsets, *self._always]))
         found = self._found_toolsets.get(key)
         if found is None:
             self.admit(key)

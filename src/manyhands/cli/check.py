@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from manyhands.cli.console import out
+from manyhands.cli.console import out, run_meant
 from manyhands.cli.plain import add_run, parser
 from manyhands.engine.check import CheckResult, check_run
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.folders import load_recorded, open_run
+from manyhands.runs.folders import load_recorded, open_reader
 
 LIST_LIMIT = 20
 
@@ -17,7 +17,7 @@ LIST_LIMIT = 20
 def run(argv: list[str]) -> int:
     """Replay a run from its journal alone; fails when something does not agree."""
     options = _parser().parse_args(argv)
-    reader = open_run(options.run, options.data_dir)
+    reader = open_reader(run_meant(options.run, options.data_dir))
     try:
         result = run_on_loop(check_run(reader, load_recorded(reader)))
     finally:

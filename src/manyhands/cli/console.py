@@ -16,6 +16,7 @@ from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
 from manyhands.core.text import printable
 from manyhands.processes.output import raw_stream
+from manyhands.runs.folders import find_run, latest_run
 from manyhands.runs.ledger import ORDER
 
 if TYPE_CHECKING:
@@ -109,6 +110,17 @@ def resume_command(folder: Path) -> str:
 def notice(text: str) -> None:
     """One line of information, though nothing is wrong."""
     err().print(f"note: {without_user_info(text)}")
+
+
+def run_meant(name: str | None, data_dir: str) -> Path:
+    """The folder of the named run, or else of the latest one, which is then said. Raises RunError if there is none."""
+    return announced(latest_run(data_dir)) if name is None else find_run(name, data_dir)
+
+
+def announced(folder: Path) -> Path:
+    """Say which run is the latest one."""
+    notice(f"{shown_path(folder)} is the latest run")
+    return folder
 
 
 _MEANING = {

@@ -100,6 +100,8 @@ def guarded(command: Callable[[], int], argv: Sequence[str]) -> int:
 def _dispatch(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         return _print(f"{PROGRAM} {_version()}")
+    if not words:
+        return _print(_GROUP.help_text())
     name, rest = _GROUP.find(words)
     if name is None:
         return _print(_GROUP.help_text())
@@ -156,7 +158,10 @@ _GROUP = CommandGroup(
     PROGRAM,
     ("Runs thousands of LLM-agent tasks; after a crash, at most the calls in flight are made again.",),
     COMMANDS,
-    (f"{PROGRAM} COMMAND --help explains a command; {PROGRAM} --version prints the version.",),
+    (
+        f"To begin:  {PROGRAM} batch prompts.jsonl --model NAME",
+        f"{PROGRAM} COMMAND --help explains a command; {PROGRAM} --version prints the version.",
+    ),
 )
 
 

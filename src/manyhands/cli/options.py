@@ -63,6 +63,8 @@ class CommandLine:
     """Help was requested."""
     lists: dict[str, list[str]] = dataclass_field(default_factory=dict)
     """All values of options that may be repeated."""
+    has_word: bool = False
+    """A word without a name was typed, for the positional field."""
 
 
 def spell(name: str) -> str:
@@ -96,7 +98,7 @@ def parse(
     parser.run()
     if parser.problems and not parser.help:
         raise _usage_error(parser.problems, program)
-    return CommandLine(parser.values, parser.help, parser.lists)
+    return CommandLine(parser.values, parser.help, parser.lists, parser.has_word)
 
 
 def make(settings: type[SettingsType], values: Mapping[str, Any], program: str) -> SettingsType:
@@ -140,6 +142,7 @@ class _Parser:
         self.lists: dict[str, list[str]] = {name: [] for name in repeated}
         self.problems: list[str] = []
         self.help = False
+        self.has_word = False
 
     def run(self) -> None:
         while self._position < len(self._words):
@@ -160,6 +163,10 @@ class _Parser:
     def _take_word(self, name: str, word: str) -> None:
         if name not in self.lists:
             self._positional = None
+            if name in self.values:
+                self.problems.append(f"unexpected {word!r}; {spell(name)} is given already")
+                return
+        self.has_word = True
         self._set(name, word)
 
     def _set(self, name: str, text: str) -> None:

@@ -89,9 +89,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def add_run(result: ArgumentParser) -> None:
-    """The arguments that name a run."""
-    result.add_argument("run", metavar="RUN", help="the run's folder, or its name in the data folder")
+def add_run(result: ArgumentParser, *, required: bool = False) -> None:
+    """The arguments that name a run. ``required``: the latest one is not meant where none is named."""
+    about = "the run's folder, or its name in the data folder"
+    if required:
+        result.add_argument("run", metavar="RUN", help=about)
+    else:
+        result.add_argument("run", metavar="RUN", nargs="?", help=f"{about} (default: the latest run there)")
     add_data_dir(result)
 
 

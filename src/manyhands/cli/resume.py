@@ -10,23 +10,24 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from manyhands.cli.console import out, print_ledger, print_usage
+from manyhands.cli.console import out, print_ledger, print_usage, run_meant
 from manyhands.cli.execution import execute, print_ending
 from manyhands.cli.options import UsageError, help_text, make
 from manyhands.core.errors import RunError
 from manyhands.core.settings import Settings
 from manyhands.engine.journal.reader import JOURNAL
-from manyhands.runs.folders import find_run, load_recorded, open_reader
+from manyhands.runs.folders import load_recorded, open_reader
 from manyhands.runs.making import Opened
 from manyhands.runs.options import ResumeSettings, RunOptions, TerminalSettings
 from manyhands.runs.registry import resume_command
 
 PROGRAM = "manyhands resume RUN"
+_USAGE = "manyhands resume [RUN]"
 DESCRIPTION = (
     "Continues a run from its folder: recorded steps are not repeated, failed items are retried (tests of an evaluation "
-    "with --retry_errors). RUN is the folder, or the run's name under --data_dir. Options change settings; settings that are not "
-    "given stay as they were. A change that would make it another run is rejected unless --override names it. "
-    "manyhands resume RUN --help lists all options that the run takes."
+    "with --retry_errors). RUN is the folder, or the run's name under --data_dir; without it, the latest run there. Options "
+    "change settings; settings that are not given stay as they were. A change that would make it another run is rejected unless "
+    "--override names it. manyhands resume RUN --help lists all options that the run takes."
 )
 NOT_FOR_RESUME = ("run_name", "resume", "list_distributions")
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -38,13 +39,11 @@ class AnyRun(RunOptions, TerminalSettings, ResumeSettings):
 
 def run(argv: list[str]) -> int:
     """Continue the run that the command line names; the exit code."""
-    if not argv or argv[0] in ("-h", "--help"):
+    if argv and argv[0] in ("-h", "--help"):
         print_help(AnyRun)
-        return 0 if argv else _usage("name the run to resume")
-    name, rest = argv[0], argv[1:]
-    if name.startswith("-"):
-        return _usage("name the run first: manyhands resume RUN [OPTIONS]")
-    folder = find_run(name, data_dir_of(rest))
+        return 0
+    name, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
+    folder = run_meant(name, data_dir_of(rest))
     with closing(open_reader(folder)) as reader:
         command = resume_command(str(reader.meta("workload")))
     return (command or _resume_any)(folder, rest)
@@ -52,7 +51,7 @@ def run(argv: list[str]) -> int:
 
 def print_help(settings: type[Settings]) -> None:
     """Print what can be said when a run with such settings is continued."""
-    print(help_text(settings, PROGRAM, DESCRIPTION, without=NOT_FOR_RESUME, recorded=True))
+    print(help_text(settings, _USAGE, DESCRIPTION, without=NOT_FOR_RESUME, recorded=True))
 
 
 def resumed_settings(
@@ -94,7 +93,3 @@ def _resume_any(folder: Path, rest: list[str]) -> int:
     print_usage(out(), result.summary)
     print_ending(result)
     return result.exit_code
-
-
-def _usage(message: str) -> int:
-    raise UsageError(f"{message} (see manyhands resume --help)")

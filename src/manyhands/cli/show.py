@@ -4,40 +4,74 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 
 from rich.table import Table
 
-from manyhands.cli.console import Console, out, print_ledger, print_orders, print_usage
+from manyhands.cli.console import Console, announced, out, print_ledger, print_orders, print_usage, run_meant
 from manyhands.cli.plain import add_run, parser, positive
+from manyhands.core.errors import ManyhandsError, RunError
 from manyhands.core.outcomes import ItemState
-from manyhands.core.text import json_text, printable
+from manyhands.core.text import json_text, one_line, printable
 from manyhands.engine.contract import ItemRow, RecordedStep, Workload
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.folders import load_recorded, open_run
+from manyhands.runs.folders import find_run, latest_run, load_recorded, open_reader, run_named
 from manyhands.runs.ledger import timestamp
-from manyhands.runs.listing import ItemDetails, find_item, item_contents, item_details, step_contents
+from manyhands.runs.listing import (
+    ItemDetails,
+    find_item,
+    item_called,
+    item_contents,
+    item_details,
+    step_contents,
+)
 from manyhands.runs.summaries import ItemSummary, item_summaries, run_status, summarizer_of
 
 LIST_LIMIT = 50
 TEXT_LIMIT = 2000
+LISTED_CHARS = 100
+"""How much of an item's input the list shows."""
 
 
 def run(argv: list[str]) -> int:
     """Show a run, or one of its items."""
-    options = _parser().parse_args(argv)
-    with closing(open_run(options.run, options.data_dir)) as reader:
-        if options.item is None:
+    options = _parser().parse_intermixed_args(argv)
+    folder, item = _meant(options.run, options.item, options.data_dir)
+    with closing(open_reader(folder)) as reader:
+        if item is None:
             _show_run(reader, options)
         else:
-            _show_item(reader, options)
+            _show_item(reader, item, options)
     return 0
+
+
+def _meant(run: str | None, item: str | None, data_dir: str) -> tuple[Path, str | None]:
+    """The run and the item to show. A single word that names no run is an item of the latest one. Raises RunError."""
+    if run is None or item is not None or run_named(run, data_dir) is not None:
+        return run_meant(run, data_dir), item
+    latest = None
+    with suppress(ManyhandsError):  # a run that can't be read is no reason to refuse a name that there is not
+        latest = latest_run(data_dir)
+        with closing(open_reader(latest)) as reader:
+            found = item_called(reader, run)
+        if found is not None:
+            return announced(latest), run
+    try:
+        return find_run(run, data_dir), None
+    except RunError as error:
+        raise error if latest is None else RunError(f"{error}, and no such item in {latest.name}, the latest") from None
 
 
 def _parser() -> argparse.ArgumentParser:
     result = parser("show", "List the items of a run, or show one item's steps in order.")
     add_run(result)
-    result.add_argument("item", metavar="ITEM", nargs="?", help="an item's number, key, or own id")
+    result.add_argument(
+        "item",
+        metavar="ITEM",
+        nargs="?",
+        help="an item's number, key, or own id; alone it is one of the latest run, unless a run has that name",
+    )
     result.add_argument("--attempt", type=positive, help="an earlier attempt of the item (default: the latest)")
     result.add_argument("--state", choices=[str(state) for state in ItemState], help="only items in this state")
     result.add_argument(
@@ -58,8 +92,9 @@ def _show_run(reader: JournalReader, options: argparse.Namespace) -> None:
     console.print(f"{reader.folder.name}: {summary['workload']}, created {summary['created_at']}")
     table = Table(box=None, pad_edge=False)
     scored = any(item["score"] is not None for item in listed)
-    for column in ("item", "state", "attempt", "executed", "why", *["score"] * scored, "key"):
+    for column in ("item", "state", "attempt", "executed", "why", *["score"] * scored, "name"):
         table.add_column(column)
+    table.add_column("input", no_wrap=True, overflow="ellipsis")
     for item in listed[: options.limit]:
         table.add_row(*_cells(item, scored=scored))
     console.print(table)
@@ -75,11 +110,12 @@ def _cells(item: ItemSummary, *, scored: bool) -> Iterator[str]:
     yield item["reason"] or item["cause"] or ""
     if scored:
         yield "" if item["score"] is None else f"{item['score']:.3f}"
-    yield item["key"]
+    yield f"{item['label']} #{item['sample']}" if item["sample"] else item["label"]
+    yield one_line(item["input"], LISTED_CHARS)
 
 
-def _show_item(reader: JournalReader, options: argparse.Namespace) -> None:
-    row = find_item(reader, options.item)
+def _show_item(reader: JournalReader, item: str, options: argparse.Namespace) -> None:
+    row = find_item(reader, item)
     attempt = options.attempt or row.attempt
     steps = reader.steps(row.number, attempt)
     if options.json:

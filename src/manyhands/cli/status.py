@@ -6,11 +6,11 @@ import argparse
 import time
 from contextlib import closing
 
-from manyhands.cli.console import out, print_ledger, print_orders, print_usage
+from manyhands.cli.console import out, print_ledger, print_orders, print_usage, run_meant
 from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.folders import open_run
+from manyhands.runs.folders import open_reader
 from manyhands.runs.summaries import RunStatus, run_status
 
 WATCH_SECONDS = 1.0
@@ -21,7 +21,7 @@ ORDERS = 3
 def run(argv: list[str]) -> int:
     """Print a run's status once, or until it ends."""
     options = _parser().parse_args(argv)
-    with closing(open_run(options.run, options.data_dir)) as reader:
+    with closing(open_reader(run_meant(options.run, options.data_dir))) as reader:
         if options.watch:
             return _watch(reader, options.json)
         _show(reader, options.json)

@@ -15,6 +15,7 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import threading
 import time
@@ -67,13 +68,19 @@ def load_function(written: str, folder: Path, refusal: Callable[[str], UserError
     return function
 
 
-def _module(source: str, folder: Path, refusal: Callable[[str], UserError]) -> ModuleType:
+def load_module(source: str, folder: Path, refusal: Callable[[str], UserError], *, fresh: bool = False) -> ModuleType:
+    """A module, or the file whose path ends in ``.py``; the arguments are as of ``load_function``. ``fresh``: a file that was loaded before
+    this process was forked is loaded again, so that connections which it keeps are not shared between processes."""
+    return _module(source, folder.absolute(), refusal, os.getpid() if fresh else 0)
+
+
+def _module(source: str, folder: Path, refusal: Callable[[str], UserError], process: int = 0) -> ModuleType:
     importlib.invalidate_caches()  # the file may have been written just now
     path = folder / source
     if source.endswith(".py") and not path.is_file():
         raise refusal(f"there is no file {path}")
     try:
-        return _from_file(path, folder) if source.endswith(".py") else _imported(source, folder)
+        return _from_file(path, folder, process) if source.endswith(".py") else _imported(source, folder)
     except (Exception, SystemExit) as error:  # loading runs a person's own code
         raise refusal(f"{source} can't be imported: {describe(error)}") from error
 
@@ -92,16 +99,16 @@ def _imported(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def _from_file(path: Path, folder: Path) -> ModuleType:
+def _from_file(path: Path, folder: Path, process: int = 0) -> ModuleType:
     path = path.resolve()
     stat = path.stat()
     with _first_on_path(folder), _first_on_path(path.parent):
-        return _loaded(path, stat.st_mtime_ns, stat.st_size)
+        return _loaded(path, stat.st_mtime_ns, stat.st_size, process)
 
 
 @lru_cache(maxsize=256)
-def _loaded(path: Path, modified: int, size: int) -> ModuleType:
-    """A file as a module. ``modified`` and ``size``: what changes when it is written."""
+def _loaded(path: Path, modified: int, size: int, process: int) -> ModuleType:
+    """A file as a module. ``modified`` and ``size``: what changes when it is written. ``process``: that it is loaded for, or 0 for any."""
     name = f"manyhands_functions_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:

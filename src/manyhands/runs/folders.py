@@ -6,7 +6,8 @@ From what a person types for a run to its folder and its workload.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from manyhands.core.clock import SystemClock
@@ -107,14 +108,45 @@ def find_run(name: str, data_dir: str) -> Path:
 
     Raises RunError, naming what there is.
     """
+    folder = run_named(name, data_dir)
+    if folder is not None:
+        return folder
+    known = [folder.name for folder in find_runs(Path(data_dir))]
+    there = f"runs in {data_dir}: {', '.join(known[:20])}" if known else f"there are no runs in {data_dir}"
+    raise RunError(f"no run {name!r} ({there})")
+
+
+def run_named(name: str, data_dir: str) -> Path | None:
+    """As ``find_run``, but None if there is none. Raises RunError for one whose making was cut short."""
     for folder in (Path(name), *(parent / name for parent in folders_of_runs(Path(data_dir)))):
         if is_made(folder):
             return folder
         if (folder / JOURNAL).is_file():
             raise RunError(f"{folder}: making this run was cut short before anything began; make it again")
-    known = [folder.name for folder in find_runs(Path(data_dir))]
-    there = f"runs in {data_dir}: {', '.join(known[:20])}" if known else f"there are no runs in {data_dir}"
-    raise RunError(f"no run {name!r} ({there})")
+    return None
+
+
+def latest_of(folders: Iterable[Path]) -> Path | None:
+    """Of run folders, the one whose journal was last written; None if there is no run in any."""
+    return next(filter(is_made, sorted(folders, key=_last_written, reverse=True)), None)
+
+
+def latest_run(data_dir: str) -> Path:
+    """The run under a data folder that was worked on last. Raises RunError if there is none."""
+    folder = latest_of(find_runs(Path(data_dir)))
+    if folder is None:
+        raise RunError(f"there are no runs in {data_dir}; name the folder of a run, or start one")
+    return folder
+
+
+def _last_written(folder: Path) -> int:
+    """In nanoseconds since 1970. An empty log does not count: looking at a run makes one."""
+    found = 0
+    for name in (JOURNAL, f"{JOURNAL}-wal"):
+        with suppress(OSError):
+            state = (folder / name).stat()
+            found = max(found, state.st_mtime_ns if state.st_size else 0)
+    return found
 
 
 def load_recorded(reader: JournalReader) -> Workload:
@@ -124,8 +156,3 @@ def load_recorded(reader: JournalReader) -> Workload:
         return current(workload(reader.meta("spec"), reader.folder))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{reader.folder / JOURNAL}: the settings recorded there can't be used ({error!r})") from error
-
-
-def open_run(name: str, data_dir: str) -> JournalReader:
-    """Open a run to look at it. Raises RunError if there is none."""
-    return open_reader(find_run(name, data_dir))

@@ -128,9 +128,14 @@ class ItemDetails:
     """The system message that its agent was sent, where that is recorded apart from its conversation."""
 
 
+def item_called(reader: JournalReader, which: str) -> ItemRow | None:
+    """As ``find_item``, but None if there is none."""
+    return reader.item(which) or reader.item(f"id:{which}#0")
+
+
 def find_item(reader: JournalReader, which: str) -> ItemRow:
     """An item by its number, its key, or a person's own id, of which it is the first sample. Raises UserError if there is none."""
-    row = reader.item(which) or reader.item(f"id:{which}#0")
+    row = item_called(reader, which)
     if row is None:
         raise UserError(f"{reader.folder}: no item {which!r} (manyhands show {reader.folder} lists them)")
     return row

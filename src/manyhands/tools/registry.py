@@ -79,13 +79,10 @@ def tool(
     """
 
     def made(function: Callable[..., Any]) -> FunctionTool:
-        description = inspect.getdoc(function)
-        if not description:
-            raise TypeError(f"{function.__name__}: a tool needs a docstring, which is its description to the model")
         model = arguments_model(function)
         return FunctionTool(
             name=name or function.__name__,
-            description=_WRAPPED.sub(" ", description),
+            description=described(function),
             parameters=strict_schema(model),
             changes_world=changes_world,
             function=function,
@@ -94,6 +91,14 @@ def tool(
         )
 
     return made
+
+
+def described(function: Callable[..., Any]) -> str:
+    """What a function's docstring says to a model. Raises TypeError if there is none."""
+    description = inspect.getdoc(function)
+    if not description:
+        raise TypeError(f"{function.__name__}: a tool needs a docstring, which is its description to the model")
+    return _WRAPPED.sub(" ", description)
 
 
 class Registry:
@@ -178,15 +183,16 @@ def with_plugins(registry: Registry, plugins: Iterable[EntryPoint] | None = None
 
 def _loaded(entry: EntryPoint) -> list[Tool]:
     loaded = entry.load()
-    if callable(loaded) and not _is_tool(loaded):
+    if callable(loaded) and not is_tool(loaded):
         loaded = loaded()
-    tools = [loaded] if _is_tool(loaded) else list(loaded)
+    tools = [loaded] if is_tool(loaded) else list(loaded)
     for each in tools:
-        if not _is_tool(each):
+        if not is_tool(each):
             raise TypeError(f"{each!r} is not a tool (decorate the function with manyhands.tools.registry.tool)")
     return tools
 
 
-def _is_tool(value: object) -> bool:
+def is_tool(value: object) -> bool:
+    """Whether an object has what a tool has."""
     needed = ("name", "description", "parameters", "changes_world", "call", "restore")
     return not isinstance(value, type) and all(hasattr(value, attribute) for attribute in needed)

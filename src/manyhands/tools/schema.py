@@ -46,14 +46,14 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True, protected_namespaces=())
 
 
-def arguments_model(function: Callable[..., Any]) -> type[Arguments]:
-    """A pydantic model of the function's parameters but the first (the environment).
+def arguments_model(function: Callable[..., Any], *, with_environment: bool = True) -> type[Arguments]:
+    """A pydantic model of the function's parameters, but for the first one ``with_environment``, which is that.
 
     Raises TypeError if the signature can't be described to a model (a parameter without annotation, ``*args``).
     """
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+    for parameter in list(inspect.signature(function).parameters.values())[with_environment:]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"{function.__name__}: a tool can't take *{parameter.name}")
         if parameter.name not in hints:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from manyhands.core.settings import (
     Flag,
+    OptionalList,
     OptionalPath,
     number,
     setting,
@@ -21,9 +22,24 @@ class ToolSettings(FileSettings):
     mcp_config: OptionalPath = setting(
         None, "File with MCP servers to mount as toolsets.", group=TOOLS, identity=True, value="FILE"
     )
+    tools: OptionalList = setting(
+        None,
+        "Python files (FILE.py, FILE.py:function) or functions (module:function) whose typed functions become tools of every agent.",
+        group=TOOLS,
+        identity=True,
+        value="FILE,…",
+    )
     sequential_tools: Flag = setting(
         False, "Run the tool calls of one turn sequentially, not concurrently.", group=TOOLS, identity=True
     )
     tool_timeout: Annotated[float, number(above=0)] = setting(
         180.0, "Timeout of one tool call in seconds.", group=LIMITS
     )
+
+    def resolved(self) -> Self:
+        made = super().resolved()
+        if not made.tools:
+            return made
+        from manyhands.tools.own_functions import absolute_source  # it takes long to import, and is rarely needed
+
+        return made.changed({"tools": tuple(map(absolute_source, made.tools))})

@@ -156,6 +156,10 @@ def _print_statistics(path: Path) -> None:
         console.print(
             f"Reasoning: in {reasoning['turns_with_reasoning']} of {total} assistant turns ({share:.1f} %)",
         )
+    if kept := statistics.get("kept_without_reasoning"):
+        console.print_line(
+            f"Kept without any reasoning: {kept} of the trajectories (--keep_unreasoned=false discards such)"
+        )
     if adopted := statistics.get("adopted"):
         console.print_line(f"Adopted: {adopted} trajectories {_makers(statistics['made_by'])}")
     if scores := statistics.get("scores"):

@@ -241,7 +241,7 @@ def _next_steps(result: RunResult, figures: EvalSummary) -> Iterator[str]:
 def write_report(argv: list[str]) -> int:
     """Write the files and name them."""
     result = parser("eval report", "Write the results of a run to files, each in the format of its suffix.")
-    add_run(result)
+    add_run(result, required=True)
     result.add_argument(
         "-o",
         "--output",

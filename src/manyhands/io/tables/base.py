@@ -127,6 +127,15 @@ class Records:
     only what makes the rest of a file unreadable raises UserError."""
 
 
+class MissingColumn(UserError):
+    """A table lacks a column that is needed."""
+
+    def __init__(self, message: str, columns: Sequence[str]) -> None:
+        """``columns``: those that it has."""
+        super().__init__(message)
+        self.columns = columns
+
+
 def unreadable(path: Path, why: object) -> UserError:
     """The error for a file that can't be read at all."""
     return UserError(f"failed to read csv input {path.absolute()}: {why}")

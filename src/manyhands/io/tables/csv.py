@@ -32,6 +32,7 @@ from manyhands.core.jsonio import Json, as_text, without_surrogates
 from manyhands.core.text import counted
 from manyhands.io.tables.base import (
     MAX_LENGTH,
+    MissingColumn,
     RawRow,
     Record,
     TableInfo,
@@ -244,7 +245,7 @@ def csv_records(file: CsvFile, required: str | None = None) -> Iterator[Record]:
     """
     names = list(column_names(file.where, [name.strip() for name in file.header]))
     if required is not None and required not in names:
-        raise UserError(f'{file.path}: the header has no "{required}" column')
+        raise MissingColumn(f'{file.path}: the header has no "{required}" column', names)
     try:
         for line, cells, problem in file.rows():
             yield Record(line, None, problem) if problem is not None else Record(line, _fields(cells, names, file))

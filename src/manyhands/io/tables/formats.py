@@ -213,6 +213,7 @@ def _plugin_records(path: Path, format: TableFormat) -> Iterator[Record]:
 def open_records(
     path: Path,
     required: str | None = None,
+    split: str | None = None,
     *,
     encoding: str | None = None,
     delimiter: str | None = None,
@@ -222,14 +223,17 @@ def open_records(
     """The records of a dataset file or folder.
 
     ``.json``, ``.csv``, ``.tsv``, ``.parquet``, ``.xlsx`` and formats of other packages are read as such, a folder as a Hugging Face
-    dataset, anything else as JSON Lines; text also with ``.gz`` behind. ``required``: a column that a CSV file must have. The others are as
-    for ``open_table``; an encoding is for CSV only.
+    dataset, anything else as JSON Lines; text also with ``.gz`` behind. ``required``: a column that a CSV file must have, or reading
+    raises MissingColumn; ``split``: of a Hugging Face dataset with several. The others are as for ``open_table``; an encoding is for CSV
+    only.
 
     Raises UserError, naming the path, if there is nothing to read.
     """
     if path.is_dir():
-        return Records("row", _guarded(path, dataset_batches(path)))
+        return Records("row", _guarded(path, dataset_batches(path, split)))
     check_regular_file(path)
+    if split is not None:
+        raise UserError(f"{path}: --split is for a Hugging Face dataset folder, and this is a file")
     format = _format_of_dataset(path)
     text = format if format is CSV or encoding is None else replace(format, text=False)
     _check_settings(text, encoding=encoding, delimiter=delimiter, header_row=header_row, sheet=sheet)

@@ -12,7 +12,7 @@ that are no numbers as null.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from itertools import count, islice
@@ -22,6 +22,7 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
+from manyhands.core.text import suggestion
 from manyhands.io.tables.base import (
     RawRow,
     Record,
@@ -204,13 +205,14 @@ def check_parquet(path: Path) -> None:
     _parquet_module(path, _PARQUET_FILE)
 
 
-def dataset_batches(path: Path) -> Callable[[], Iterator[Record]]:
-    """What reads the rows of a folder that Hugging Face's ``save_to_disk`` wrote: its only split, or the one called "train". Raises
-    UserError if it is none."""
+def dataset_batches(path: Path, split: str | None = None) -> Callable[[], Iterator[Record]]:
+    """What reads the rows of a folder that Hugging Face's ``save_to_disk`` wrote: those of the named split, or without one of its only
+    split, or the one called "train". Raises UserError if it is none, or has no such split."""
     if not any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
         raise UserError(f"the dataset is a folder, but not a Hugging Face dataset written by save_to_disk: {path}")
     loaded = saved_dataset(path)
-    table = _choose_split(path, loaded) if isinstance(loaded, dict) else loaded
+    splits = loaded if isinstance(loaded, dict) else {str(loaded.split): loaded}
+    table = _choose_split(path, splits, split)
     return lambda: _records(table.with_format("arrow").iter(batch_size=_BATCH))
 
 
@@ -226,14 +228,19 @@ def saved_dataset(path: Path) -> Any:
         raise UserError(f"{path}: not a readable Hugging Face dataset: {first_line(error)}") from error
 
 
-def _choose_split(path: Path, splits: Any) -> Any:
+def _choose_split(path: Path, splits: Mapping[str, Any], name: str | None) -> Any:
+    names = ", ".join(sorted(splits))
+    if name is not None:
+        if name not in splits:
+            known = "it has no splits" if names == "None" else f"its splits are: {names}"
+            raise UserError(f"{path}: the dataset has no split called {name!r}{suggestion(name, splits)}; {known}")
+        return splits[name]
     if len(splits) == 1:
         return next(iter(splits.values()))
     if "train" in splits:
         return splits["train"]
-    names = ", ".join(sorted(splits))
     raise UserError(
-        f'{path}: the dataset has several splits and none is called "train" ({names}); give the folder of one'
+        f'{path}: the dataset has several splits and none is called "train" ({names}); name one with --split=NAME'
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.toolbox import RunTools, mcp_record
+from manyhands.agents.toolbox import RunTools, outside_record
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.engine.contract import Item, PlannedItem
@@ -25,7 +25,7 @@ from manyhands.workloads.csv_jobs.folders import SHORT, default_name
 from manyhands.workloads.csv_jobs.rows.columns import earlier_columns, prompt_columns
 from manyhands.workloads.csv_jobs.rows.export import check_output_columns, leaves_of
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
-from manyhands.workloads.csv_jobs.rows.planning import JobRow, id_column_index, plan_rows
+from manyhands.workloads.csv_jobs.rows.planning import JobRow, check_column, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
 from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.stages.definitions import Definitions
@@ -167,7 +167,7 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Noti
     )
     _check_output(job)
     if options.worker_kind == "agent":
-        job = replace(job, mcp=await mcp_record(options.mcp_config))
+        job = replace(job, mcp=await outside_record(options))
         RunTools.recorded(job.mcp).tools(options.toolsets or ())
     return job
 
@@ -183,6 +183,8 @@ def with_table_of_now(job: PreparedJob) -> PreparedJob:
 
 def check_headers(options: JobSpec, headers: Sequence[str]) -> None:
     """Raises UserError for settings that name a column which the table does not have."""
+    if options.system_column is not None:
+        check_column("system_column", options.system_column, headers)
     if options.id_column is not None:
         id_column_index(options.id_column, headers)
     prompt_columns(options.prompt_columns, headers)

@@ -148,6 +148,13 @@ class TableSettings(RowSettings, FileSettings):
     id_column: OptionalText = setting(
         None, "Column with item ids (default: row-1, row-2, …).", group=JOB, identity=True
     )
+    system_column: OptionalText = setting(
+        None,
+        "Column whose text is added to the system prompt of the built-in agent for that row.",
+        group=JOB,
+        identity=True,
+        value="NAME",
+    )
     job_name: Annotated[str | None, Checked(_job_name)] = setting(
         None, "Display name of the job and name of its folder (default: the job id).", group=JOB
     )

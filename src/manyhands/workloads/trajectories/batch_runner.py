@@ -24,7 +24,7 @@ from manyhands.engine.contract import Item
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.progress import Notes, Progress
-from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, read_rows
+from manyhands.workloads.trajectories.dataset.rows import BadRow, Row, check_usable, read_rows
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.prepared import tables
 from manyhands.workloads.trajectories.results.exports import CHECKPOINT, STATISTICS
@@ -142,6 +142,9 @@ class BatchKeywords(TypedDict, total=False):
 
     max_turns: int | None
     """The same as ``max_iterations``, which it goes before."""
+    prompt_column: str | None
+    system_column: str | None
+    split: str | None
     agent: str | None
     distributions_file: str | os.PathLike[str] | None
     encoding: str | None
@@ -153,6 +156,8 @@ class BatchKeywords(TypedDict, total=False):
     sandbox_disk: float | None
     min_free: float | None
     mcp_config: str | os.PathLike[str] | None
+    tools: Sequence[str | os.PathLike[str] | Callable[..., Any]] | None
+    """Functions, or where they are, as ``--tools`` has it. One that other processes can't import needs ``executor="local"``."""
     sequential_tools: bool | None
     keep_workspaces: bool | None
     reasoning_effort: str | None
@@ -235,12 +240,19 @@ class BatchRunner:
             **{name: value for name, value in given.items() if name not in _NO_SETTINGS and value is not None},
             "dataset_file": os.fspath(dataset_file),
         }
+        tools, others = _sources(values.pop("tools", None) or ())
         if not Path(values["dataset_file"]).exists():
             raise MissingDataset(f"there is no dataset at {values['dataset_file']}")
         try:
-            self.spec = BatchSpec.make(values)
-            _check_dataset(self.spec)
-            if self.spec.mcp_config is None:  # with it, toolsets are known only when the servers have started
+            self.spec = BatchSpec.make({**values, "tools": tools} if tools else values)
+            if others and self.spec.executor != "local":
+                raise UserError(
+                    f"tools: worker processes can't import {others[0]}; define it in a module of its own, or say --executor=local"
+                )
+            check_usable(self.spec.dataset_file, **self.spec.how_read())
+            if (
+                self.spec.mcp_config is None and self.spec.tools is None
+            ):  # with them, toolsets are known when the run is opened
                 tables(self.spec)[0].named(self.spec.distribution)
         except UserError as error:
             raise InvalidBatch(WORDS.text(str(error))) from None
@@ -272,7 +284,7 @@ class BatchRunner:
         return [{**row.content(), "id": row.id, **row.source} for row in rows]
 
     def _rows(self) -> Iterator[Row | BadRow]:
-        return read_rows(self.spec.dataset_file, self.spec.max_samples, reading=self.spec.reading)
+        return read_rows(self.spec.dataset_file, **self.spec.how_read())
 
     @property
     def batches(self) -> list[list[tuple[int, dict[str, Any]]]]:
@@ -297,10 +309,18 @@ class BatchRunner:
         self.controls.stop()
 
 
-def _check_dataset(spec: BatchSpec) -> None:
-    """Reads up to the first usable row. Raises UserError, naming the path, if there is none."""
-    if all(isinstance(row, BadRow) for row in read_rows(spec.dataset_file, spec.max_samples, reading=spec.reading)):
-        raise UserError(f"the dataset has no usable row: {spec.dataset_file}")
+def _sources(tools: Any) -> tuple[list[str], list[str]]:
+    """Where tools are, as ``--tools`` has it; and the sources of those among them that other processes can't import."""
+    if not tools:
+        return [], []
+    from manyhands.tools.own_functions import source_of  # rarely needed
+
+    alone = isinstance(tools, (str, os.PathLike)) or callable(tools)
+    try:
+        found = [source_of(each) for each in ([tools] if alone else tools)]
+    except UserError as error:
+        raise InvalidBatch(str(error)) from None
+    return [source for source, _ in found], [source for source, is_importable in found if not is_importable]
 
 
 async def run_batch(

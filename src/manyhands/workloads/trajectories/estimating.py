@@ -31,7 +31,7 @@ async def estimate_batch(options: BatchSpec) -> list[tuple[str, str]]:
     check_prices(options)
     prepared = await prepare(options)
     prompts = Prompts()
-    for row in read_rows(options.dataset_file, options.max_samples, with_chat=prepared.with_chat):
+    for row in read_rows(options.dataset_file, **options.how_read(with_chat=prepared.with_chat)):
         if not isinstance(row, BadRow):
             prompts.add([*row.messages] or row.prompt, options.samples)
             prompts.tokens += tokens_of(row.system or "") * options.samples

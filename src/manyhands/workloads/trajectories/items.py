@@ -139,9 +139,7 @@ def plan_items(
 ) -> Iterator[PlannedItem]:
     """All items in order, streamed; those that the original program had finished come with their outcome (``adoption`` is filled in).
     ``with_chat`` as in ``dataset.read_rows``."""
-    found = iterate_items(
-        options.dataset_file, options.samples, options.max_samples, with_chat=with_chat, reading=options.reading
-    )
+    found = iterate_items(options.dataset_file, options.samples, **options.how_read(with_chat=with_chat))
     with closing(PlannedKeys(run_folder)) as earlier:
         kept = run_folder / SET_ASIDE
         if batch_files(kept):

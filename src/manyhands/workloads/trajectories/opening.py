@@ -18,7 +18,7 @@ from manyhands.agents.run_settings import (
     warn_of_budget,
     with_endpoint,
 )
-from manyhands.agents.toolbox import RunTools
+from manyhands.agents.toolbox import RunTools, with_functions
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
 from manyhands.io.tables.formats import dataset_notices
@@ -139,6 +139,8 @@ async def _continued(
         prepared = await prepare(options, recorded=None if tools_changed else recorded, made=recorded)
         prepared = replace(prepared, tools=tuple(sorted({*prepared.tools, *recorded.tools})))
         _dataset_notices(prepared, notice)
+    if options.tools and not tools_changed:
+        prepared = _with_functions_now(prepared, recorded, notice)
     counts_tags = recorded.counts_tags or options.tags_in_values != "keep"
     prepared = replace(prepared, counts_tags=counts_tags)
     check_sandbox(options, notice, images=prepared.images)
@@ -151,6 +153,20 @@ async def _continued(
         rewrite_outputs=_shape(prepared) != _shape(recorded),
         judge_again=_kept_now(recorded.options, options),
     )
+
+
+def _with_functions_now(prepared: Prepared, recorded: Prepared, notice: Notice) -> Prepared:
+    """With the person's own functions as they are now. Raises UserError if they can't be loaded."""
+    record = with_functions(prepared.mcp, prepared.options.tools or ())
+    before = recorded.mcp["functions"]["digests"]
+    for file, digest in record["functions"]["digests"].items():
+        if before.get(file) != digest:
+            notice(
+                f"{file} changed since the run was made; prompts whose recorded steps no longer match begin afresh, "
+                "or with --on_divergence=stop end the run"
+            )
+    names = (tool["name"] for tool in record["tools"])
+    return replace(prepared, mcp=record, tools=tuple(sorted({*prepared.tools, *names})))
 
 
 def _workload(prepared: Prepared, folder: Path, secrets: Mapping[str, str]) -> TrajectoryWorkload:
@@ -285,4 +301,4 @@ def _count(samples: int | None) -> str:
 
 
 def _tools_of(options: BatchSpec) -> tuple[str | None, ...]:
-    return (options.distribution, options.distributions_file, options.mcp_config)
+    return (options.distribution, options.distributions_file, options.mcp_config, *(options.tools or ()))

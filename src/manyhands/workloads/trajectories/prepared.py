@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from manyhands.agents.toolbox import mcp_record, recorded_registry, with_optional
+from manyhands.agents.toolbox import outside_record, recorded_registry, with_functions, with_optional
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.tools.distributions import STANDARD_DISTRIBUTIONS, Distribution, Distributions, load_distributions_file
@@ -41,7 +41,7 @@ class Prepared:
     images: int = 0
     """Rows that ask for a container image."""
     mcp: Json = None
-    """The record of the MCP servers (``manyhands.agents.toolbox``)."""
+    """The record of the MCP servers and own functions (``manyhands.agents.toolbox``)."""
     layout: int = LAYOUT
     """The layout of its lines (see ``workloads.trajectories.lines.schema``), which a run keeps."""
     built_in: tuple[str, ...] = KNOWN_TOOLS
@@ -122,7 +122,10 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made:
 
     Raises UserError for a file that can't be used.
     """
-    mcp = recorded.mcp if options.mcp_config and recorded and recorded.mcp else await mcp_record(options.mcp_config)
+    if recorded is None:
+        mcp = await outside_record(options)
+    else:
+        mcp = with_functions(recorded.mcp, options.tools or ())
     registry = recorded_registry(mcp)
     distributions, toolsets = tables(options, with_groups(STANDARD, registry), recorded)
     dataset = Path(options.dataset_file)
@@ -149,7 +152,7 @@ async def prepare(options: BatchSpec, *, recorded: Prepared | None = None, made:
             own_systems=recorded.own_systems,
             own_messages=recorded.own_messages,
         )
-    scanned = scan(dataset, max_samples=options.max_samples, with_chat=prepared.with_chat, reading=options.reading)
+    scanned = scan(dataset, **options.how_read(with_chat=prepared.with_chat))
     return replace(
         prepared,
         source_fields=scanned.fields.build() if prepared.layout == FIRST_LAYOUT else SourceFields(),
@@ -183,8 +186,13 @@ def dataset_identity(options: BatchSpec) -> str | None:
     if not path.exists():
         return None
     state = hashlib.blake2b(digest_size=16, person=b"input")
-    chosen = (options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools)
-    state.update("\0".join(map(str, chosen)).encode())
+    chosen = [options.samples, options.max_samples, options.batch_size, options.keep_unknown_tools]
+    later = (
+        f"{name}={getattr(options, name)}"
+        for name in ("prompt_column", "system_column", "split")
+        if getattr(options, name)
+    )
+    state.update("\0".join(map(str, [*chosen, *later])).encode())
     if options.reading:
         state.update(repr(options.reading).encode())
     try:

@@ -6,13 +6,14 @@ Names and defaults of those that the original batch runner has are its own.
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from manyhands.agents.options import AgentOptions, AgentTerminalSettings
 from manyhands.core.settings import (
     Checked,
     Flag,
     OptionalPath,
+    OptionalText,
     Path,
     Text,
     number,
@@ -33,6 +34,9 @@ from manyhands.runs.options import (
     ResumeSettings,
     check_run_name,
 )
+
+if TYPE_CHECKING:
+    from manyhands.workloads.trajectories.dataset.rows import HowRead
 
 REQUIRED = "Required"
 SAMPLES = "Samples"
@@ -89,6 +93,27 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings, ReadingSett
         value="NAME",
     )
     num_workers: Annotated[int, whole(1, 10_000)] = setting(4, "Number of worker processes.", group=SPEED)
+    prompt_column: OptionalText = setting(
+        None,
+        'Column (field) of the dataset that holds the prompts (default: "prompt").',
+        group=SAMPLES,
+        identity=True,
+        value="NAME",
+    )
+    system_column: OptionalText = setting(
+        None,
+        'Column (field) of the dataset that holds the system prompts of rows (default: "system").',
+        group=SAMPLES,
+        identity=True,
+        value="NAME",
+    )
+    split: OptionalText = setting(
+        None,
+        'Split of a Hugging Face dataset folder (default: its only one, or "train").',
+        group=SAMPLES,
+        identity=True,
+        value="NAME",
+    )
     resume: Flag = setting(False, "Continue the run with this name.", group=RESUME, recorded=False)
     list_distributions: Flag = setting(False, "List toolset distributions and exit.", group=TOOLS, recorded=False)
     dry_run: Flag = setting(
@@ -157,6 +182,17 @@ class BatchSpec(AgentOptions, AgentTerminalSettings, ResumeSettings, ReadingSett
     )
     system_template_text: str | None = setting(None, "What system_template holds.", typed=False, identity=True)
     grade_checks: dict[str, Any] | None = setting(None, "What grade holds.", typed=False, identity=True)
+
+    def how_read(self, *, with_chat: bool = True) -> HowRead:
+        """How the dataset is read."""
+        return {
+            "max_samples": self.max_samples,
+            "with_chat": with_chat,
+            "prompt_column": self.prompt_column,
+            "system_column": self.system_column,
+            "split": self.split,
+            "reading": self.reading,
+        }
 
     @property
     def run_folder(self) -> FilePath:

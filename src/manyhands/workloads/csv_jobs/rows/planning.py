@@ -72,9 +72,14 @@ def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "
 
 def id_column_index(name: str, headers: Sequence[str]) -> int:
     """The number of the id column, from 0. Raises UserError if there is none of exactly that name."""
-    if name not in headers:
-        raise UserError(f"id_column {shown(name)} was not found in csv headers{known_columns(name, headers)}")
+    check_column("id_column", name, headers)
     return headers.index(name)
+
+
+def check_column(setting: str, name: str, headers: Sequence[str]) -> None:
+    """Raises UserError if there is no column of exactly the name that a setting gives."""
+    if name not in headers:
+        raise UserError(f"{setting} {shown(name)} was not found in csv headers{known_columns(name, headers)}")
 
 
 def _items(table: Table, rows: Iterator[RawRow], id_index: int | None) -> Iterator[PlannedItem]:

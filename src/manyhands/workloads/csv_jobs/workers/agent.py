@@ -28,7 +28,7 @@ from manyhands.agents.task import TOOLS_PROMPT, AgentResult, AgentSettings, Agen
 from manyhands.agents.toolbox import RunTools, Toolbox
 from manyhands.agents.world import World
 from manyhands.core.errors import ItemError, ToolError
-from manyhands.core.jsonio import Json
+from manyhands.core.jsonio import Json, line
 from manyhands.core.messages import Message
 from manyhands.engine.contract import Context
 from manyhands.models.headers import headers_among
@@ -164,10 +164,16 @@ class AgentWorker:
     def _task(self, assignment: Assignment) -> AgentTask:
         return AgentTask(
             assignment.prompt,
-            system=self._system,
+            system=(*self._system, *self._of_row(assignment)),
             ephemeral=self._options.ephemeral_system_prompt,
             prefill=cast(Sequence[Message], self._options.prefill_messages or ()),
         )
+
+    def _of_row(self, assignment: Assignment) -> tuple[str, ...]:
+        """The row's part of the system prompt."""
+        value = assignment.row.get(self._options.system_column) if self._options.system_column else None
+        text = value if isinstance(value, str) else "" if value is None else line(value)
+        return (text,) if text.strip() else ()
 
     def _toolbox(self, schema: OutputSchema) -> Toolbox:
         """The tools, with the report tool for results of that schema."""

@@ -62,9 +62,9 @@ class Chat:
         return first is not None and _same(first["content"], prompt)
 
 
-def read_chat(row: Mapping[str, Json]) -> Chat:
+def read_chat(row: Mapping[str, Json], system_field: str = SYSTEM) -> Chat:
     """What a row brings; null and what is empty count as not there. Raises BadChat naming the field."""
-    system = _own_system(row.get(SYSTEM))
+    system = _own_system(row.get(system_field), system_field)
     found = list(_given_list(row.get(MESSAGES)))
     leading: list[str] = []
     while found and _role(found[0], len(leading) + 1) == "system":
@@ -72,16 +72,16 @@ def read_chat(row: Mapping[str, Json]) -> Chat:
         leading.append(text_of(at.parts(found.pop(0).get("content"), "content", empty=False)))
     first = "\n\n".join(leading)
     if system and first and system.strip() != first.strip():
-        raise BadChat('"system" and the system message of "messages" differ')
+        raise BadChat(f'"{system_field}" and the system message of "messages" differ')
     messages = tuple(_checked(found, len(leading) + 1))
     return Chat(system or first or None, messages)
 
 
-def _own_system(value: Json) -> str | None:
+def _own_system(value: Json, field: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise BadChat(f'"system" is {kind_of(value)}, expected text')
+        raise BadChat(f'"{field}" is {kind_of(value)}, expected text')
     return value if value.strip() else None
 
 

@@ -6,37 +6,36 @@ them (how often a prompt was seen, which ids are taken) lives in a private tempo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from manyhands.core.digests import content_key, digest
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.core.messages import Message
 from manyhands.io.digest_table import DigestTable
-from manyhands.io.tables.base import Record, Unit
+from manyhands.io.tables.base import MissingColumn, Record, Records, Unit
 from manyhands.io.tables.formats import open_records
 from manyhands.workloads.trajectories.dataset.chat_rows import (
     CHAT_FIELDS,
+    SYSTEM,
     BadChat,
     Chat,
     content_parts,
     kind_of,
     read_chat,
 )
+from manyhands.workloads.trajectories.dataset.prompt_column import PROMPT, remedy
 from manyhands.workloads.trajectories.dataset.source_fields import SourceFieldsBuilder
 
-PLAIN_FIELDS = frozenset(("prompt", "image", "docker_image", "cwd", "id"))
+PLAIN_FIELDS = frozenset((PROMPT, "image", "docker_image", "cwd", "id"))
 """Fields with a meaning in runs of earlier versions."""
 KNOWN_FIELDS = PLAIN_FIELDS | frozenset(CHAT_FIELDS)
 """Fields with a meaning here. All others are carried to the output as ``metadata.source``."""
 
-UNSET: Mapping[str, Any] = MappingProxyType({})
-"""No settings of how a dataset is read."""
 
 Prompt = str | list[dict[str, Any]]
 """Text, or chat-completions content parts (objects with a "type")."""
@@ -80,6 +79,8 @@ class BadRow:
     line: int
     reason: str
     unit: Unit = "line"
+    columns: tuple[str, ...] | None = None
+    """Where its prompt is missing: what it has."""
 
     def __str__(self) -> str:
         return f"{self.unit} {self.line}: {self.reason}"
@@ -130,11 +131,25 @@ class DatasetScan:
         self.fields.add(row.source)
 
 
-def read_rows(
-    path: Path | str, max_samples: int | None = None, *, with_chat: bool = True, reading: Mapping[str, Any] = UNSET
-) -> Iterator[Row | BadRow]:
-    """All rows of a dataset in order, good and bad, up to the ``max_samples``-th good one. ``with_chat``: whether ``system`` and
-    ``messages`` have a meaning; they are fields like any other without. ``reading``: what ``ReadingSettings.reading`` gives.
+class HowRead(TypedDict, total=False):
+    """How a dataset is read."""
+
+    max_samples: int | None
+    """Up to so many good rows."""
+    with_chat: bool
+    """Whether ``system`` and ``messages`` have a meaning (by default); they are fields like any other without."""
+    prompt_column: str | None
+    """The field that holds the prompts; by default ``prompt``."""
+    system_column: str | None
+    """The field that holds the rows' own system prompts; by default ``system``."""
+    split: str | None
+    """Of a Hugging Face dataset with several."""
+    reading: Mapping[str, Any]
+    """What ``ReadingSettings.reading`` gives."""
+
+
+def read_rows(path: Path | str, **how: Unpack[HowRead]) -> Iterator[Row | BadRow]:
+    """All rows of a dataset in order, good and bad.
 
     Formats: ``.jsonl`` (and any other name), ``.json``, ``.csv``, ``.tsv``, each also with ``.gz``; ``.parquet`` and folders
     written by Hugging Face ``save_to_disk``, which need the extra ``datasets``; ``.xlsx``, which needs the extra ``xlsx``. A second row
@@ -143,40 +158,54 @@ def read_rows(
     Raises UserError, naming the path, at once if the file can't be opened, and while iterating if the rest of it
     can't be read.
     """
-    records = open_records(Path(path), "prompt", **reading)
-    return _rows(records.read(), records.unit, max_samples, with_chat=with_chat)
+    fields = _Fields(
+        how.get("prompt_column") or PROMPT, how.get("system_column") or SYSTEM, with_chat=how.get("with_chat", True)
+    )
+    records = open_records(Path(path), fields.prompt, how.get("split"), **how.get("reading", {}))
+    return _rows(records, fields, how.get("max_samples"))
 
 
-def scan(
-    path: Path | str, *, max_samples: int | None = None, with_chat: bool = True, reading: Mapping[str, Any] = UNSET
-) -> DatasetScan:
-    """Read a dataset once through; the arguments are those of ``read_rows``.
+def scan(path: Path | str, **how: Unpack[HowRead]) -> DatasetScan:
+    """Read a dataset once through.
 
     Raises UserError, naming the path, if the dataset can't be read or has no usable row.
     """
     found = DatasetScan()
-    for row in read_rows(path, max_samples, with_chat=with_chat, reading=reading):
+    for row in read_rows(path, **how):
         found.add(row)
     if not found.rows:
-        first = f" ({found.bad_rows[0]})" if found.bad_rows else ""
-        raise UserError(f"the dataset has no usable row: {path}{first}")
+        raise _nothing_usable(path, found.bad_rows[:1], how)
+    if (column := how.get("system_column")) and not found.own_systems:
+        raise UserError(f'{path}: no row has a system prompt in "{column}", which --system_column names')
     return found
 
 
-def iterate_items(
-    path: Path | str,
-    samples: int = 1,
-    max_samples: int | None = None,
-    *,
-    with_chat: bool = True,
-    reading: Mapping[str, Any] = UNSET,
-) -> Iterator[DatasetItem]:
+def check_usable(path: Path | str, **how: Unpack[HowRead]) -> None:
+    """Read a dataset up to its first usable row. Raises UserError, as ``scan`` does, if there is none."""
+    first: list[BadRow] = []
+    for row in read_rows(path, **how):
+        if isinstance(row, Row):
+            return
+        first = first or [row]
+    raise _nothing_usable(path, first, how)
+
+
+def _nothing_usable(path: Path | str, first: Sequence[BadRow], how: HowRead) -> UserError:
+    message = f"the dataset has no usable row: {path}"
+    for bad in first:
+        message += f" ({bad})"
+        if bad.columns is not None:
+            message += remedy(how.get("prompt_column") or PROMPT, bad.columns, KNOWN_FIELDS)
+    return UserError(message)
+
+
+def iterate_items(path: Path | str, samples: int = 1, **how: Unpack[HowRead]) -> Iterator[DatasetItem]:
     """The items of a dataset in order: each usable row ``samples`` times. Bad rows are left out (``scan`` reports them).
 
     An item's key is ``id:<id>`` or the hash of the row's content, then ``#k``, so that the k-th copy of a row is sample k. Equal rows are
     counted in a private table on disk. Raises as ``read_rows`` does.
     """
-    return _items(read_rows(path, max_samples, with_chat=with_chat, reading=reading), samples)
+    return _items(read_rows(path, **how), samples)
 
 
 def row_digest(row: Row) -> bytes:
@@ -205,20 +234,42 @@ def _items(rows: Iterable[Row | BadRow], samples: int) -> Iterator[DatasetItem]:
             prompt_index += 1
 
 
-def _rows(records: Iterator[Record], unit: Unit, max_samples: int | None, *, with_chat: bool) -> Iterator[Row | BadRow]:
-    good = 0
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Which fields of a row have a meaning."""
+
+    prompt: str
+    system: str
+    with_chat: bool
+
+    @property
+    def known(self) -> frozenset[str]:
+        if not self.with_chat:
+            return PLAIN_FIELDS
+        return KNOWN_FIELDS - {PROMPT, SYSTEM} | {self.prompt, self.system}
+
+
+def _rows(found: Records, fields: _Fields, max_samples: int | None) -> Iterator[Row | BadRow]:
+    good, unit, records = 0, found.unit, _with_remedy(found.read(), fields)
     with ExitStack() as stack:
         ids: DigestTable | None = None
         while max_samples is None or good < max_samples:
             record = next(records, None)
             if record is None:
                 return
-            row = _row(record, unit, with_chat)
+            row = _row(record, unit, fields)
             if isinstance(row, Row) and row.id is not None:
                 ids = ids or stack.enter_context(closing(DigestTable()))
                 row = _unique(row, ids, unit)
             good += isinstance(row, Row)
             yield row
+
+
+def _with_remedy(records: Iterator[Record], fields: _Fields) -> Iterator[Record]:
+    try:
+        yield from records
+    except MissingColumn as error:
+        raise UserError(f"{error}{remedy(fields.prompt, error.columns, KNOWN_FIELDS)}") from None
 
 
 def _unique(row: Row, ids: DigestTable, unit: Unit) -> Row | BadRow:
@@ -232,21 +283,27 @@ class _Invalid(Exception):
     """Why a value is not a row."""
 
 
-def _row(record: Record, unit: Unit, with_chat: bool) -> Row | BadRow:
+class _NoPrompt(_Invalid):
+    """A row without the field of the prompt."""
+
+
+def _row(record: Record, unit: Unit, fields: _Fields) -> Row | BadRow:
     if record.problem is not None:
         return BadRow(record.number, record.problem, unit)
     try:
-        return _parse(record.number, record.value, with_chat)
+        return _parse(record.number, record.value, fields)
+    except _NoPrompt as error:
+        return BadRow(record.number, str(error), unit, tuple(record.value))
     except (_Invalid, BadChat) as error:
         return BadRow(record.number, str(error), unit)
 
 
-def _parse(number: int, value: Json, with_chat: bool) -> Row:
+def _parse(number: int, value: Json, fields: _Fields) -> Row:
     if not isinstance(value, dict):
         raise _Invalid(f"not an object but {kind_of(value)}")
-    chat = read_chat(value) if with_chat else Chat()
-    prompt, messages = _beginning(value, chat)
-    known = KNOWN_FIELDS if with_chat else PLAIN_FIELDS
+    chat = read_chat(value, fields.system) if fields.with_chat else Chat()
+    prompt, messages = _beginning(value, chat, fields.prompt)
+    known = fields.known
     return Row(
         line=number,
         prompt=prompt,
@@ -259,32 +316,32 @@ def _parse(number: int, value: Json, with_chat: bool) -> Row:
     )
 
 
-def _beginning(value: dict[str, Any], chat: Chat) -> tuple[Prompt, tuple[Message, ...]]:
-    """The prompt, and the messages with it where there is more than the prompt."""
+def _beginning(value: dict[str, Any], chat: Chat, column: str) -> tuple[Prompt, tuple[Message, ...]]:
+    """The prompt, and the messages with it where there is more than the prompt. ``column``: the field of the prompt."""
     if not chat.messages:
-        if "prompt" not in value:
-            raise _Invalid('no "prompt" field')
-        return _prompt(value["prompt"]), ()
-    written = value.get("prompt")  # a table has an empty field where the messages say it
-    opening = chat.opening(None if written in (None, "", []) else _prompt(written))
+        if column not in value:
+            raise _NoPrompt(f'no "{column}" field')
+        return _prompt(value[column], column), ()
+    written = value.get(column)  # a table has an empty field where the messages say it
+    opening = chat.opening(None if written in (None, "", []) else _prompt(written, column))
     prompt = next(message["content"] for message in reversed(opening) if message["role"] == "user")
     return prompt, () if len(opening) == 1 else opening
 
 
-def _prompt(value: Json) -> Prompt:
+def _prompt(value: Json, column: str) -> Prompt:
     if isinstance(value, str):
         if not value.strip():
-            raise _Invalid('"prompt" is empty')
+            raise _Invalid(f'"{column}" is empty')
         return value
     if isinstance(value, list):
-        return _parts(value)
-    raise _Invalid(f'"prompt" is {kind_of(value)}, expected text or a list of content parts')
+        return _parts(value, column)
+    raise _Invalid(f'"{column}" is {kind_of(value)}, expected text or a list of content parts')
 
 
-def _parts(value: list[Json]) -> list[dict[str, Any]]:
+def _parts(value: list[Json], column: str) -> list[dict[str, Any]]:
     if not value:
-        raise _Invalid('"prompt" is an empty list')
-    return content_parts(value, lambda number: _Invalid(f'part {number} of "prompt" is not an object with a "type"'))
+        raise _Invalid(f'"{column}" is an empty list')
+    return content_parts(value, lambda number: _Invalid(f'part {number} of "{column}" is not an object with a "type"'))
 
 
 def _optional_text(value: dict[str, Any], name: str) -> str | None:

@@ -112,6 +112,8 @@ def write_statistics(handle: TextIO, results: BatchResults) -> None:
     found["escaped_tags"] = results.tags.to_json()
     if options.grade_checks is not None:
         found["scores"] = results.scores.to_json()
+    if options.keep_unreasoned:
+        found["kept_without_reasoning"] = results.statistics.unreasoned
     if options.best_of:
         found["not_best"] = results.best.others
     handle.write(pretty(found) + "\n")

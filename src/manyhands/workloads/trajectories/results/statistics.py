@@ -116,6 +116,8 @@ class Statistics(TypedDict):
     """Of a run with graders."""
     not_best: NotRequired[int]
     """Of a run with ``--best_of``: trajectories that are not the best of their row."""
+    kept_without_reasoning: NotRequired[int]
+    """Of a run with ``--keep_unreasoned``: trajectories without any reasoning."""
 
 
 class RunStatistics:
@@ -130,6 +132,8 @@ class RunStatistics:
         self._failed_calls: Counter[str] = Counter()
         self._turns = 0
         self._reasoned = 0
+        self.unreasoned = 0
+        """Trajectories without any reasoning."""
         self._api_calls = 0
         self._makers = ModelCounts()
 
@@ -218,6 +222,7 @@ class RunStatistics:
         turns, reasoned = record.get("reasoning") or (0, 0)
         self._turns += turns
         self._reasoned += reasoned
+        self.unreasoned += not reasoned
 
     def _tool_statistics(self) -> dict[str, ToolFigures]:
         return {name: tool_rates(self._calls[name], self._failed_calls[name]) for name in sorted(self._calls)}

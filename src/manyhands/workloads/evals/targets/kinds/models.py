@@ -12,7 +12,7 @@ from typing import Any, cast
 from manyhands.agents.registry import load_agent
 from manyhands.agents.run_settings import NeverCalled, chat_settings, check_tool_choice, sandbox_limits, seeded
 from manyhands.agents.task import AgentResult, AgentSettings, AgentTask, moment
-from manyhands.agents.toolbox import RunTools, Toolbox, mcp_record
+from manyhands.agents.toolbox import RunTools, Toolbox, outside_record, with_functions
 from manyhands.agents.world import World
 from manyhands.core.errors import UserError
 from manyhands.core.messages import Message
@@ -65,7 +65,7 @@ class ModelTargetSettings(TargetSettings):
 
     async def open(self, opening: TargetOpening) -> LiveTarget:
         options = self.options
-        run_tools = await opening.stack.enter_async_context(RunTools.opened(await mcp_record(options.mcp_config)))
+        run_tools = await opening.stack.enter_async_context(RunTools.opened(await outside_record(options)))
         tools = run_tools.tools(self.toolsets)
         backend: SandboxBackend = NeverCalled()
         if any(tool.changes_world for tool in tools):
@@ -90,7 +90,7 @@ class AgentTargetSettings(ModelTargetSettings):
             load_agent(options.agent)
             if options.mcp_config is not None:
                 return  # its tools are known when its servers run
-            tools = RunTools.recorded(None).tools(self.toolsets)
+            tools = RunTools.recorded(with_functions(None, options.tools or ())).tools(self.toolsets)
             if any(tool.changes_world for tool in tools):
                 choose_backend(options.sandbox, asks_for_image=False)
         except UserError as error:
@@ -118,6 +118,8 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, Se
     if making.kind != "agent" and "model" not in values:
         raise making.location.error("model is required")
     values |= {name: str(making.path(values[name])) for name in _FILES if values.get(name)}
+    if sources := values.get("tools"):
+        values["tools"] = [str(making.path(each)) if ".py" in each else each for each in sources]
     try:
         options = AgentTargetOptions.make(values).resolved()
     except UserError as error:

@@ -1,0 +1,71 @@
+"""The short form of ``manyhands batch``: a dataset, and whatever else is said. What is unsaid is chosen here, for a first run as for a
+large one; the original's options keep the original's defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from manyhands.cli.batch import PROGRAM
+from manyhands.cli.batch.executing import execute_batch
+from manyhands.cli.console import notice, resume_command
+from manyhands.cli.options import make
+from manyhands.cli.plain import shown_path
+from manyhands.cli.resume import resumed_settings
+from manyhands.runs.folders import find_runs, free_name, latest_of
+from manyhands.runs.making import recorded_run
+from manyhands.workloads.trajectories.spec import BatchSpec
+from manyhands.workloads.trajectories.workload import TrajectoryWorkload
+
+DEFAULTS: Mapping[str, Any] = {
+    "batch_size": 100,
+    "distribution": "terminal_only",
+    "num_workers": min(4, os.cpu_count() or 1),
+    "concurrency": 8,
+    "keep_unreasoned": True,
+}
+"""Settings where the short form differs from the original's."""
+_MAX_NAME = 100
+"""Characters of a name that is made of a dataset's."""
+
+
+def execute(values: Mapping[str, Any]) -> int:
+    """Execute or continue the run that was typed; the exit code. ``values``: by the names of their settings, as they were typed."""
+    data_dir, name = Path(str(values.get("data_dir", "data"))), run_name_for(str(values["dataset_file"]))
+    if values.get("resume") and (folder := _earlier(data_dir, values.get("run_name"), name)) is not None:
+        recorded_run(folder, TrajectoryWorkload.name)
+        return execute_batch(resumed_settings(BatchSpec, folder, values, ("batch_size",)))
+    own = {"run_name": free_name(data_dir, name), **values}
+    options = make(BatchSpec, {**DEFAULTS, **own}, PROGRAM)
+    if "run_name" not in values and options.run_name != name:
+        _say_taken(data_dir / name, options.run_name)
+    return execute_batch(options)
+
+
+def _say_taken(folder: Path, instead: str) -> None:
+    notice(
+        f"{shown_path(folder)} is there already, so this run is called {instead}; "
+        f"to continue the other:  {resume_command(folder)}"
+    )
+
+
+def _earlier(data_dir: Path, named: str | None, name: str) -> Path | None:
+    """The run to continue: the one that is named, or the latest of those that got the dataset's name; None if there is none."""
+    if named is not None:
+        return latest_of([data_dir / named])
+    numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
+    return latest_of(folder for folder in find_runs(data_dir) if numbered.fullmatch(folder.name))
+
+
+def run_name_for(dataset: str) -> str:
+    """A run's name from the path of its dataset: that of the file or folder, without what says its format."""
+    path = Path(os.path.abspath(dataset))
+    name = path.name
+    if not os.path.isdir(path):
+        name = name.removesuffix(".gz")
+        name = name.removesuffix(Path(name).suffix)
+    plain = "".join(character if character.isprintable() and character != "\\" else "_" for character in name)
+    return plain[:_MAX_NAME].strip(" .-") or "batch"
