@@ -33,11 +33,12 @@ from manyhands.workloads.evals.workload import EvalsWorkload
 
 def execute_eval(options: EvalSpec) -> int:
     """Open the run that the settings name, execute it, and report how it ended."""
-    if options.dry_run:
-        _print_estimate(options)
     if options.watch:
         return _watch(options)
-    return execute_session(_opened(options))
+    session = _opened(options)
+    if options.dry_run:
+        _print_estimate(options)
+    return execute_session(session)
 
 
 def _print_estimate(options: EvalSpec) -> None:
