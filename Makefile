@@ -1,10 +1,11 @@
 # make demo        30 prompts become trajectories, with a simulated model (no key, no cost)
-# make test        format, lint, types, import contract, all tests
+# make test        format, lint, types, import contract, links of the documentation, all tests
 # make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
 # make interop-test  runs with programs of others: LibreOffice (if there is soffice), and LiteLLM's proxy, which it installs beside this environment
 # make bench       what the engine costs, as ratios measured in one run
+# make docs        the documentation as a site, in site/
 VENV ?= .venv
 BIN := $(VENV)/bin
 N ?= 100
@@ -18,7 +19,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # As in an activated environment: programs that tests start may be called python.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint tests slow-test attack-test crash-test interop-test bench format clean
+# Warnings are errors: a link that leads nowhere, a page that is missing in the navigation. Everything is read anew, to find them again.
+SPHINX = $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir docs --doctree-dir build/doctrees
+
+.PHONY: demo test lint tests slow-test attack-test crash-test interop-test bench docs format clean
 
 demo:
 	@VENV=$(VENV) tools/setup demo
@@ -33,6 +37,7 @@ lint:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_architecture.py
+	$(SPHINX) -b dummy . build/links
 
 tests:
 	@VENV=$(VENV) tools/setup dev
@@ -60,10 +65,15 @@ bench:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/python -m benchmarks $(BENCH)
 
+docs:
+	@VENV=$(VENV) tools/setup dev
+	$(SPHINX) -b html . site
+	@echo "site/index.html"
+
 format:
 	@VENV=$(VENV) tools/setup dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(VENV)-litellm build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-litellm build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -129,7 +129,7 @@ def _job_tool(name: str) -> str:
         for argument, schema in tool.parameters["properties"].items()
     ]
     keys = ", ".join(f"`{key}`" for key in tool.result["properties"])
-    return f"### {name}\n\n{tool.description}\n\n{table(['argument', 'type', 'meaning'], rows)}\n\nIt answers: {keys}."
+    return f"## {name}\n\n{tool.description}\n\n{table(['argument', 'type', 'meaning'], rows)}\n\nIt answers: {keys}."
 
 
 def commands() -> str:
