@@ -14,8 +14,8 @@ from sphinx.application import Sphinx
 
 NAVIGATION = {
     "Start": ["docs/installation", "docs/quickstart", "docs/operating", "docs/models", "docs/providers", "docs/README"],
-    "Trajectories": ["docs/trajectories", "docs/reference/trajectory-files"],
-    "CSV jobs": ["docs/csv-jobs", "docs/mcp", "docs/reference/job-tools"],
+    "Trajectories": ["docs/trajectories", "docs/tools", "docs/sandboxes", "docs/reference/trajectory-files"],
+    "CSV jobs": ["docs/csv-jobs", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],
     "Evaluations": [
         "docs/evaluations",
         "docs/reference/eval-files",
@@ -25,7 +25,16 @@ NAVIGATION = {
         "docs/reference/eval-results",
     ],
     "Memory benchmark": ["docs/memory", "docs/memory-datasets"],
-    "Reference": ["docs/command-line", "docs/schemas/README", "docs/promises", "docs/security"],
+    "Reference": [
+        "docs/command-line",
+        "docs/reference/command-batch",
+        "docs/reference/command-jobs",
+        "docs/reference/command-eval",
+        "docs/reference/command-memory",
+        "docs/schemas/README",
+        "docs/promises",
+        "docs/security",
+    ],
     "The project": ["docs/concepts", "docs/architecture", "examples/README", "CONTRIBUTING", "CHANGELOG"],
 }
 """The pages by headings, in their order. The home page is the README."""

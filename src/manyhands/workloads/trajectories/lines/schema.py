@@ -151,7 +151,7 @@ def schema_of(tools: Iterable[str]) -> Object:
             Field(
                 "tool_stats",
                 Object(tuple(Field(name, _COUNTS) for name in names)),
-                "for every [tool](../trajectories.md#tools) that is built in or declared: `count`, `success`, `failure`, zeros included",
+                "for every [tool](../tools.md#tools) that is built in or declared: `count`, `success`, `failure`, zeros included",
             ),
             Field(
                 "tool_error_counts",
