@@ -726,6 +726,16 @@ def _concurrency(folder: BatchFolder) -> None:
     assert crowd.most == 2
 
 
+@option("max_concurrency")
+def _max_concurrency(folder: BatchFolder) -> None:
+    folder.write_rows([f"prompt {number}" for number in range(8)])
+    for number, words in enumerate((("--num_workers=1",), ("--num_workers=2", "--concurrency=8"))):
+        crowd = Crowd(3)
+        asked(folder, "--max_concurrency=3", f"--run_name=c{number}", *words, responses=crowd)
+        assert crowd.most == 3
+    assert "--max_concurrency" in refused(folder, "--max_concurrency=0")
+
+
 @option("executor")
 def _executor(folder: BatchFolder) -> None:
     for name, processes in (("local", False), ("processes", True)):
@@ -1036,6 +1046,12 @@ def _data_dir(folder: BatchFolder) -> None:
     asked(folder, "--data_dir=else/where")
     assert (folder.path / "else" / "where" / "r" / "trajectories.jsonl").exists()
     assert not (folder.path / "data").exists()
+
+
+@option("on_end")
+def _on_end(folder: BatchFolder) -> None:
+    asked(folder, "--on_end=cat > told.json")
+    assert json.loads((folder.path / "told.json").read_text())["ledger"]["completed"] == 3
 
 
 @option("quiet")

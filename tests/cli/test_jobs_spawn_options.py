@@ -12,6 +12,7 @@ import gzip
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -927,6 +928,16 @@ def _on_divergence(folder: JobFolder) -> None:
 
 
 # --- Output
+
+
+@option("on_end")
+def _on_end(folder: JobFolder) -> None:
+    done(folder, "--on_end=cat > told; mv told told.json")
+    told, end = folder.path / "told.json", time.monotonic() + 30
+    while not told.exists():  # it is told once the job has ended
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert json.loads(told.read_text())["ledger"]["completed"] == 3
 
 
 @option("auto_export")

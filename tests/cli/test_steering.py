@@ -46,6 +46,13 @@ def has(folder: Path, state: str, items: int) -> bool:
         return False
 
 
+def wait_for_file(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def steer(folder: Path, command: str, *words: str, code: int = 0) -> str:
     ended = run(command, "r", *words, f"--data_dir={folder}")
     assert ended.code == code, ended.err
@@ -224,7 +231,13 @@ def test_a_job_and_its_rows_are_steered(tmp_path: Path) -> None:
                 assert time.monotonic() < end, jobs.status()
                 time.sleep(0.02)
 
-        jobs.spawn(*FUNCTION_HERE, "--detach", "--max_attempts=1", "--max_concurrency=1", "--on_end=cat > told.json")
+        jobs.spawn(
+            *FUNCTION_HERE,
+            "--detach",
+            "--max_attempts=1",
+            "--max_concurrency=1",
+            "--on_end=cat > told; mv told told.json",
+        )
         reached(running_items=1)
         assert "max_concurrency 1 → 3" in steer_job("set", "--max_concurrency=3").out
         reached(running_items=2, completed_items=2, failed_items=1)
@@ -247,6 +260,7 @@ def test_a_job_and_its_rows_are_steered(tmp_path: Path) -> None:
             "completed",
             "completed",
         ]
+        wait_for_file(tmp_path / "told.json")  # it is told once the job has ended
         told = json.loads((tmp_path / "told.json").read_text())
         assert (told["ledger"]["completed"], told["exit_code"], told["run"]) == (4, 1, "j")
         assert "retried 1 of 5 items" in steer_job("retry", "--select=key=row-2").out
