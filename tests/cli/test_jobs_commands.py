@@ -377,7 +377,7 @@ def test_export_at_any_time_in_every_format(folder: JobFolder) -> None:
     assert folder.jobs("export", "j", "--path=x.parquet", "--format=parquet").code == 0
     assert (folder.path / "x.parquet").read_bytes().startswith(b"PAR1")
     assert folder.jobs("export", "j", "--path=flat.csv", "--flatten", "--excel-safe").code == 0
-    (third,) = [row for row in folder.rows("flat.csv") if row["name"] == "c"]
+    (third,) = [row for row in folder.rows("flat.csv") if row["\ufeffname"] == "c"]
     assert third["text"] == "'=three"
     assert "6" in third.values()
     refused = folder.jobs("export", "j", "--path=rows.csv")
@@ -457,7 +457,7 @@ def test_an_items_own_id_goes_before_a_rows_number(folder: JobFolder) -> None:
 
 
 def test_a_skipped_row_is_shown(folder: JobFolder) -> None:
-    (folder.path / "rows.csv").write_text("name,text\na,one\nb\n")
+    (folder.path / "rows.csv").write_text('name,text\na,one\n"b"b,two\n')
     assert "rows.csv, line 3: " in folder.spawn(*LOCAL).err
     ended = folder.spawn(*LOCAL, "--on_bad_row=skip")
     assert ended.code == 1

@@ -72,7 +72,7 @@ def test_every_setting_has_help_and_a_heading() -> None:
 def test_every_setting_has_its_place_in_the_help_its_own_before_inherited_ones() -> None:
     names = BatchSpec.in_order()
     assert sorted(names) == sorted(BatchSpec.fields)
-    assert names[:4] == ["dataset_file", "batch_size", "run_name", "distribution"]
+    assert names[:4] == ["dataset_file", "batch_size", "run_name", "encoding"]
     groups = list(dict.fromkeys(BatchSpec.about(name).group for name in names if BatchSpec.about(name).typed))
     assert groups == list(BatchSpec.headings)
 

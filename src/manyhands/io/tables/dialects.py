@@ -157,7 +157,7 @@ def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
         return False
     few = max(1, len(names) // 2)
     counts = [len(_filled(row)) for row in titles]
-    if not 0 < counts[0] <= few or max(counts) >= len(names):
+    if min(counts) < 1 or counts[0] > few or max(counts) >= len(names):
         return False
     if any(row.apart for row in rows[1 : index + 1]):
         return True
