@@ -117,7 +117,7 @@ def test_options_of_others_are_refused_with_what_to_do_instead(kind: type[Settin
 def test_no_settings_are_inherited_only_to_be_refused(kind: type[Settings]) -> None:
     hidden = [name for name in kind.fields if not kind.about(name).typed]
     contents = {content for content, _ in kind.contents.values()} if issubclass(kind, FileSettings) else set()
-    assert set(hidden) <= {*contents, "reasoning_config", "bootstrap_seed", "memory_concurrency"}
+    assert set(hidden) <= {*contents, "reasoning_config", "bootstrap_seed", "memory_concurrency", "recorded_headers"}
     assert not set(kind.fields) & set(kind.instead)
 
 

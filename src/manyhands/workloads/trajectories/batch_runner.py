@@ -142,6 +142,8 @@ class BatchKeywords(TypedDict, total=False):
 
     max_turns: int | None
     """The same as ``max_iterations``, which it goes before."""
+    max_concurrency: int | None
+    on_end: str | None
     prompt_column: str | None
     system_column: str | None
     split: str | None
