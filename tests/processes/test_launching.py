@@ -96,7 +96,7 @@ async def test_a_command_that_kills_the_launcher_ends_alone(runner: CommandRunne
 async def test_what_stays_in_the_session_of_a_command_that_kills_the_launcher_ends(
     runner: CommandRunner, tmp_path: Path
 ) -> None:
-    line = "exec env -i prlimit --rttime=1000:1000 sh -c 'kill -KILL $PPID; echo $$; exec sleep 96'"
+    line = "exec env -i prlimit --rttime=1000:1000 sh -c 'sleep 0.2; kill -KILL $PPID; echo $$; exec sleep 96'"
     end = await run(runner, "sh", "-c", line, folder=tmp_path)
     assert end.exit_code == 128 + signal.SIGKILL
     assert not [words for words in command_lines() if words == ["sleep", "96"]]
