@@ -144,7 +144,7 @@ def test_a_run_that_nobody_executes_is_changed_in_its_journal(folder: Path) -> N
     said = steer(folder, "retry", f"--select=@{folder / 'keys.txt'}", "--select=item=5")
     assert "r: retried 3 of 30 items" in said
     assert f"resume {folder / 'r'}" in said
-    assert "would retry 0 of 30 items (1 of those selected has not ended)" in steer(
+    assert "retried 0 of 30 items (1 of those selected has not ended)" in steer(
         folder, "retry", "--select=key=p3", "--dry_run"
     )
     assert "r: cancelled 1 of 30 items" in steer(folder, "cancel", "--select=key=p14", "--select=state=pending")

@@ -127,7 +127,7 @@ def test_a_changed_prompt_is_new_work_and_the_old_one_is_named(work: Work) -> No
     work.folder.write_rows(["a", "B", "c", "d"])
     ran = work.resume()
     assert work.asked() == ["B"]
-    assert "1 items are no longer in the input (items 2)" in ran.err
+    assert "1 item no longer in the input (number 2)" in ran.err
     assert [text for _, text in work.indices()] == ["a", "B", "c", "d"]
     assert work.folder.json("statistics.json")["total_prompts"] == 4
 

@@ -347,7 +347,11 @@ def _bounded(
 
 def _optional(check: Callable[[Any], Any], *words: str) -> Callable[[Any], Any]:
     def check_given(value: Any) -> Any:
-        return None if value is None or (isinstance(value, str) and value.strip() in ("", *words)) else check(value)
+        return (
+            None
+            if value is None or (isinstance(value, str) and value.strip().lower() in ("", *words))
+            else check(value)
+        )
 
     return check_given
 
@@ -359,7 +363,7 @@ def whole(minimum: int | None = None, maximum: int | None = None) -> Checked:
 
 def optional_whole(minimum: int | None = None, maximum: int | None = None) -> Checked:
     """The like, or None: also written as nothing or ``None``."""
-    return Checked(_optional(_bounded(_whole, minimum, maximum, None), "None"))
+    return Checked(_optional(_bounded(_whole, minimum, maximum, None), "none"))
 
 
 def number(minimum: float | None = None, maximum: float | None = None, above: float | None = None) -> Checked:
@@ -369,7 +373,7 @@ def number(minimum: float | None = None, maximum: float | None = None, above: fl
 
 def optional_number(minimum: float | None = None, maximum: float | None = None, above: float | None = None) -> Checked:
     """The like, or None: also written as nothing or ``None``."""
-    return Checked(_optional(_bounded(_number, minimum, maximum, above), "None"))
+    return Checked(_optional(_bounded(_number, minimum, maximum, above), "none"))
 
 
 def _flag(value: Any) -> bool:

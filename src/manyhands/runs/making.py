@@ -16,6 +16,7 @@ from manyhands.core.errors import RunError, StorageError
 from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.redaction import protect, protect_environment
+from manyhands.core.text import counted
 from manyhands.engine.contract import Workload
 from manyhands.engine.journal.lock import LOCK
 from manyhands.engine.journal.reader import JOURNAL
@@ -175,7 +176,7 @@ def _name_removed(removed: list[tuple[int, str, str]], notice: Notice) -> None:
     numbers = ", ".join(str(number) for number, _, _ in removed[:10]) + (" …" if len(removed) > 10 else "")
     finished = sum(state == ItemState.COMPLETED for _, _, state in removed)
     notice(
-        f"{len(removed)} items are no longer in the input (items {numbers}): "
+        f"{counted(len(removed), 'item')} no longer in the input (number {numbers}): "
         f"{finished} had finished and stay in the journal, the others are cancelled"
     )
 

@@ -105,6 +105,9 @@ def _print_head(session: Opened[TrajectoryWorkload]) -> None:
         if execution.executor == "processes"
         else f"  {counted(execution.workers * execution.concurrency, 'prompt')} at once in this process",
     ]
+    at_once = execution.max_in_flight
+    if at_once is not None and at_once != execution.workers * execution.concurrency:
+        lines.append(f"  {counted(at_once, 'prompt')} at once in all (max_concurrency)")
     if options.ephemeral_system_prompt:
         lines.append(f"  ephemeral system prompt: {options.ephemeral_system_prompt[:60]!r}")
     lines.append(f"  to continue it if it stops:  {resume_command(session.folder)}")

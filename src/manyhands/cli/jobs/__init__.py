@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _GROUP = CommandGroup(
     JOBS,
     (
-        "Runs an agent on each row of a table (CSV, JSON Lines, Parquet), and adds the agents' reports to the table.",
+        "Runs an agent on each row of a table (CSV, JSON Lines, Parquet, Excel), and adds the agents' reports to the table.",
         "A job runs in a background process, which outlives this terminal; a job that stops can be continued.",
     ),
     COMMANDS,

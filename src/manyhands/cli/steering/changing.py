@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from manyhands.cli.console import out, resume_command
 from manyhands.cli.options import help_text, make, parse
 from manyhands.core.settings import Path as PathText
@@ -42,9 +40,5 @@ def run(argv: list[str]) -> int:
     answer, by_owner = run_on_loop(give_order(folder, SET, changes=changes))
     out().print_line(f"{folder.name}: {order_text(SET, answer) or 'nothing to change'}")
     if not by_owner:
-        out().print_line(_not_executed(folder))
+        out().print_line(f"No process executes the run. A resume uses this:  {resume_command(folder)}")
     return 0
-
-
-def _not_executed(folder: Path) -> str:
-    return f"No process executes the run. A resume goes on with this:  {resume_command(folder)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from manyhands.cli.console import out, resume_command
@@ -77,13 +76,14 @@ def _ordered(
     with closing(open_reader(folder)) as reader:
         found = chosen(reader, selection, concerns)
     if options.dry_run or not found.numbers:
-        out().print_line(f"{folder.name}: {_count(found, f'would {command}', command)}")
+        what = f"would {command}" if options.dry_run else DONE[command]
+        out().print_line(f"{folder.name}: {_count(found, what, command)}")
         return 0
     answer = give_order(folder, command, numbers=list(found.numbers), select=selection.text, **about)
     _, by_owner = run_on_loop(answer)
     out().print_line(f"{folder.name}: {_count(found, DONE[command], command)}")
     if not by_owner and command == RETRY:
-        out().print_line(_not_executed(folder))
+        out().print_line(f"No process executes the run. To execute them:  {resume_command(folder)}")
     return 0
 
 
@@ -93,7 +93,3 @@ def _count(found: Chosen, what: str, command: str) -> str:
         return text
     why = "not ended" if command == RETRY else "ended already"
     return f"{text} ({found.others:,} of those selected {'has' if found.others == 1 else 'have'} {why})"
-
-
-def _not_executed(folder: Path) -> str:
-    return f"No process executes the run. To execute them:  {resume_command(folder)}"

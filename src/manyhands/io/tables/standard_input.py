@@ -39,11 +39,15 @@ def kept_input(stream: BinaryIO, folder: Path, name: str, format: str | None = N
         copyfileobj(stream, copy)
     try:
         yield path
-    except BaseException:
+    except BaseException as error:
         path.unlink(missing_ok=True)
         for each in made:
             with suppress(OSError):
                 each.rmdir()
+        if isinstance(error, UserError):
+            text = str(error).replace(str(path.absolute()), "standard input").replace(str(path), "standard input")
+            if text != str(error):
+                raise UserError(text) from error
         raise
 
 

@@ -117,12 +117,22 @@ async def _made(
     return opened
 
 
+def _at_once(options: BatchSpec, recorded: BatchSpec, given: BatchSpec, notice: Notice) -> BatchSpec:
+    """Without a recorded maximum in all, where a resume names another number of workers or of prompts in each."""
+    names = {"num_workers", "concurrency"}
+    changed = any(getattr(options, name) != getattr(recorded, name) for name in names)
+    if options.max_concurrency is None or "max_concurrency" in given.given or not changed:
+        return options
+    notice(f"max_concurrency was {options.max_concurrency} and is now unset, as other numbers are given")
+    return options.changed({"max_concurrency": None})
+
+
 async def _continued(
     folder: Path, given: BatchSpec, notice: Notice, environ: Mapping[str, str]
 ) -> Opened[TrajectoryWorkload]:
     run = recorded_run(folder, TrajectoryWorkload.name)
     recorded = Prepared.from_json(run.spec, folder.parent)
-    options = resume_spec(recorded.options, given)
+    options = _at_once(resume_spec(recorded.options, given), recorded.options, given, notice)
     options = with_endpoint(options, options.model, environ, notice)
     if _grader_names(recorded.options) != _grader_names(options):
         raise RunError(f"{folder}: a run keeps its graders; start another with --run_name={other_name(folder)}")
