@@ -58,7 +58,7 @@ async def requests(options: JobSpec, job_id: str) -> list[Bodies]:
     options = options.resolved()
     folder = Path(options.data_dir) / job_id
     workload = CsvJobsWorkload((await prepare(options, job_id)).to_json(), folder)
-    tools, model = RunTools.recorded(None).tools(options.toolsets or ()), Noting(options.base_url or "")
+    tools, model = RunTools.recorded(None).tools(options.toolsets or ()), Noting(str(options.base_url))
     worker = AgentWorker(options, tools, model=model, backend=NeverCalled(), run_folder=folder)
     found: list[Bodies] = []
     for number, planned in enumerate(workload.plan(), 1):
@@ -91,7 +91,7 @@ def main() -> None:
     rows = asyncio.run(requests(options, given["job_id"]))
     meter = Meter()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(calls(rows, options.base_url or "", options.workers))
+        runner.run(calls(rows, str(options.base_url), options.workers))
     report(**asdict(meter.read()), posts=sum(map(len, rows)))
 
 

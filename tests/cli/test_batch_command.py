@@ -145,7 +145,7 @@ def test_required_options(tmp_path: Path) -> None:
     [
         ["--max-turns=2", "--base-url", "URL"],
         ["--max_turns", "2", "--base_url=URL"],
-        ["--max_turns=9", "--base_url=http://127.0.0.1:9/v1", "--max-turns=2", "--base_url=URL"],
+        ["--max_turns=9", "--temperature=1", "--max-turns=2", "--base_url=URL", "--temperature=0"],
         ["--max_turns= 2", "--base_url", "URL", "--noresume", "--no-verbose"],
     ],
 )

@@ -466,7 +466,7 @@ def test_models(site: Site, settings: str, url: str, key: str | None) -> None:
     assert not isinstance(resolved, AgentTargetSettings)
     assert resolved.options.model in ("m", "simulated")
     assert resolved.options.base_url == url
-    found = None if resolved.api_key is None else resolved.api_key.text
+    found = resolved.api_key[0].text if resolved.api_key else None
     assert found == (None if key is None else f"{key}-0123456789abcdef")
     assert found is None or found not in KNOWN.text(f"it is {found}")
     assert "-key" not in repr(resolved)

@@ -93,6 +93,20 @@ async def test_what_an_unknown_endpoint_refuses_is_learnt_once(gateway: str, sen
     assert [each.extra.get("refused_first") for each in answers] == [None, 1 if told else None, None]
 
 
+async def test_what_a_replica_refuses_holds_for_it_alone() -> None:
+    limits, settings = SharedLimits(notice=(notices := list[str]()).append), ChatSettings("m", max_tokens=100)
+    async with host_server(GATEWAYS["openai behind"]) as new, host_server(GATEWAYS["vllm"]) as other:
+        model = OpenAIChatModel((other.base_url, new.base_url), KEY, headers={"X-Team": "mine"})
+        answers = [await model.complete(ChatRequest(settings, TASK), limits, SystemClock()) for _ in range(6)]
+        await model.close()
+    assert ["max_tokens" in each.body for each in new.requests] == [True] + [False] * (len(new.requests) - 1)
+    assert len(new.requests) >= 3
+    assert {each.body.get("max_tokens") for each in other.requests} == {100}
+    assert {each.headers["X-Team"] for each in (*new.requests, *other.requests)} == {"mine"}
+    assert [each.extra["refused_first"] for each in answers if "refused_first" in each.extra] == [1]
+    assert [notice.partition(": ")[0] for notice in notices] == [new.base_url]
+
+
 async def test_reasoning_that_is_wanted_is_sent_empty_where_there_was_none() -> None:
     rules = HostRules(reasoning_field="", refuse=GATEWAYS["thinking"].refuse)
     server, answers, notices = await conversed(rules)

@@ -21,6 +21,8 @@ from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.errors import Retries
+from manyhands.models.openai.replicas import limit_key
+from manyhands.models.openai.request import Endpoint
 from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
 from manyhands.models.simulated.server import ServerOptions, SimulatedServer
@@ -410,10 +412,10 @@ def test_an_inline_image_does_not_count_as_text() -> None:
 
 
 def test_the_limiter_key_names_the_endpoint_and_not_the_key() -> None:
-    model = OpenAIChatModel("http://me:pass@h/v1", KEY)
-    assert model.limit_key.startswith("http://h/v1#")
-    assert KEY not in model.limit_key
-    assert model.limit_key != OpenAIChatModel("http://h/v1", "another").limit_key
+    key = limit_key(Endpoint.of("http://me:pass@h/v1"), KEY)
+    assert key.startswith("http://h/v1#")
+    assert KEY not in key
+    assert key != limit_key(Endpoint.of("http://h/v1"), "another")
 
 
 async def test_every_fault_of_the_simulated_server_is_survived() -> None:

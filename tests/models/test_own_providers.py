@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.agents.run_settings import usable_key
+from manyhands.agents.run_settings import usable_keys
 from manyhands.core.errors import UserError
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.workloads.csv_jobs.service.jobs import JobService
@@ -93,4 +93,4 @@ def test_a_name_of_openrouters_is_told_what_there_is_a_key_for() -> None:
     with pytest.raises(
         UserError, match=r"as there is OPENAI_API_KEY: api\.openai\.com may have it as --model gpt-5-mini"
     ):
-        usable_key(options, OPENAI)
+        usable_keys(options, OPENAI)

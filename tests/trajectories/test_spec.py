@@ -217,8 +217,7 @@ def test_paths_may_be_path_objects(tmp_path: Path) -> None:
 
 def test_the_key_is_in_no_record_and_no_message() -> None:
     spec = make(api_key=" sk-secret ")
-    assert spec.api_key is not None
-    assert spec.api_key.text == "sk-secret"
+    assert [key.text for key in spec.api_key or ()] == ["sk-secret"]
     for text in (repr(spec), str(spec), json.dumps(spec.recorded())):
         assert "sk-secret" not in text
     assert "4711" not in refused(api_key=4711)

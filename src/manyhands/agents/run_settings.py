@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ from manyhands.models.factory import (
     key_variable,
     make_model,
     reasoning_settings,
-    require_key,
-    resolve_api_key,
+    require_keys,
+    resolve_api_keys,
 )
 from manyhands.models.headers import usable_headers
 from manyhands.models.openai.errors import Retries
@@ -67,15 +68,26 @@ def headers_for(options: CallSettings, environ: Mapping[str, str]) -> dict[str, 
     return usable_headers(options.header, options.recorded_headers, environ)
 
 
-def usable_key(options: ModelSettings, environ: Mapping[str, str]) -> str | None:
-    """The key for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none."""
+def usable_keys(options: ModelSettings, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys for the endpoint. Raises UserError, naming what to do, if the endpoint needs one and there is none, if they don't go with
+    its addresses, or if these can't be read."""
     if is_simulated(options.model, options.base_url):
-        return None
-    explicit = options.api_key.text if options.api_key else None
-    key = resolve_api_key(explicit, options.base_url, environ)
+        return ()
+    keys = resolve_api_keys([key.text for key in options.api_key or ()], options.base_url, environ)
     names = _header_names(options)
-    require_key(options.base_url, key, model=options.model, headers=names, environ=environ)
-    return key
+    require_keys(options.base_url, keys, model=options.model, headers=names, environ=environ)
+    return keys
+
+
+def key_secrets(name: str, keys: Sequence[str]) -> dict[str, str]:
+    """Keys as a workload's secrets, under a name and that name with a number; ``keys_in`` takes them back."""
+    return {f"{name}_{number}" if number > 1 else name: key for number, key in enumerate(keys, 1)}
+
+
+def keys_in(secrets: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The keys of that name among a workload's secrets."""
+    more = takewhile(secrets.__contains__, (f"{name}_{number}" for number in count(2)))
+    return (secrets[name], *(secrets[each] for each in more)) if name in secrets else ()
 
 
 def _header_names(options: CallSettings) -> list[str]:
@@ -129,7 +141,7 @@ def check_sandbox(options: SandboxSettings, notice: Notice, *, images: int = 0) 
 
 def model_of(
     options: ModelSettings,
-    api_key: str | None,
+    api_keys: Sequence[str],
     run_folder: Path,
     budget: BudgetSettings,
     *,
@@ -142,7 +154,7 @@ def model_of(
     return make_model(
         model=options.model,
         base_url=options.base_url,
-        api_key=api_key,
+        api_key=api_keys,
         seed=options.seed or 0,
         prices=None if budget.prices is None else kept_file(run_folder, budget.prices),
         latency=options.simulated_latency,

@@ -198,7 +198,10 @@ def _model_step(step: RecordedStep) -> Iterator[tuple[str, str]]:
         yield "assistant, reasoning", message["reasoning"]
     if content := text_of(message.get("content")):
         yield "assistant", content
-    raw = (step.output.get("extra") or {}).get(RAW) or {}
+    extra = step.output.get("extra") or {}
+    if "address" in extra:
+        yield "answered by", extra["address"]
+    raw = extra.get(RAW) or {}
     if "content" in raw:
         yield "assistant, as sent", text_of(raw["content"])
     for call in message.get("tool_calls", []):

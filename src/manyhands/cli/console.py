@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from manyhands.cli.plain import shown_path, usage_text
 from manyhands.cli.plain import table as plain_table
 from manyhands.core.redaction import KNOWN, without_user_info
-from manyhands.core.text import printable
+from manyhands.core.text import cut, printable
 from manyhands.processes.output import raw_stream
 from manyhands.runs.folders import find_run, latest_run
 from manyhands.runs.ledger import ORDER
@@ -148,6 +148,26 @@ def print_orders(console: Console, orders: Sequence[Order]) -> None:
     """What people have changed in the run, the latest last. ``orders``: the latest first."""
     for each in reversed(orders):
         console.print_line(f"  {each['at']} {each['text']} (by {each['by']})")
+
+
+def print_replicas(console: Console, replicas: Sequence[Mapping[str, Any]]) -> None:
+    """Where replicas stand, if there are several."""
+    if len(replicas) < 2:
+        return
+    rows = [
+        (
+            each["replica"],
+            f"{each['in_flight']:,}",
+            f"{each['window']:,}",
+            f"{each['answered']:,}",
+            f"{each['failed']:,}",
+            "" if each["seconds"] is None else f"{each['seconds']:.1f}",
+            "" if each["out_since"] is None else f"since {each['out_since']}: {cut(each['reason'] or '', 80)}",
+        )
+        for each in replicas
+    ]
+    headings = ("replica", "in flight", "window", "answered", "failed", "seconds", "out")
+    console.print_table("Replicas", headings, rows, right=headings[1:-1])
 
 
 def print_usage(console: Console, summary: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 Every field is an option, written ``--max_turns 5``, ``--max-turns=5`` and so on; a switch (a yes-or-no field) is written
 ``--resume``, ``--resume=true``, ``--resume false``, ``--no-resume``. If an option is given twice the last one counts, unless the
-command lets it be repeated. Nothing is abbreviated, every value is checked by its field, and an unknown option is
+option or the command lets it be repeated. Nothing is abbreviated, every value is checked by its field, and an unknown option is
 rejected before anything is done. A command may take words without a name (files, a job), which stand for the field that the command says.
 """
 
@@ -46,7 +46,7 @@ class Option:
     bare: str | None = None
     """The value if its name stands alone; None if it must not."""
     repeated: bool = False
-    """Whether all of its values count."""
+    """Whether all values count if it is given several times."""
 
     @property
     def is_switch(self) -> bool:
@@ -58,7 +58,7 @@ class CommandLine:
     """What was typed."""
 
     values: dict[str, Any]
-    """By the names of their fields: text, a bool for a switch, a list of texts for what may be repeated."""
+    """By the names of their fields: text, a bool for a switch, or a list of texts for an option that was repeated."""
     help: bool = False
     """Help was requested."""
     lists: dict[str, list[str]] = dataclass_field(default_factory=dict)
@@ -171,8 +171,8 @@ class _Parser:
 
     def _set(self, name: str, text: str) -> None:
         option = self._options.get(name)
-        repeated = option is not None and option.repeated
-        self.values[name] = [*self.values.get(name, ()), text] if repeated else text
+        before = self.values.get(name) if option is not None and option.repeated else None
+        self.values[name] = text if before is None else [*([before] if isinstance(before, str) else before), text]
         if name in self.lists:
             self.lists[name].append(text)
 

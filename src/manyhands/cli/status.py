@@ -6,7 +6,7 @@ import argparse
 import time
 from contextlib import closing
 
-from manyhands.cli.console import out, print_ledger, print_orders, print_usage, run_meant
+from manyhands.cli.console import out, print_ledger, print_orders, print_replicas, print_usage, run_meant
 from manyhands.cli.plain import add_run, parser
 from manyhands.core.text import json_text
 from manyhands.engine.journal.reader import JournalReader
@@ -49,6 +49,7 @@ def _show(reader: JournalReader, as_json: bool) -> None:
     print_ledger(console, status)
     if status["figures"]:
         console.print(", ".join(f"{each['label']} {each['text']}" for each in status["figures"]))
+    print_replicas(console, status["replicas"])
     print_usage(console, status)
 
 

@@ -46,7 +46,7 @@ class About:
     value: str | None = None
     """What the help calls its value."""
     repeated: bool = False
-    """Given several times on the command line, all values count."""
+    """May be given several times on the command line, and then all count."""
     bare: str | None = None
     """The value of an option whose name stands alone on the command line, if that means one (only for whole numbers)."""
 
@@ -431,6 +431,10 @@ def _secret(value: Any) -> Any:
     return value if isinstance(value, Secret) else Secret(_text(value).strip())
 
 
+def _secrets(value: Any) -> Any:
+    return tuple(map(_secret, value)) if isinstance(value, (list, tuple)) else (_secret(value),)
+
+
 Flag = Annotated[bool, Checked(_flag)]
 OptionalFlag = Annotated[bool | None, Checked(_optional(_flag))]
 Text = Annotated[str, Checked(_text)]
@@ -438,5 +442,7 @@ OptionalText = Annotated[str | None, Checked(_optional(_text))]
 Path = Annotated[str, Checked(_path)]
 OptionalPath = Annotated[str | None, Checked(_optional(_path))]
 OptionalSecret = Annotated[Secret | None, Checked(_optional(_secret))]
+OptionalSecrets = Annotated[tuple[Secret, ...] | None, Checked(_optional(_secrets))]
+"""One secret, or a list of some."""
 OptionalList = Annotated[tuple[str, ...] | None, Checked(_optional(_list))]
 """Words with commas between them, or a list of words; nothing at all is None."""

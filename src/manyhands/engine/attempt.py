@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from manyhands.core.clock import Clock
 from manyhands.core.digests import derive_seed, derived_random, digest
@@ -19,8 +19,8 @@ from manyhands.core.failures import Cause
 from manyhands.core.jsonio import Json, without_surrogates
 from manyhands.core.outcomes import Outcome
 from manyhands.core.redaction import KNOWN, describe
-from manyhands.core.usage import ZERO, plausible
-from manyhands.engine.contract import Context, Effect, Item, Limits, Workload
+from manyhands.core.usage import ZERO, Reserve, plausible
+from manyhands.engine.contract import CallReport, Context, Effect, Item, Limits, OneOf, Workload
 from manyhands.engine.journal.records import RecordedOutput, StepRow, pack, unpack
 from manyhands.engine.pause import Pause
 from manyhands.engine.workspaces import WORKSPACES, workspace_of
@@ -132,7 +132,7 @@ class AttemptContext:
         """``state``: what the scopes of the attempt share (None: this is its first)."""
         self._settings = settings
         self._claim = claim
-        self._state = state or AttemptState(claim)
+        self._state = state or AttemptState(claim, settings.limits)
         self._scope = scope
         self._next = 0
 
@@ -155,7 +155,7 @@ class AttemptContext:
 
     @property
     def limits(self) -> Limits:
-        return self._settings.limits
+        return self._state.limits
 
     @property
     def workspace(self) -> Path:
@@ -264,12 +264,36 @@ class AttemptContext:
         return unpack(output)
 
 
+class ConversationLimits:
+    """The ``Limits`` as one attempt sees them: where several keys will do, its calls keep the one that they were made with before."""
+
+    __slots__ = ("_limits", "_used")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._used: tuple[str, ...] = ()
+        """The key used last of each choice that the attempt had."""
+
+    def acquire(self, key: str, reserve: Reserve) -> Coroutine[Any, Any, int]:
+        return self._limits.acquire(key, reserve)
+
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        last = next((key for key in self._used if key in wanted.keys), None)
+        permit, key = await self._limits.acquire_one_of(OneOf(wanted.keys, wanted.avoid, last), reserve)
+        self._used = (key, *(other for other in self._used if other not in wanted.keys))
+        return permit, key
+
+    def release(self, permit: int, report: CallReport) -> None:
+        self._limits.release(permit, report)
+
+
 class AttemptState:
     """What the scopes of one attempt share while it is executed."""
 
-    __slots__ = ("_waiters", "abandoned", "broken", "ended", "in_flight", "recorded", "replayed", "scopes")
+    __slots__ = ("_waiters", "abandoned", "broken", "ended", "in_flight", "limits", "recorded", "replayed", "scopes")
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, limits: Limits) -> None:
+        self.limits = ConversationLimits(limits)
         self.recorded: dict[tuple[str, int], tuple[str, bytes, bytes]] = {}
         for scope, seq, kind, identity, output in claim.recorded:
             self.recorded[scope, seq] = kind, identity, output

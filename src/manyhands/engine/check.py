@@ -21,7 +21,7 @@ from manyhands.engine.attempt import (
     UnrecordedStep,
     run_attempt,
 )
-from manyhands.engine.contract import CallReport, ItemRow, Workload
+from manyhands.engine.contract import CallReport, ItemRow, OneOf, Workload
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.records import StepRow
 
@@ -130,6 +130,9 @@ class _Nothing:
 
     async def acquire(self, key: str, reserve: Reserve) -> int:
         raise UnrecordedStep(f"a call to {key}")
+
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        raise UnrecordedStep(f"a call to {wanted.keys[0]}")
 
     def release(self, permit: int, report: CallReport) -> None:
         return

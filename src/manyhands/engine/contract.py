@@ -58,9 +58,24 @@ class Limits(Protocol):
         made with. Raises ItemError(OVER_BUDGET) for what the budget will never allow, Interrupted if the run is stopping."""
         ...
 
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        """As ``acquire``, where several keys will do: the permit, and the key that the call is to be made with."""
+        ...
+
     def release(self, permit: int, report: CallReport) -> None:
         """End a call, and say how it went. Once for each permit."""
         ...
+
+
+@dataclass(slots=True)  # not frozen: see Outcome
+class OneOf:
+    """Keys of which a call may be made with any: replicas of one endpoint, several API keys, or both. Not to be changed."""
+
+    keys: tuple[str, ...]
+    avoid: tuple[str, ...] = ()
+    """Those that this very call failed with, which are used only if there is no other."""
+    last: str | None = None
+    """The one that the conversation used last, which it keeps while that is healthy. A context's limits fill it in."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
@@ -90,6 +105,8 @@ class CallReport:
     """Of a call that was refused: perhaps only because of its content."""
     again_in: float | None = None
     """Seconds until a call that failed is made again by whoever made it."""
+    unhealthy: bool = False
+    """Of a call that failed: the endpoint or the key is to blame, not the request."""
 
 
 class Context(Protocol):

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import RunError, StorageError, UserError
@@ -264,6 +265,10 @@ class Scheduler:
             paused = Wait("the run is paused (manyhands set RUN --go_on ends that)", self._paused_since, None, 1, "run")
             return long_waits([paused], now)
         return long_waits([*self._limits.waits(), *self._items_waiting(now)], now)
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Where the replicas stand that calls choose among; see ``Replicas.snapshot``."""
+        return self._limits.replicas()
 
     def abort(self) -> None:
         """Stop now. Safe: whatever is not recorded is simply done again later."""

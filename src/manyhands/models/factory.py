@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
+from manyhands.models.addresses import Addresses, addresses_of, paired
 from manyhands.models.hosts import HOSTS, home_of, host_of
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, load_price_table
@@ -18,18 +19,20 @@ DEFAULT_BASE_URL = "https://openrouter.ai/api/v1"
 SIMULATED = "simulated"
 OWN_KEY_VARIABLE = "MANYHANDS_API_KEY"
 """The key for endpoints that are not in ``KEY_VARIABLES``."""
+SEVERAL = "S"
+"""Behind a variable's name: the one that holds several keys, with commas between them, and is read first."""
 KEY_VARIABLES: dict[str, str] = {name: host.key_variable for name, host in HOSTS.items() if host.key_variable}
 """The variable that holds the key for a host or any host below it. A key goes to its own provider and nowhere else."""
 CLIENT = "manyhands.models.openai.client"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 
-def is_simulated(model: str, base_url: str | None = None) -> bool:
+def is_simulated(model: str, base_url: Addresses | None = None) -> bool:
     """Whether the name means the simulated model in this process: ``simulated`` or ``simulated/…``, with no endpoint given."""
     return _simulated_name(model) and (not base_url or _is_default(base_url))
 
 
-def late_imports(model: str, base_url: str | None = None) -> Sequence[str]:
+def late_imports(model: str, base_url: Addresses | None = None) -> Sequence[str]:
     """Modules that ``make_model`` imports for such a model."""
     return () if is_simulated(model, base_url) else (CLIENT,)
 
@@ -37,8 +40,8 @@ def late_imports(model: str, base_url: str | None = None) -> Sequence[str]:
 def make_model(
     *,
     model: str,
-    base_url: str | None = None,
-    api_key: str | None = None,
+    base_url: Addresses | None = None,
+    api_key: str | Sequence[str] | None = None,
     seed: int = 0,
     prices: str | Path | None = None,
     latency: float = 0.0,
@@ -46,7 +49,7 @@ def make_model(
     max_tokens: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ChatModel:
-    """The model of a run. ``api_key`` comes from ``resolve_api_key``; ``prices`` is the path of a price table; ``seed`` and
+    """The model of a run. ``api_key``: one or several, from ``resolve_api_keys``; ``prices`` is the path of a price table; ``seed`` and
     ``latency`` (seconds a call) are for the simulated model; ``retries``: how failed calls are tried again, None: as usual;
     ``max_tokens``: is sent with calls that name none; ``headers``: sent with every request.
 
@@ -59,18 +62,20 @@ def make_model(
         from manyhands.models.simulated.model import SimulatedModel  # here, because most runs have no use for it
 
         return SimulatedModel(seed, latency)
-    url = checked_base_url(base_url or DEFAULT_BASE_URL)
-    require_key(url, api_key, headers=headers or ())
+    url = base_url or DEFAULT_BASE_URL
+    keys = (api_key,) if isinstance(api_key, str) else tuple(api_key or ())
+    require_keys(url, keys, headers=headers or ())
     from manyhands.models.openai.client import OpenAIChatModel
 
     return OpenAIChatModel(
         url,
-        api_key,
+        keys,
         prices=table,
         retries=retries,
         simulated=_simulated_name(model),
         max_tokens=max_tokens,
         headers=headers,
+        provider_of=key_variable,
     )
 
 
@@ -84,6 +89,24 @@ def resolve_api_key(explicit: str | None, base_url: str | None, environ: Mapping
     return None
 
 
+def resolve_api_keys(explicit: Sequence[str], base_url: Addresses, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys for all addresses (see ``paired``): those given, else those in the variables of their providers. Raises UserError if a file
+    of addresses can't be read."""
+    given = tuple(key for key in explicit if key.strip())
+    if given:
+        return given
+    addresses = addresses_of(base_url)
+    variables = list(dict.fromkeys(map(key_variable, addresses)))
+    if len(variables) == 1 and (several := _several(environ.get(variables[0] + SEVERAL))):
+        return several
+    found = [resolve_api_key(None, address, environ) or "" for address in addresses]
+    return tuple(found) if len(set(found)) > 1 else tuple(key for key in found[:1] if key)
+
+
+def _several(text: str | None) -> tuple[str, ...]:
+    return tuple(key for part in (text or "").split(",") if (key := part.strip()))
+
+
 def key_variable(base_url: str) -> str:
     """The name of the environment variable for an endpoint's key."""
     return host_of(base_url).key_variable or OWN_KEY_VARIABLE
@@ -93,9 +116,29 @@ def home_url(model: str, environ: Mapping[str, str]) -> str | None:
     """Where a model is called that was named without an endpoint: at its own provider's, if there is a key for that and none for the usual
     endpoint; None for the usual one."""
     home = home_of(model)
-    if home is None or not home.key_variable or environ.get(key_variable(DEFAULT_BASE_URL), "").strip():
+    if home is None or not home.key_variable or resolve_api_keys((), DEFAULT_BASE_URL, environ):
         return None
-    return home.base_url if environ.get(home.key_variable, "").strip() else None
+    return home.base_url if home.base_url and resolve_api_keys((), home.base_url, environ) else None
+
+
+def require_keys(
+    base_url: Addresses,
+    keys: Sequence[str],
+    *,
+    model: str = "",
+    headers: Iterable[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raises UserError for an address that is none, one that lacks a key (see ``require_key``), and keys that don't go with the
+    addresses."""
+    addresses = addresses_of(base_url)
+    try:
+        pairs = paired([checked_base_url(address) for address in addresses], keys)
+    except ValueError as error:
+        raise UserError(f"--api_key: {error}") from None
+    names = tuple(headers)
+    for address, key in pairs:
+        require_key(address, key, model=model, headers=names, environ=environ)
 
 
 def require_key(
@@ -113,7 +156,7 @@ def require_key(
             raise UserError("--api_key: the key holds characters that can't be sent in a header")
         return
     variable = key_variable(base_url)
-    if variable == OWN_KEY_VARIABLE or not _KEY_HEADERS.isdisjoint(name.lower() for name in headers):
+    if variable == OWN_KEY_VARIABLE or any(map(is_key_header, headers)):
         return
     host = urlsplit(base_url).hostname
     elsewhere = _elsewhere(model, environ) if _is_default(base_url) else ""
@@ -122,7 +165,9 @@ def require_key(
     )
 
 
-_KEY_HEADERS = frozenset(("authorization", "api-key"))
+def is_key_header(name: str) -> bool:
+    """Whether a header takes the place of a key."""
+    return name.lower() in ("authorization", "api-key")
 
 
 def _elsewhere(model: str, environ: Mapping[str, str]) -> str:
@@ -167,5 +212,5 @@ def _simulated_name(model: str) -> bool:
     return model == SIMULATED or model.startswith(f"{SIMULATED}/")
 
 
-def _is_default(base_url: str) -> bool:
-    return base_url.strip().rstrip("/") == DEFAULT_BASE_URL
+def _is_default(base_url: Addresses) -> bool:
+    return isinstance(base_url, str) and base_url.strip().rstrip("/") == DEFAULT_BASE_URL

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from typing import Annotated, Any
-from urllib.parse import parse_qsl, urlsplit
+from typing import Annotated, Any, ClassVar
 
 from manyhands.core.settings import (
     Checked,
     Flag,
     OptionalList,
-    OptionalSecret,
+    OptionalSecrets,
     OptionalText,
     Settings,
     Text,
@@ -21,6 +20,7 @@ from manyhands.core.settings import (
     optional_whole,
     setting,
 )
+from manyhands.models.addresses import Addresses, read_addresses
 from manyhands.models.headers import Header, read_headers
 from manyhands.models.hosts import ALWAYS, NOT_SENT
 from manyhands.runs.options import LIMITS, MODEL, json_object
@@ -39,23 +39,6 @@ def _effort(value: Any) -> str | None:
     return value.strip().lower()
 
 
-def _base_url(value: Any) -> str:
-    text = value.strip() if isinstance(value, str) else ""
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ValueError("must be an address that starts with http:// or https://")
-    if "@" in parts.netloc:
-        raise ValueError("must not hold a name and password, which would be recorded; give a key with --api_key")
-    if any(_SECRET_PARAMETER.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
-        raise ValueError("must not hold a key, which would be recorded; give it with --api_key or --header")
-    return text
-
-
-_SECRET_PARAMETER = re.compile(r"key|token|secret|passw|sig(nature)?$|^code$", re.IGNORECASE)
 _OF_CONVERSATION = frozenset(
     ("messages", "model", "tools", "functions", "function_call", "stream", "stream_options", "n", "best_of")
 )
@@ -90,9 +73,9 @@ def _stop(value: Any) -> tuple[str, ...] | None:
     given = [value] if isinstance(value, str) else value
     if given is None or given == [""]:
         return None
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str) and given[0].startswith("["):
+    if isinstance(value, str) and value.startswith("["):
         with suppress(ValueError):  # it is a text that begins with a bracket
-            given = json.loads(given[0])
+            given = json.loads(value)
     if not isinstance(given, (list, tuple)) or not all(isinstance(each, str) and each for each in given):
         raise ValueError("must be a text that is not empty, or a list of such")
     if len(given) > _MAX_STOP:
@@ -124,19 +107,24 @@ ELSEWHERE: dict[str, Any] = {"api_key": None, "header": None, "recorded_headers"
 class CallSettings(Settings):
     """An endpoint, and what every call of a model there asks for, whichever model it is."""
 
-    api_key: OptionalSecret = setting(
+    listed: ClassVar[tuple[str, ...]] = ("base_url",)
+
+    api_key: OptionalSecrets = setting(
         None,
-        "API key of the endpoint (default: from the environment, OPENROUTER_API_KEY, …). Never recorded.",
+        "API key of the endpoint (repeatable: used in turn, or one for each URL) (default: from the environment, "
+        "OPENROUTER_API_KEY, …). Never recorded.",
         group=MODEL,
         recorded=False,
         secret=True,
         value="KEY",
+        repeated=True,
     )
-    base_url: Annotated[str, Checked(_base_url)] = setting(
+    base_url: Annotated[Addresses, Checked(read_addresses)] = setting(
         "https://openrouter.ai/api/v1",
-        "Base URL of an endpoint for OpenAI chat completions.",
+        "Base URL of an endpoint for OpenAI chat completions; repeatable, or @FILE with a URL per line: replicas of one model.",
         group=MODEL,
         value="URL",
+        repeated=True,
     )
     header: Annotated[tuple[Header, ...] | None, Checked(read_headers)] = setting(
         None,
@@ -240,8 +228,8 @@ class CallSettings(Settings):
         None, "The request's reasoning object, passed through.", typed=False, identity=True
     )
 
-    def for_model(self, model: str, base_url: str | None = None) -> ModelSettings:
-        """The same for a model. ``base_url``: its endpoint if it is another one, for which this one's key and headers are not used."""
+    def for_model(self, model: str, base_url: Addresses | None = None) -> ModelSettings:
+        """The same for a model. ``base_url``: its endpoint if it is another one, for which this one's keys and headers are not used."""
         values = {name: getattr(self, name) for name in CallSettings.fields}
         if base_url not in (None, self.base_url):
             values |= {"base_url": base_url, **ELSEWHERE}

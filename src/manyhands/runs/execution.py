@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import ManyhandsError, RunError, StorageError
@@ -31,7 +32,7 @@ from manyhands.io.files import keep_private, written_aside
 from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.strays import kill_strays, remove_asides
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.ledger import LIMIT, REMOVED, Ledger, Summary, ledger_of, left_to_do, summarise
+from manyhands.runs.ledger import LIMIT, REMOVED, REPLICAS, Ledger, Summary, ledger_of, left_to_do, summarise
 from manyhands.runs.making import Opened, plan, protect_secrets
 from manyhands.runs.progress import Notes, Notice, Progress
 from manyhands.runs.registry import workload_target
@@ -214,6 +215,7 @@ class _Session:
         self._clock = clock
         self._notice = notice
         self._on_outcome = on_outcome
+        self._replicas: list[dict[str, Any]] = store.reader.meta(REPLICAS, [])
         self._run_id: str = store.reader.meta("run_id")
         if self._run_id is None:
             raise RunError(f"{store.folder}: making this run was cut short before anything began; make it again")
@@ -272,6 +274,7 @@ class _Session:
                 finally:
                     watcher.cancel()
                     await asyncio.gather(watcher, return_exceptions=True)
+            self._note_replicas(engine.replicas())
             await outputs.sync()
             if on_progress is not None:
                 on_progress(progress())
@@ -367,6 +370,12 @@ class _Session:
 
         return progress
 
+    def _note_replicas(self, replicas: list[dict[str, Any]]) -> None:
+        """Keep for other processes where the replicas stand."""
+        if replicas != self._replicas:
+            self._replicas = replicas
+            self._store.note_meta(REPLICAS, replicas)
+
     async def _watch(
         self,
         engine: Scheduler,
@@ -382,6 +391,7 @@ class _Session:
                 await asyncio.sleep(0.5)
                 engine.check_limits()
                 engine.report_refusals()
+                self._note_replicas(engine.replicas())
                 for line in lines.news(engine.waits(), self._clock.now()):
                     self._notice.keep(line)
                     on_wait(line)

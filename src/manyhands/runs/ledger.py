@@ -19,6 +19,10 @@ ORDER = (ItemState.COMPLETED, ItemState.DISCARDED, ItemState.FAILED, ItemState.C
 """The states of the ledger. An item that runs at the moment counts as pending, because it has not ended."""
 
 
+REPLICAS = "replicas"
+"""The fact in the journal that says where the replicas stand."""
+
+
 class Ledger(TypedDict):
     """Where the items of a run stand. Each is in exactly one of the five states."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeGuard, TypeVar
 
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import (
@@ -94,6 +94,8 @@ class FileSettings(Settings):
     """Settings that name a file which must be there, and is read later."""
     paths: ClassVar[tuple[str, ...]] = ()
     """Settings that name a file or folder which need not be there yet, or is checked when it is read."""
+    listed: ClassVar[tuple[str, ...]] = ()
+    """Settings whose values may be in a file, which is then named as ``@FILE``."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -101,6 +103,7 @@ class FileSettings(Settings):
         cls.contents = {name: how for each in own for name, how in each.get("contents", {}).items()}
         cls.files = tuple(dict.fromkeys(name for each in own for name in each.get("files", ())))
         cls.paths = tuple(dict.fromkeys(name for each in own for name in each.get("paths", ())))
+        cls.listed = tuple(dict.fromkeys(name for each in own for name in each.get("listed", ())))
 
     def resolved(self) -> Self:
         """The same settings, independent of the current folder: absolute paths, and what is in the files of ``contents`` read in, so
@@ -110,6 +113,9 @@ class FileSettings(Settings):
         """
         changes: dict[str, Any] = {name: absolute(getattr(self, name)) for name in self.paths}
         changes |= {name: _existing(name, getattr(self, name)) for name in self.files if getattr(self, name)}
+        changes |= {
+            name: f"@{absolute(value[1:])}" for name in self.listed if is_file_of_values(value := getattr(self, name))
+        }
         for name, (content, read) in self.contents.items():
             path = getattr(self, name)
             if name in self.given:
@@ -238,6 +244,11 @@ def _refusal(options: type[ResumeSettings], changes: list[tuple[str, Any, Any]])
     )
     names = ",".join(files.get(name, name) for name, _, _ in changes)
     return f"the run was made with other settings: {listed}; leave them as they were, or accept with --override={names}"
+
+
+def is_file_of_values(value: Any) -> TypeGuard[str]:
+    """Whether a setting's value is ``@FILE``."""
+    return isinstance(value, str) and value.startswith("@")
 
 
 def absolute(path: str) -> str:

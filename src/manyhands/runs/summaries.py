@@ -20,7 +20,7 @@ from manyhands.engine.contract import ItemRow, import_attribute
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.reader import JournalReader, RecordedOrder
 from manyhands.io.json_files import read_object
-from manyhands.runs.ledger import Summary, left_to_do, summarise, timestamp
+from manyhands.runs.ledger import REPLICAS, Summary, left_to_do, summarise, timestamp
 from manyhands.runs.registry import summarizer_target
 from manyhands.runs.steering.changes import order_text
 
@@ -59,6 +59,27 @@ class Order(TypedDict):
     """What was changed, in one line."""
 
 
+class ReplicaStatus(TypedDict):
+    """One of several servers of a model, or API keys, among which calls choose."""
+
+    replica: str
+    """Its address, with the number of its key where that has several."""
+    in_flight: int
+    """Calls in flight."""
+    window: int
+    """How many may be."""
+    answered: int
+    """Calls of the latest session."""
+    failed: int
+    """Calls of the latest session with which it failed."""
+    seconds: float | None
+    """That a call takes, an average of the latest ones; null before the first."""
+    out_since: str | None
+    """Since when it is left out; null if it is not."""
+    reason: str | None
+    """Why it is left out."""
+
+
 class RunStatus(Summary):
     """A run of any workload, as ``manyhands status --json`` prints it."""
 
@@ -72,6 +93,8 @@ class RunStatus(Summary):
     """What people had changed in the run, the latest first, no more than 20."""
     figures: list[Figure]
     """The workload's own figures: as its result files had them when a session last ended, or of the items as they are now."""
+    replicas: list[ReplicaStatus]
+    """Where the replicas stand, or stood when a session last ended; empty if there is only one."""
 
 
 class RunSummary(RunStatus):
@@ -197,12 +220,17 @@ def run_status(reader: JournalReader, *, with_figures: bool = True) -> RunStatus
         **summary,
         "orders": [_order(each) for each in reader.orders(_ORDERS)],
         "figures": figures,
+        "replicas": [_replica_status(each) for each in reader.meta(REPLICAS, [])],
     }
 
 
 def _order(order: RecordedOrder) -> Order:
     text = order_text(order.command, order.details)
     return {"at": timestamp(order.at), "by": order.given_by, "command": order.command, "text": text}
+
+
+def _replica_status(recorded: Mapping[str, Any]) -> ReplicaStatus:
+    return cast(ReplicaStatus, {**recorded, "out_since": timestamp(recorded["out_since"])})
 
 
 def item_summaries(

@@ -13,7 +13,7 @@ from manyhands.core.digests import digest
 from manyhands.core.jsonio import Json
 from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import AttemptContext, AttemptSettings, Claim
-from manyhands.engine.contract import CallReport, Effect, Item, Limits, RecordedStep
+from manyhands.engine.contract import CallReport, Effect, Item, Limits, OneOf, RecordedStep
 from manyhands.engine.journal.records import RecordedOutput, StepRow, pack, unpack
 
 When = Literal["before_effect", "before_recording", "after_recording"]
@@ -30,6 +30,9 @@ class NoLimits:
 
     async def acquire(self, key: str, reserve: Reserve) -> int:
         return 0
+
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        return 0, wanted.keys[0]
 
     def release(self, permit: int, report: CallReport) -> None:
         pass

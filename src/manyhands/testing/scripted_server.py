@@ -48,10 +48,11 @@ class ScriptedServer:
     """Gives ``responses`` in order, or what a function of the request gives; the last response is repeated for ever.
 
     A response that is a plain dict is sent as JSON with status 200. Use as an async context manager; ``base_url`` ends in
-    ``/v1``. ``requests`` holds every request as it came.
+    ``/v1``. ``requests`` holds every request as it came. ``port``: 0 for any free one.
     """
 
-    def __init__(self, responses: Iterable[Reply] | Handler) -> None:
+    def __init__(self, responses: Iterable[Reply] | Handler, *, port: int = 0) -> None:
+        self._port = port
         self._handler: Handler = responses if callable(responses) else _in_order(list(responses))
         self.requests: list[RecordedRequest] = []
         self.base_url = ""
@@ -62,7 +63,7 @@ class ScriptedServer:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self.base_url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         return self

@@ -7,7 +7,8 @@ import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 from manyhands.cli.options import help_text, make, parse
-from manyhands.core.settings import Flag, OptionalText, number, setting
+from manyhands.core.settings import Checked, Flag, OptionalSecrets, OptionalText, number, setting
+from manyhands.models.addresses import read_address
 from manyhands.models.settings import CallSettings
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.runs.options import LIMITS, MODEL, OUTPUT
@@ -30,6 +31,17 @@ _TAKEN = ("base_url", "api_key", "header", "extra_body")
 class CheckEndpointSettings(CallSettings):
     """The options of ``manyhands check-endpoint``."""
 
+    api_key: OptionalSecrets = setting(
+        None,
+        "API key of the endpoint (default: from the environment, OPENROUTER_API_KEY, …).",
+        group=MODEL,
+        recorded=False,
+        secret=True,
+        value="KEY",
+    )
+    base_url: Annotated[str, Checked(read_address)] = setting(
+        CallSettings.fields[_URL].default, "Base URL of the endpoint.", group=MODEL, value="URL"
+    )
     model: OptionalText = setting(None, "Model to ask.", group=MODEL, value="NAME")
     call_timeout: Annotated[float, number(above=0)] = setting(60.0, "Timeout of one request in seconds.", group=LIMITS)
     json: Flag = setting(False, "Print JSON.", group=OUTPUT)
@@ -55,18 +67,19 @@ def run(argv: list[str]) -> int:
 
 
 async def _checked(options: CheckEndpointSettings) -> tuple[EndpointReport, dict[str, Any]]:
-    from manyhands.agents.run_settings import headers_for, usable_key
+    from manyhands.agents.run_settings import headers_for, usable_keys
     from manyhands.core.clock import SystemClock
     from manyhands.models.endpoint_check.exchange import Prober
     from manyhands.models.endpoint_check.probes import EndpointReport, check_endpoint
     from manyhands.models.openai.request import Endpoint
 
     endpoint = Endpoint.of(options.base_url)
+    keys = usable_keys(_as_model(options), os.environ)
     clock = SystemClock()
     began = clock.monotonic()
     prober = Prober(
         endpoint,
-        usable_key(_as_model(options), os.environ),
+        keys[0] if keys else None,
         headers_for(options, os.environ),
         model=options.model,
         seconds=options.call_timeout,
@@ -78,6 +91,8 @@ async def _checked(options: CheckEndpointSettings) -> tuple[EndpointReport, dict
         await check_endpoint(prober, report)
     finally:
         await prober.close()
+    if len(keys) > 1:
+        report.advice.append(f"only the first of {len(keys)} keys of the environment was tried")
     report.advice += [f"learnt: {remark}" for remark in dict.fromkeys(prober.remarks)]
     used = {
         "calls": prober.calls,

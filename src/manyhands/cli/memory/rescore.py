@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 OPTIONS = (
-    *("judge_model", "judge_base_url", "base_url", "api_key", "seed", "reasoning_effort", "concurrency"),
+    *("judge_model", "judge_base_url", "base_url", "api_key", "header", "seed", "reasoning_effort", "concurrency"),
     *("call_timeout", "max_attempts", "max_cost", "max_total_tokens", "max_seconds", "prices", "override", "quiet"),
 )
 """Options of ``manyhands memory run`` for the judge."""
@@ -138,6 +138,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for name in OPTIONS:
         option = known[name]
         more: dict[str, Any] = {"action": "store_true"} if option.is_switch else {"metavar": option.value}
+        if option.repeated:
+            more["action"] = "append"
         names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         text = option.help.replace("%", "%%")
         group.add_argument(*names, dest=f"{_PREFIX}{name}", default=argparse.SUPPRESS, help=text, **more)

@@ -310,7 +310,7 @@ class ProcessExecutor:
             worker.channel.send(wire.Granted(request, error=error))
             return
         if permit is not None:
-            self._grant(worker, request, permit)
+            self._grant(worker, wanted, permit)
             return
         task = worker.requests[request] = self._background(self._acquire_later(worker, wanted))
         task.add_done_callback(lambda _: worker.requests.pop(request, None))
@@ -321,11 +321,12 @@ class ProcessExecutor:
         except ManyhandsError as error:
             worker.channel.send(wire.Granted(wanted.request, error=error))
         else:
-            self._grant(worker, wanted.request, permit)
+            self._grant(worker, wanted, permit)
 
-    def _grant(self, worker: _Worker, request: int, permit: int) -> None:
+    def _grant(self, worker: _Worker, wanted: wire.Acquire, permit: int) -> None:
         worker.permits.add(permit)
-        worker.channel.send(wire.Granted(request, permit))
+        key = None if isinstance(wanted.key, str) else self._limits.key_of(permit)
+        worker.channel.send(wire.Granted(wanted.request, permit, key=key))
 
     async def _free_worker(self) -> _Worker | None:
         """A worker with a free slot; None if the run is stopping."""

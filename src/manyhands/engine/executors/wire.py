@@ -22,7 +22,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome, OutputLine
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.attempt import AttemptResult, Claim, Ended
-from manyhands.engine.contract import CallReport, Item
+from manyhands.engine.contract import CallReport, Item, OneOf
 from manyhands.engine.journal.records import StepRow
 
 _LENGTH = struct.Struct("!I")
@@ -157,15 +157,16 @@ class Acquire(Message):
     """Worker to owner: a call wants to be made; answered by Granted."""
 
     request: int
-    key: str
+    key: str | OneOf
     reserve: Reserve
 
     def plain(self) -> _Plain:
-        return _acquire, (self.request, self.key, _values_of_reserve(self.reserve))
+        key = self.key if isinstance(self.key, str) else (self.key.keys, self.key.avoid, self.key.last)
+        return _acquire, (self.request, key, _values_of_reserve(self.reserve))
 
 
-def _acquire(request: int, key: str, reserve: tuple[Any, ...]) -> Acquire:
-    return Acquire(request, key, Reserve(*reserve))
+def _acquire(request: int, key: str | tuple[Any, ...], reserve: tuple[Any, ...]) -> Acquire:
+    return Acquire(request, key if isinstance(key, str) else OneOf(*key), Reserve(*reserve))
 
 
 @dataclass(slots=True)
@@ -184,6 +185,8 @@ class Granted(Message):
     """Of an Acquire; 0 for a Record."""
     error: Exception | None = None
     """Raised where the request was made."""
+    key: str | None = None
+    """Of an Acquire of one of several keys: which."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, Stopped, run_attempt
-from manyhands.engine.contract import CallReport, Workload, WorkloadFactory, import_attribute
+from manyhands.engine.contract import CallReport, OneOf, Workload, WorkloadFactory, import_attribute
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.old_contract import current
@@ -37,14 +37,18 @@ class Owner:
 
     def __init__(self, channel: wire.Channel) -> None:
         self._channel = channel
-        self._requests: dict[int, asyncio.Future[int]] = {}
+        self._requests: dict[int, asyncio.Future[wire.Granted]] = {}
         self._last = 0
 
     async def record(self, row: StepRow) -> None:
         await self._ask(wire.Record(self._next(), row))
 
     async def acquire(self, key: str, reserve: Reserve) -> int:
-        return await self._ask(wire.Acquire(self._next(), key, reserve))
+        return (await self._ask(wire.Acquire(self._next(), key, reserve))).permit
+
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        granted = await self._ask(wire.Acquire(self._next(), wanted, reserve))
+        return granted.permit, granted.key or wanted.keys[0]
 
     def release(self, permit: int, report: CallReport) -> None:
         self._channel.send(wire.Release(permit, report))
@@ -57,15 +61,15 @@ class Owner:
         elif answer.error is not None:
             future.set_exception(answer.error)
         else:
-            future.set_result(answer.permit)
+            future.set_result(answer)
 
     def _next(self) -> int:
         self._last += 1
         return self._last
 
-    async def _ask(self, message: wire.Record | wire.Acquire) -> int:
+    async def _ask(self, message: wire.Record | wire.Acquire) -> wire.Granted:
         request = message.request
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[wire.Granted] = asyncio.get_running_loop().create_future()
         self._requests[request] = future
         self._channel.send(message)
         try:
@@ -74,8 +78,8 @@ class Owner:
             self._requests.pop(request, None)
             if not future.done() or future.cancelled():
                 self._channel.send(wire.Forget(request))
-            elif future.exception() is None and future.result():  # the permit came in the same turn of the loop
-                self.release(future.result(), CallReport())
+            elif future.exception() is None and future.result().permit:  # it came in the same turn of the loop
+                self.release(future.result().permit, CallReport())
             raise
 
 

@@ -83,6 +83,11 @@ class AdaptiveLimiter:
             return 0.0
         return left
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a call could start at once."""
+        return not self._waiters and self.in_flight < int(self._limit) and not self.held_for
+
     def want(self, calls: int) -> None:
         """A person wants as many calls in flight; they are tried where no rate limit was met so far."""
         wanted = min(float(calls), self._ceiling)

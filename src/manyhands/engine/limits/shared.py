@@ -14,10 +14,11 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import Interrupted, StorageError
 from manyhands.core.text import one_line, shape
 from manyhands.core.usage import ZERO, Reserve, Usage
-from manyhands.engine.contract import CallReport
+from manyhands.engine.contract import CallReport, OneOf
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
 from manyhands.engine.limits.budget import Budget
+from manyhands.engine.limits.replicas import Replicas, share_of
 from manyhands.engine.limits.waits import Trouble, Wait
 from manyhands.engine.pause import Pause
 
@@ -90,8 +91,9 @@ class SharedLimits:
     """The ``Limits`` of a run: a limiter per key and one budget, shared by everything that executes its items.
 
     ``initial`` and ``ceiling``: calls in flight that each key starts with, and has at most; ``wanted``: those that a person wants, with
-    which it starts if they are more. ``first_pause``: seconds of the first pause after a rate limit without ``Retry-After``. ``mark``:
-    where it is kept what may have been spent. ``notice``: gets what calls remark, each once.
+    which it starts if they are more (of several keys that will do, each with its share). ``first_pause``: seconds of the first pause
+    after a rate limit without ``Retry-After``. ``mark``: where it is kept what may have been spent. ``notice``: gets what calls remark,
+    each once, and which of several keys are left out.
     """
 
     def __init__(
@@ -120,14 +122,15 @@ class SharedLimits:
         self._ceiling = ceiling
         self._first_pause = first_pause
         self._limiters: dict[str, AdaptiveLimiter] = {}
+        self._replicas = Replicas(self._limiter_among, self._clock, notice)
         self._permits: dict[int, tuple[str, int, Reserve]] = {}
         self._next = 0
         self._stopped = False
         self._notice = notice
         self._remarked: set[str] = set()
 
-    async def acquire(self, key: str, reserve: Reserve) -> int:
-        """Reserve the call's worst case and wait for a permit; the permit is for ``release``.
+    async def acquire(self, key: str | OneOf, reserve: Reserve) -> int:
+        """Reserve the call's worst case and wait for a permit; the permit is for ``release``, and has one of several keys (``key_of``).
 
         Raises ItemError(OVER_BUDGET), and StorageError if it can't be kept what may be spent. A cancelled or failed
         acquire leaves nothing behind.
@@ -139,24 +142,36 @@ class SharedLimits:
             if permit is not None:
                 return permit
 
-    async def _acquire(self, key: str, reserve: Reserve) -> int | None:
+    async def _acquire(self, key: str | OneOf, reserve: Reserve) -> int | None:
         """A permit, once there is room for the call; None if the run was paused meanwhile."""
-        limiter = self._limiters.get(key) or self._new_limiter(key)
         held = await self.budget.reserve(reserve)
         try:
             if self._mark is not None:
                 await self._mark.cover(self.budget)
-            episode = await limiter.acquire()
+            if isinstance(key, OneOf):
+                key, episode = await self._replicas.acquire(key)
+            else:
+                episode = await (self._limiters.get(key) or self._new_limiter(key)).acquire()
         except BaseException:
             self.budget.settle(held, ZERO)
             raise
         if self.pause.active:
             self.budget.settle(held, ZERO)
-            limiter.release(episode, CallReport(failed=True))
+            self._limiters[key].release(episode, CallReport(failed=True))
+            self._replicas.given_back(key)
             return None
         return self._permit(key, episode, held)
 
-    def acquire_now(self, key: str, reserve: Reserve) -> int | None:
+    async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
+        """As ``acquire``, with the key."""
+        permit = await self.acquire(wanted, reserve)
+        return permit, self.key_of(permit)
+
+    def key_of(self, permit: int) -> str:
+        """The key that a call with this permit is to be made with."""
+        return self._permits[permit][0]
+
+    def acquire_now(self, key: str | OneOf, reserve: Reserve) -> int | None:
         """As ``acquire``, where nothing bounds the run and nothing has to be waited for; else None. Raises Interrupted."""
         if self._stopped:
             raise Interrupted
@@ -165,8 +180,11 @@ class SharedLimits:
         held = None if self.budget.bounded else self.budget.reserve_now(reserve)
         if held is None:
             return None
-        limiter = self._limiters.get(key) or self._new_limiter(key)
-        episode = limiter.acquire_now()
+        episode: int | None
+        if isinstance(key, OneOf):
+            key, episode = self._replicas.acquire_now(key) or ("", None)
+        else:
+            episode = (self._limiters.get(key) or self._new_limiter(key)).acquire_now()
         if episode is None:
             self.budget.settle(held, ZERO)
             return None
@@ -175,6 +193,8 @@ class SharedLimits:
     def _permit(self, key: str, episode: int, held: Reserve) -> int:
         self._next += 1
         self._permits[self._next] = (key, episode, held)
+        if self._replicas.by_key:
+            self._replicas.began(key, self._next)
         return self._next
 
     def release(self, permit: int, report: CallReport) -> None:
@@ -191,6 +211,8 @@ class SharedLimits:
             self._mark.settled(self.budget)
         self._limiters[key].release(episode, report)
         self._learn(key, reserve.model or key, report)
+        if self._replicas.by_key:
+            self._replicas.released(key, permit, report)
 
     def call_when_refused(self, call: Callable[[], None]) -> None:
         """Have a function called at every refusal."""
@@ -199,9 +221,11 @@ class SharedLimits:
     def waits(self) -> list[Wait]:
         """What calls wait for now."""
         now = self._clock.now()
+        first_free, waiting = self._replicas.waiting()
         found = [
-            trouble.wait(now, self._limiters[key].held_for, self._limiters[key].waiting)
+            trouble.wait(now, limiter.held_for, limiter.waiting + (waiting if key == first_free else 0))
             for key, trouble in self._troubles.items()
+            for limiter in (self._limiters[key],)
         ]
         return [wait for wait in (*found, self.budget.wait(now)) if wait is not None]
 
@@ -229,8 +253,9 @@ class SharedLimits:
     def want(self, calls: int) -> None:
         """A person wants as many calls in flight."""
         self._wanted = calls
-        for limiter in self._limiters.values():
-            limiter.want(calls)
+        for key, limiter in self._limiters.items():
+            limiter.want(self._replicas.share(key, calls))
+        self._replicas.admit()
 
     def change_budget(self, **bounds: Any) -> None:
         """Set other bounds of the budget, see ``Budget.change``."""
@@ -244,9 +269,14 @@ class SharedLimits:
         """No further call may be made: whoever waits for one, or asks later, gets Interrupted."""
         self._stopped = True
         self.budget.stop()
+        self._replicas.stop()
         for limiter in self._limiters.values():
             limiter.stop()
         self.pause.end()
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Where the replicas stand of which calls choose one, as JSON; see ``Replicas.snapshot``."""
+        return self._replicas.snapshot()
 
     def snapshot(self) -> dict[str, Any]:
         """Figures for display, as JSON."""
@@ -268,12 +298,16 @@ class SharedLimits:
             },
         }
 
-    def _new_limiter(self, key: str) -> AdaptiveLimiter:
+    def _limiter_among(self, key: str, count: int) -> AdaptiveLimiter:
+        """The limiter of one of so many keys, among which the calls that a person wants in flight are divided."""
+        return self._limiters.get(key) or self._new_limiter(key, count)
+
+    def _new_limiter(self, key: str, share: int = 1) -> AdaptiveLimiter:
         limiter = AdaptiveLimiter(
             key,
             self._clock,
             initial=self._initial,
-            wanted=self._wanted,
+            wanted=share_of(self._wanted, share),
             ceiling=self._ceiling,
             first_pause=self._first_pause,
         )

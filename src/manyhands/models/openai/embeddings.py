@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,10 @@ from manyhands.core.redaction import KNOWN
 from manyhands.core.text import one_line
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport, Limits
-from manyhands.models.openai.http import NEVER_SENT, EndpointConnections
-from manyhands.models.openai.request import CALL_TOKENS, Endpoint
+from manyhands.models.addresses import Addresses
+from manyhands.models.openai.http import NEVER_SENT
+from manyhands.models.openai.replicas import EndpointReplica, EndpointReplicas
+from manyhands.models.openai.request import CALL_TOKENS
 from manyhands.models.openai.response import object_in, parse_usage
 from manyhands.models.pricing import PriceTable
 
@@ -36,36 +38,37 @@ class OpenAIEmbeddings:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: Addresses,
         model: str,
-        api_key: str | None = None,
+        api_key: str | Sequence[str] | None = None,
         *,
         prices: PriceTable | None = None,
         timeout: float = 60.0,
-        headers: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> None:
-        """``timeout``: seconds for one call; ``headers``: sent with every request."""
-        endpoint = Endpoint.of(base_url)
+        """``timeout``: seconds for one call; ``more``: see ``EndpointReplicas``."""
         self.model = model
-        self._url = endpoint.at("embeddings")
         self._prices = prices or PriceTable()
         self._timeout = timeout
-        self._connections = EndpointConnections(endpoint, api_key, headers=headers, max_response=MAX_ANSWER)
+        self._replicas = EndpointReplicas(base_url, api_key, path="/embeddings", max_response=MAX_ANSWER, **more)
 
     async def embed(self, text: str, limits: Limits, clock: Clock) -> tuple[list[float], Usage]:
         """The vector of a text. Raises ItemError if the endpoint gives none."""
         reserve = self._reserve(text)
+        avoid: set[str] = set()
         for number in range(1, _TRIES + 1):
-            permit = await limits.acquire(self._url, reserve)
+            permit, replica = await self._replicas.acquire(limits, reserve, avoid)
             report = CallReport(failed=True, unknown=True)
             try:
-                status, body = await self._post(text)
+                status, body = await self._post(replica, text)
                 if status == 200:
                     vector, usage = self._read(body)
                     report = CallReport(usage, unknown=not usage.input_tokens)
                     return vector, usage
                 said = KNOWN.text(str(body))[:300]
-                report = _report(status, f"the embeddings endpoint answered {status}: {said}", number)
+                avoid.add(replica.limit_key)
+                elsewhere = self._replicas.has_others(avoid)
+                report = _report(status, f"the embeddings endpoint answered {status}: {said}", number, elsewhere)
             finally:
                 limits.release(permit, report)
             if report.again_in is not None:
@@ -78,19 +81,19 @@ class OpenAIEmbeddings:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._connections.close()
+        await self._replicas.close()
 
     def _reserve(self, text: str) -> Reserve:
         tokens = len(text.encode("utf-8", "surrogatepass")) + CALL_TOKENS
         price = self._prices.price(self.model)
         cost = price.worst_case(tokens, 0) if price is not None else 0.0
-        return Reserve(tokens, cost, f"{self.model} at {self._url}", priced=price is not None)
+        return Reserve(tokens, cost, f"{self.model} at {self._replicas.shown}/embeddings", priced=price is not None)
 
-    async def _post(self, text: str) -> tuple[int, Any]:
+    async def _post(self, replica: EndpointReplica, text: str) -> tuple[int, Any]:
         """The status and the body; where there is no answer, a status that stands for it."""
         try:
             request = dumps({"model": self.model, "input": text})
-            status, _, body = await self._connections.post(self._url, request, self._timeout)
+            status, _, body = await replica.connections.post(replica.endpoint.at("embeddings"), request, self._timeout)
             return status, loads_outside(body) if status == 200 else body.decode("utf-8", "replace")
         except NEVER_SENT as error:
             return _NOT_REACHED, f"{type(error).__name__}: {error}"
@@ -108,13 +111,18 @@ class OpenAIEmbeddings:
         return vector, self._prices.priced(replace(usage, output_tokens=0), self.model, cost)
 
 
-def _report(status: int, said: str, number: int) -> CallReport:
-    """What the limiter should know of the call that failed as the ``number``-th."""
+def _report(status: int, said: str, number: int, elsewhere: bool) -> CallReport:
+    """What the limiter should know of the call that failed as the ``number``-th. ``elsewhere``: whether another replica is left to ask."""
+    if elsewhere and number < _TRIES and (status in _PASSING or status in _CAUSES):
+        again_in: float | None = 0.0
+    else:
+        again_in = 2.0**number if status in _PASSING and number < _TRIES else None
     return CallReport(
         failed=True,
         rate_limited=status in _RATE_LIMITS,
         unknown=status == _BROKEN or (status >= 500 and status not in (_NOT_REACHED, 529)),
         said=one_line(said, 1000),
-        refused=status not in _PASSING,
-        again_in=2.0**number if status in _PASSING and number < _TRIES else None,
+        refused=status not in _PASSING and again_in is None,
+        again_in=again_in,
+        unhealthy=status not in _RATE_LIMITS and (status in _PASSING or status in _CAUSES),
     )

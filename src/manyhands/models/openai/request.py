@@ -10,7 +10,7 @@ recordings and files are counted apart, because their bytes are no text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -69,6 +69,10 @@ class Endpoint:
     def at(self, path: str) -> str:
         """The URL of one of its interfaces, as ``chat/completions``."""
         return f"{self.base_url}/{path}{'?' if self.query else ''}{self.query}"
+
+    def alike(self, other: Endpoint) -> bool:
+        """Whether both take the same requests."""
+        return replace(self, base_url="", shown="") == replace(other, base_url="", shown="")
 
     @property
     def url(self) -> str:

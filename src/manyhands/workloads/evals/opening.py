@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,16 +93,16 @@ class Openings:
             raise GraderError(f"target {target.name!r} can't judge: it is no model but of kind {target.kind}")
         return judge
 
-    def model(self, options: AgentTargetOptions, api_key: Secret | None) -> ChatModel:
+    def model(self, options: AgentTargetOptions, api_keys: Sequence[Secret]) -> ChatModel:
         """A model, which is closed at the end of the session."""
-        key, run = None if api_key is None else api_key.text, self.prepared.options
+        keys, run = [key.text for key in api_keys], self.prepared.options
         budget: BudgetSettings = run
         if options.prices is not None:
             keep_files(options, self.run_folder)
             budget = run.changed({"prices": options.prices})
         retries = ONCE if run.retries == 0 else options.retries()
         headers = headers_for(options, self.environ)
-        model = model_of(options, key, self.run_folder, budget, retries=retries, headers=headers)
+        model = model_of(options, keys, self.run_folder, budget, retries=retries, headers=headers)
         self.stack.push_async_callback(model.close)
         return model
 

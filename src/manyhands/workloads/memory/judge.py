@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from manyhands.agents.run_settings import chat_settings, model_of
+from manyhands.agents.run_settings import chat_settings, keys_in, model_of
 from manyhands.agents.trajectory import describe_step
 from manyhands.core.messages import Message
 from manyhands.core.usage import ZERO, Usage
@@ -62,7 +62,7 @@ def judge_of(options: BenchmarkSettings, secrets: Mapping[str, str], folder: Pat
     if is_simulated(model.model, model.base_url):
         return RuleJudge()
     headers = headers_among(secrets, JUDGE_KEY)
-    chat_model = model_of(model, secrets.get(JUDGE_KEY), folder, options, headers=headers)
+    chat_model = model_of(model, keys_in(secrets, JUDGE_KEY), folder, options, headers=headers)
     return ModelJudge(ModelCaller(chat_model, chat_settings(model)))
 
 

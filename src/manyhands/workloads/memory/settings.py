@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from manyhands.agents.options import ConversationSettings
-from manyhands.agents.run_settings import API_KEY, headers_for, usable_key, with_endpoint
+from manyhands.agents.run_settings import API_KEY, headers_for, key_secrets, usable_keys, with_endpoint
 from manyhands.core.settings import (
     Checked,
     Flag,
@@ -23,6 +23,7 @@ from manyhands.core.settings import (
     setting,
     whole,
 )
+from manyhands.models.addresses import Addresses, OptionalAddresses
 from manyhands.models.headers import as_secrets
 from manyhands.models.settings import CallSettings, ModelSettings
 from manyhands.runs.options import (
@@ -74,6 +75,7 @@ class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettin
         "model": "--agent_name names the model to test, --judge_model the one that judges",
     }
     retired: ClassVar[frozenset[str]] = frozenset((*instead, "log_prefix_chars"))
+    listed: ClassVar[tuple[str, ...]] = ("judge_base_url",)
 
     judge_model: OptionalText = setting(
         None,
@@ -82,8 +84,8 @@ class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettin
         identity=True,
         value="MODEL",
     )
-    judge_base_url: OptionalText = setting(
-        None, "Endpoint of the judge (default: --base_url).", group=MODEL, value="URL"
+    judge_base_url: OptionalAddresses = setting(
+        None, "Endpoint of the judge (default: --base_url).", group=MODEL, value="URL", repeated=True
     )
     concurrency: Annotated[int, whole(1, 10_000)] = setting(20, "Maximum concurrent conversations.", group=SPEED)
     item_timeout: Annotated[float, number(above=0)] = setting(
@@ -131,6 +133,7 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
 
     headings: ClassVar[tuple[str, ...]] = (BENCHMARK, AGENTS, MODEL, SPEED, LIMITS, RESUME, OUTPUT)
     files: ClassVar[tuple[str, ...]] = ("filler", "wording")
+    listed: ClassVar[tuple[str, ...]] = ("embedding_base_url",)
 
     agent_name: Annotated[tuple[str, ...], Checked(_agents)] = setting(
         ...,
@@ -191,8 +194,8 @@ class MemorySpec(DefinitionSettings, BenchmarkSettings):
         identity=True,
         value="MODEL",
     )
-    embedding_base_url: OptionalText = setting(
-        None, "Endpoint for embeddings (default: --base_url).", group=MODEL, value="URL"
+    embedding_base_url: OptionalAddresses = setting(
+        None, "Endpoint for embeddings (default: --base_url).", group=MODEL, value="URL", repeated=True
     )
     executor: Literal["processes", "local"] = setting(
         "local", "Where conversations run: processes (worker processes) or local (this process).", group=SPEED
@@ -250,7 +253,7 @@ def with_endpoints(
     if first is None or len(homes) > 1:
         return options
     found = with_endpoint(options, first, environ, notice)
-    changes: dict[str, str] = {}
+    changes: dict[str, Addresses] = {}
     for name, model in others.items():
         if model is None or getattr(options, name, None) is not None or "base_url" in options.given:
             continue
@@ -283,15 +286,14 @@ def keys_of(options: MemorySpec, choices: Iterable[AgentChoice], environ: Mappin
 
 
 def judge_keys(options: BenchmarkSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The key of the judge's endpoint, by the name of the secret, if there is a judge that needs one. Raises UserError if it is missing."""
+    """The keys of the judge's endpoint, by the names of the secrets, if there is a judge that needs some. Raises UserError if one is
+    missing."""
     return {} if options.judge is None else _secrets([(JUDGE_KEY, options.judge)], environ)
 
 
 def _secrets(models: Iterable[tuple[str, ModelSettings]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Keys and headers of models, each by the name of its key. Raises UserError for what is missing."""
+    """Keys and headers of models, by the names of their keys. Raises UserError for what is missing."""
     found: dict[str, str] = {}
     for name, model in models:
-        if (key := usable_key(model, environ)) is not None:
-            found[name] = key
-        found |= as_secrets(headers_for(model, environ), name)
+        found |= key_secrets(name, usable_keys(model, environ)) | as_secrets(headers_for(model, environ), name)
     return found

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from manyhands.agents.run_settings import API_KEY, chat_settings, model_of
+from manyhands.agents.run_settings import API_KEY, chat_settings, keys_in, model_of
 from manyhands.agents.task import moment
 from manyhands.core.digests import digest
 from manyhands.core.errors import ItemError, UserError
@@ -26,7 +26,7 @@ from manyhands.engine.contract import (
     Workload,
 )
 from manyhands.engine.journal.reader import run_id_of
-from manyhands.models.factory import is_simulated
+from manyhands.models.factory import is_simulated, key_variable
 from manyhands.models.headers import headers_among
 from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.pricing import load_price_table
@@ -251,15 +251,20 @@ class MemoryWorkload(Workload):
             chat_model: ChatModel = ReadingModel(tests, options.simulated_latency)
         else:
             headers = headers_among(self._secrets, API_KEY)
-            chat_model = model_of(options, self._secrets.get(API_KEY), self._folder, self._options, headers=headers)
+            keys = keys_in(self._secrets, API_KEY)
+            chat_model = model_of(options, keys, self._folder, self._options, headers=headers)
         return ModelCaller(chat_model, settings)
 
     def _embedder(self) -> EmbeddingCaller:
         options = self._options
         prices = None if options.prices is None else load_price_table(kept_file(self._folder, options.prices))
-        url, key = options.embedding_base_url or options.base_url, self._secrets.get(EMBEDDING_KEY)
+        url, keys = options.embedding_base_url or options.base_url, keys_in(self._secrets, EMBEDDING_KEY)
         headers = headers_among(self._secrets, EMBEDDING_KEY)
-        return EmbeddingCaller(OpenAIEmbeddings(url, options.embedding_model, key, prices=prices, headers=headers))
+        return EmbeddingCaller(
+            OpenAIEmbeddings(
+                url, options.embedding_model, keys, prices=prices, headers=headers, provider_of=key_variable
+            )
+        )
 
     def _about(self, agent: MemoryAgent, judge: ModelJudge | RuleJudge | None, tokens: TokenCounter) -> dict[str, Any]:
         options = self._options

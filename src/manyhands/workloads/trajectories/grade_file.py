@@ -18,6 +18,7 @@ from manyhands.io.locations import Location
 from manyhands.io.search_paths import SearchPath, additions
 from manyhands.io.yaml_files import read_yaml
 from manyhands.models.settings import ELSEWHERE, ModelSettings
+from manyhands.runs.options import is_file_of_values
 
 JUDGE = "judge"
 """What the file's judge is called."""
@@ -133,7 +134,7 @@ def load_checks(path: str) -> dict[str, Any]:
         tuple(grader.name for grader in graders),
         settings.threshold,
         settings.timeout,
-        _judge(settings.judge, location.at("judge")),
+        _judge(settings.judge, location.at("judge"), file.parent),
         tuple(notices),
     ).to_json()
 
@@ -147,7 +148,7 @@ def _settings(content: Json, location: Location, notices: list[str]) -> tuple[Gr
     return settings, location.at(word)
 
 
-def _judge(value: Json, location: Location) -> dict[str, Any]:
+def _judge(value: Json, location: Location, folder: Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -158,6 +159,8 @@ def _judge(value: Json, location: Location) -> dict[str, Any]:
         if word not in JUDGE_KEYS:
             raise location.at(word).error(f"unknown key{suggestion(word, JUDGE_KEYS)}")
     ModelSettings.make(value, lambda name: f"{location.at(name)}:")
+    if is_file_of_values(addresses := value.get("base_url")):
+        return {**value, "base_url": f"@{folder / expand_home(addresses[1:])}"}
     return dict(value)
 
 

@@ -53,19 +53,19 @@ class TrajectoryGrader:
         checks: GradeFile,
         options: BatchSpec,
         *,
-        key: str | None,
+        keys: Sequence[str],
         headers: Mapping[str, str],
         run_folder: Path,
         mark: str,
         replay: bool,
     ) -> AsyncIterator[Self]:
-        """``key`` and ``headers``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is called or run."""
+        """``keys`` and ``headers``: of the judge's endpoint; ``mark``: of the run's processes; ``replay``: nothing is called or run."""
         async with AsyncExitStack() as stack:
             scripts: ScriptPool = NoScripts()
             if not replay:
                 opened = await stack.enter_async_context(Scripts.opened(mark, os.environ, at_once=_at_once(options)))
                 scripts = ScriptsWith.of(opened, checks.environment(os.environ))
-            judges = Judges(checks, options, key, headers, run_folder, None if replay else stack)
+            judges = Judges(checks, options, keys, headers, run_folder, None if replay else stack)
             yield cls(checks, judges, scripts)
 
     async def graded(
@@ -106,14 +106,14 @@ class Judges:
         self,
         checks: GradeFile,
         options: BatchSpec,
-        key: str | None,
+        keys: Sequence[str],
         headers: Mapping[str, str],
         run_folder: Path,
         stack: AsyncExitStack | None,
     ) -> None:
         self._options = checks.judge_options(options)
         self._budget = options
-        self._key = key
+        self._keys = keys
         self._headers = headers
         self._folder = run_folder
         self._stack = stack
@@ -131,7 +131,7 @@ class Judges:
         if self._stack is None:
             return NeverCalled()
         try:
-            model = model_of(self._options, self._key, self._folder, self._budget, headers=self._headers)
+            model = model_of(self._options, self._keys, self._folder, self._budget, headers=self._headers)
         except UserError as error:
             raise GraderError(f"the judge can't be used: {error}") from error
         self._stack.push_async_callback(model.close)

@@ -14,7 +14,8 @@ from manyhands.agents.run_settings import (
     check_sandbox,
     check_tool_choice,
     headers_for,
-    usable_key,
+    key_secrets,
+    usable_keys,
     warn_of_budget,
     with_endpoint,
 )
@@ -201,9 +202,7 @@ def _secrets(options: BatchSpec, environ: Mapping[str, str]) -> dict[str, str]:
     called = {API_KEY: options, **({} if judge is None else {JUDGE_KEY: judge})}
     secrets: dict[str, str] = {}
     for name, model in called.items():
-        if (key := usable_key(model, environ)) is not None:
-            secrets[name] = key
-        secrets |= as_secrets(headers_for(model, environ), name)
+        secrets |= key_secrets(name, usable_keys(model, environ)) | as_secrets(headers_for(model, environ), name)
     return secrets
 
 

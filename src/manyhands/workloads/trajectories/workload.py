@@ -15,6 +15,7 @@ from manyhands.agents.run_settings import (
     NeverCalled,
     chat_settings,
     item_seed,
+    keys_in,
     model_of,
     parent_run,
     sandbox_limits,
@@ -168,7 +169,7 @@ class TrajectoryWorkload(Workload):
                 self._backend = PacedBackend(choose_backend(self._options.sandbox, asks_for_image=False))
                 self._model = model_of(
                     self._options,
-                    self._secrets.get(API_KEY),
+                    keys_in(self._secrets, API_KEY),
                     self._folder,
                     self._options,
                     headers=headers_among(self._secrets, API_KEY),
@@ -183,7 +184,7 @@ class TrajectoryWorkload(Workload):
                     TrajectoryGrader.opened(
                         GradeFile.from_json(self._options.grade_checks),
                         self._options,
-                        key=self._secrets.get(JUDGE_KEY),
+                        keys=keys_in(self._secrets, JUDGE_KEY),
                         headers=headers_among(self._secrets, JUDGE_KEY),
                         run_folder=self._folder,
                         mark=process_mark(self._run_id),

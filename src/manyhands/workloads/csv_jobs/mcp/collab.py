@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from manyhands.agents.options import AgentOptions
-from manyhands.agents.run_settings import API_KEY
+from manyhands.agents.run_settings import API_KEY, keys_in
 from manyhands.core.errors import RunError, ToolError, UserError
 from manyhands.io.files import bytes_written_aside
 from manyhands.io.tables.formats import check_name
@@ -272,8 +272,8 @@ def inherited(parent: ParentRun) -> dict[str, Any]:
     if parent.options.get("prices"):
         kept = kept_file(parent.folder, parent.options["prices"])
         settings["prices"] = str(kept if kept.exists() else parent.options["prices"])
-    if (key := parent.secrets.get(API_KEY)) is not None:
-        settings["api_key"] = key
+    if keys := keys_in(parent.secrets, API_KEY):
+        settings["api_key"] = list(keys)
     if headers := headers_among(parent.secrets, API_KEY):
         settings["header"] = headers
     return settings

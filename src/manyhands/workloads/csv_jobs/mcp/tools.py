@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyhands.core.errors import RunError, StorageError, ToolError, UserError
+from manyhands.models.addresses import read_addresses
 from manyhands.runs.folders import open_reader
 from manyhands.workloads.csv_jobs.folders import find_job
 from manyhands.workloads.csv_jobs.mcp import declarations as declared
@@ -294,10 +295,10 @@ class JobTools:
         secrets = {name: value for name in ("api_key", "header") if (value := worker.get(name)) is not None}
         if not secrets:
             return {}
-        endpoint = JobSpec.make({"csv_path": "-", **self._settings.worker}).base_url
+        endpoint = JobSpec.make({"csv_path": "-", **self._settings.worker}).resolved().base_url
         options = (await asyncio.to_thread(self._recorded, job))["options"]
         by_agent = options.get("worker_command") is None and options.get("worker_function") is None
-        return secrets if by_agent and options["base_url"] == endpoint else {}
+        return secrets if by_agent and read_addresses(options["base_url"]) == endpoint else {}
 
     def _recorded(self, job: str) -> dict[str, Any]:
         """What a job recorded about itself."""

@@ -21,7 +21,9 @@ from manyhands.agents.run_settings import (
     check_prices,
     check_sandbox,
     headers_for,
-    usable_key,
+    key_secrets,
+    keys_in,
+    usable_keys,
     warn_of_budget,
     with_endpoint,
 )
@@ -395,9 +397,8 @@ class JobService:
             return {}
         headers = as_secrets(headers_for(options, self._environ), API_KEY)
         if API_KEY in self._given and options.api_key is None:
-            return {API_KEY: self._given[API_KEY], **headers}
-        key = usable_key(options, self._environ)
-        return headers if key is None else {API_KEY: key, **headers}
+            return key_secrets(API_KEY, keys_in(self._given, API_KEY)) | headers
+        return key_secrets(API_KEY, usable_keys(options, self._environ)) | headers
 
     def _with_endpoint(self, options: JobSpec, notice: Notice) -> JobSpec:
         if options.worker_kind != "agent" or API_KEY in self._given:

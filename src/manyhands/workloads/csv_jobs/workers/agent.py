@@ -18,6 +18,7 @@ from manyhands.agents.run_settings import (
     NeverCalled,
     chat_settings,
     check_tool_choice,
+    keys_in,
     model_of,
     own_folders,
     parent_run,
@@ -123,7 +124,7 @@ class AgentWorker:
                 if any(tool.changes_world for tool in tools):
                     backend = PacedBackend(choose_backend(options.sandbox, asks_for_image=False))
                 headers = headers_among(secrets, API_KEY)
-                model = model_of(options, secrets.get(API_KEY), run_folder, options, headers=headers)
+                model = model_of(options, keys_in(secrets, API_KEY), run_folder, options, headers=headers)
                 stack.push_async_callback(model.close)
             yield cls(options, tools, model=model, backend=backend, run_folder=run_folder, secrets=secrets, depth=depth)
 

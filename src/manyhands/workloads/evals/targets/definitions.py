@@ -86,8 +86,7 @@ class Target:
             raise problems_error(findings.problems)
         making = Making(self.kind, self.location, self._words(), self.folder, self.eval_file, environ)
         settings = KINDS[self.kind].settings(found, making)
-        secret = getattr(settings, _SECRET, None)
-        protect([*interpolation.secrets, *([] if secret is None else [secret.text])])
+        protect([*interpolation.secrets, *(secret.text for secret in getattr(settings, _SECRET, ()))])
         return settings
 
     def to_json(self) -> dict[str, Json]:
@@ -300,6 +299,9 @@ def _check_value(key: str, value: Json, location: Location) -> None:
     """Raises UserError for a variable where there can be none, for a literal secret, and for a wrong command."""
     if key == _HEADERS:
         _check_headers(value, location)
+    elif key == _SECRET and isinstance(value, list):
+        for index, each in enumerate(value):
+            _check_value(key, each, location.at(index))
     elif has_reference(value):
         if key in _LITERAL:
             raise location.error("can't be a variable of the environment")

@@ -12,6 +12,7 @@ from manyhands.agents.options import ConversationSettings
 from manyhands.core.settings import Checked, OptionalList, Secret, bare_type, optional_number, optional_whole, setting
 from manyhands.core.settings import Field as SettingField
 from manyhands.io.keys import key
+from manyhands.models.headers import Header
 from manyhands.models.openai.errors import MAX_STATUS, MIN_STATUS, Retries
 from manyhands.models.settings import ModelSettings
 from manyhands.runs.options import CONVERSATION, MODEL, TOOLS, PriceSettings, RunOptions
@@ -87,13 +88,18 @@ class AgentTargetOptions(ConversationSettings, ModelSettings, SandboxSettings, T
         )
 
 
-_PASSWORD = WithJsonSchema({"anyOf": [{"type": "string", "format": "password", "writeOnly": True}, {"type": "null"}]})
+_SECRET_TEXT = {"type": "string", "format": "password", "writeOnly": True}
+_PASSWORD = WithJsonSchema(
+    {"anyOf": [_SECRET_TEXT, {"type": "array", "items": _SECRET_TEXT, "minItems": 1}, {"type": "null"}]}
+)
 _GROUPS = frozenset((MODEL, CONVERSATION, TOOLS))
 _MORE = ("call_timeout", "tool_timeout", "prices")
 _NOT_ASKED = frozenset(("agent", "max_turns", "prefill_messages_file", "prefill_messages"))
 _ONE_OR_MORE = [{"type": "array", "items": {"type": "string"}}, {"type": "string"}, {"type": "null"}]
 _TEXTS = WithJsonSchema({"anyOf": _ONE_OR_MORE})
 _HEADERS = WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "string"}}, *_ONE_OR_MORE]})
+_SHAPES = {tuple[Secret, ...]: _PASSWORD, tuple[Header, ...]: _HEADERS, tuple[str, ...]: _TEXTS}
+"""How settings that may be repeated are written, by their types."""
 AGENT_SPELLINGS = {"headers": "header"}
 MODEL_SPELLINGS = {
     **AGENT_SPELLINGS,
@@ -156,8 +162,5 @@ def _block(name: str, doc: str, names: list[str], spellings: dict[str, str]) -> 
 def _field(setting: SettingField) -> tuple[Any, Any]:
     """A setting as a field of a pydantic model."""
     field = Field(setting.default, description=setting.description, json_schema_extra=asdict(setting.about))
-    if bare_type(setting.annotation) is Secret:
-        return Annotated[setting.annotation, _PASSWORD], field
-    if setting.about.repeated:
-        return Annotated[setting.annotation, _HEADERS if setting.about.secret else _TEXTS], field
-    return setting.annotation, field
+    shape = _SHAPES.get(bare_type(setting.annotation)) if setting.about.repeated else None
+    return (setting.annotation if shape is None else Annotated[setting.annotation, shape]), field

@@ -21,8 +21,10 @@ from manyhands.engine.contract import Context
 from manyhands.graders.messages import figures_of, output_of
 from manyhands.graders.protocol import Judge
 from manyhands.io.locations import Location
-from manyhands.models.factory import OWN_KEY_VARIABLE, is_simulated, key_variable
+from manyhands.models.addresses import addresses_of, paired
+from manyhands.models.factory import OWN_KEY_VARIABLE, is_key_header, is_simulated, key_variable, resolve_api_keys
 from manyhands.models.protocol import ChatModel
+from manyhands.runs.options import is_file_of_values
 from manyhands.sandboxes.protocol import SandboxBackend, SandboxRequest
 from manyhands.sandboxes.selection import PacedBackend, choose_backend
 from manyhands.tools.protocol import Tool, ToolEnvironment
@@ -52,8 +54,8 @@ class ModelTargetSettings(TargetSettings):
     """A model that is called over HTTP, or the simulated one."""
 
     options: AgentTargetOptions
-    api_key: Secret | None = None
-    """None where the endpoint needs none."""
+    api_key: tuple[Secret, ...] = ()
+    """Empty where the endpoint needs none."""
 
     @property
     def toolsets(self) -> tuple[str, ...]:
@@ -107,14 +109,16 @@ def agent_settings(block: TargetBlock, making: Making) -> AgentTargetSettings:
     return AgentTargetSettings(*_options(block, making))
 
 
-def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, Secret | None]:
+def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tuple[Secret, ...]]:
     given = {name: getattr(block, name) for name in block.model_fields_set}
     values = {name: value for name, value in given.items() if name in AgentTargetOptions.fields}
-    key: Secret | None = values.pop("api_key", None)
+    keys: tuple[Secret, ...] | None = values.pop("api_key", None)
     if making.kind in BASE_URLS:
         values.setdefault("base_url", BASE_URLS[making.kind])
     elif making.kind == "azure":
         values["base_url"] = _azure(values.get("base_url"), making.location)
+    if is_file_of_values(file := values.get("base_url")):
+        values["base_url"] = f"@{making.path(file[1:])}"
     if making.kind != "agent" and "model" not in values:
         raise making.location.error("model is required")
     values |= {name: str(making.path(values[name])) for name in _FILES if values.get(name)}
@@ -122,21 +126,25 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, Se
         values["tools"] = [str(making.path(each)) if ".py" in each else each for each in sources]
     try:
         options = AgentTargetOptions.make(values).resolved()
-    except UserError as error:
+        addresses = addresses_of(options.base_url)
+        keys = keys or _keys(options, addresses, making)
+        paired(addresses, [key.text for key in keys])
+    except (UserError, ValueError) as error:
         raise making.location.error(str(error)) from error
-    return options, key or _key(options, making)
+    return options, keys
 
 
-def _key(options: AgentTargetOptions, making: Making) -> Secret | None:
-    """The API key of an endpoint from the environment. Raises UserError if there is none and the endpoint needs one."""
-    variables = AZURE_KEYS if making.kind == "azure" else (key_variable(options.base_url),)
-    found = next((value for name in variables if (value := making.environ.get(name))), None)
+def _keys(options: AgentTargetOptions, addresses: Sequence[str], making: Making) -> tuple[Secret, ...]:
+    """The API keys of an endpoint from the environment. Raises ValueError if there is none and the endpoint needs one."""
+    variables = AZURE_KEYS if making.kind == "azure" else tuple(dict.fromkeys(map(key_variable, addresses)))
+    if making.kind == "azure":
+        found = tuple(value for name in variables if (value := making.environ.get(name)))[:1]
+    else:
+        found = resolve_api_keys((), options.base_url, making.environ)
     needed = variables != (OWN_KEY_VARIABLE,) and not is_simulated(options.model, options.base_url)
-    if found is None and needed:
-        raise making.location.error(
-            f"no key for {options.base_url}: set {' or '.join(variables)}, or say api_key: ${{{{ NAME }}}}"
-        )
-    return None if found is None else Secret(found)
+    if needed and not all(found or [""]) and not any(is_key_header(header.name) for header in options.header or ()):
+        raise ValueError(f"no key for {addresses[0]}: set {' or '.join(variables)}, or say api_key: ${{{{ NAME }}}}")
+    return tuple(map(Secret, found))
 
 
 def _azure(endpoint: str | None, location: Location) -> str:

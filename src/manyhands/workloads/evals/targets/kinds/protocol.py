@@ -5,7 +5,7 @@ opened with.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,8 @@ from manyhands.workloads.evals.targets.command import CommandSettings
 from manyhands.workloads.evals.targets.kinds.model_keys import AgentTargetOptions
 from manyhands.workloads.evals.targets.live import LiveTarget
 
-OpenModel = Callable[[AgentTargetOptions, Secret | None], ChatModel]
-"""Opens a model with its API key; the session closes it."""
+OpenModel = Callable[[AgentTargetOptions, Sequence[Secret]], ChatModel]
+"""Opens a model with its API keys; the session closes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class TargetOpening(Protocol):
         ``fields``: what it gets of a test besides the prompt and the input."""
         ...
 
-    def model(self, options: AgentTargetOptions, api_key: Secret | None) -> ChatModel:
+    def model(self, options: AgentTargetOptions, api_keys: Sequence[Secret]) -> ChatModel:
         """A model; the session closes it."""
         ...
 
