@@ -17,8 +17,9 @@ from manyhands.workloads.trajectories.spec import BatchSpec
 PROGRAM = "manyhands batch"
 DESCRIPTION = (
     "Runs a tool-using agent on each prompt of a dataset, and records its trajectory. A run can be resumed after any crash. "
-    f"The short form is {PROGRAM} FILE [OPTIONS]: it needs no other option, keeps trajectories without reasoning, and samples no "
-    "toolsets but terminal and file, and runs 8 prompts per worker, unless an option says otherwise. With --dataset_file, the required options are required."
+    f"The short form is {PROGRAM} FILE [OPTIONS]: it needs no other option, keeps trajectories without reasoning, samples no toolsets but "
+    "terminal and file, and runs 8 prompts per worker, unless an option says otherwise. With --dataset_file, the required options are "
+    "required."
 )
 SHORT_HELP = f"""\
 {PROGRAM} FILE [OPTIONS]
@@ -27,8 +28,8 @@ For example:
   {PROGRAM} prompts.jsonl --model NAME         one trajectory for each row's "prompt"
   {PROGRAM} prompts.jsonl --model simulated    the same without a key or a cost
 
-FILE is .jsonl, .json, .csv, .tsv, .parquet or .xlsx, - (standard input), or a Hugging Face dataset folder. The key comes from the environment
-(OPENROUTER_API_KEY, …); --base_url URL takes another endpoint. The results are in data/, in a folder named like the file.
+FILE is .jsonl, .json, .csv, .tsv, .parquet or .xlsx, - (standard input), or a Hugging Face dataset folder. The key comes from the
+environment (OPENROUTER_API_KEY, …); --base_url URL takes another endpoint. The results are in data/, in a folder named like the file.
 {PROGRAM} --help lists all options."""
 _DATASET = "dataset_file"
 

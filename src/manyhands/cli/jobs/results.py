@@ -50,11 +50,18 @@ def find_item(reader: JournalReader, which: str) -> ItemRow:
 
     Raises UserError if there is none.
     """
-    item = reader.item_by_key(which) or reader.item(which)
+    item = reader.item_by_key(which) or _row_numbered(reader, which)
     if item is None:
         folder = shown_path(reader.folder)
         raise UserError(f"{folder}: no item {which!r} (manyhands show {folder} lists them)")
     return item
+
+
+def _row_numbered(reader: JournalReader, which: str) -> ItemRow | None:
+    """A row by its number in the table as it is now, from 1."""
+    position = int(which) - 1 if which.isdecimal() and len(which) < 13 else -1
+    item = next(reader.items(position - 1), None) if position >= 0 else None
+    return item if item is not None and item.position == position else None
 
 
 def _show_parser() -> argparse.ArgumentParser:

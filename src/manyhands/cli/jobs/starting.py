@@ -223,7 +223,8 @@ async def _ran(values: Mapping[str, Any]) -> int:
     if options.dry_run and not options.update:
         raise UserError(f"--dry_run goes with --update (see {_RUN} --help)")
     if options.update:
-        out().print_line(f"{shown_path(status.folder)}: {await service.update(options.job, keep=not options.dry_run)}")
+        changed = await service.update(options.job, keep=not options.dry_run, notice=notice)
+        out().print_line(f"{shown_path(status.folder)}: {changed}")
         if options.dry_run:
             return 0
     log = LogTail.from_now(status.folder / LOG) if options.verbose else None

@@ -220,7 +220,9 @@ class _Ragged:
         if longer:
             columns = beyond[0] if len(beyond) == 1 else f"{beyond[0]} to {beyond[-1]}"
             kept = "the others are" if len(beyond) > 1 else "the other is"
-            found.append(f"{path}: {_rows_in(longer, self._longer, 'more')}: {kept} kept in {columns}")
+            # Of a single column, what seems to be more cells is most likely its text, cut at its commas.
+            hint = "; if all of it is one column, --delimiter=tab reads it whole" if self._header == 1 else ""
+            found.append(f"{path}: {_rows_in(longer, self._longer, 'more')}: {kept} kept in {columns}{hint}")
         if shorter:
             found.append(f"{path}: {_rows_in(shorter, self._shorter, 'fewer')}: empty ones are added")
         return found

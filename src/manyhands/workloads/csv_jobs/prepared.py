@@ -90,7 +90,8 @@ class PreparedJob:
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Its stages, in order; none if it has one instruction. Raises UserError for stages that don't fit the table."""
-        return stages_for(self.options.stages or Definitions(()), self.table.headers)
+        table = self.table
+        return stages_for(self.options.stages or Definitions(()), table.headers, decimal_comma=table.decimal_comma)
 
     @property
     def templates(self) -> tuple[Template, ...]:
@@ -172,10 +173,15 @@ async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Noti
     return job
 
 
-def with_table_of_now(job: PreparedJob) -> PreparedJob:
-    """The job with its table as that is now, read as before. Raises UserError if it can't be read, or lacks a column that is named."""
+def with_table_of_now(job: PreparedJob, notice: Notice = lambda text: None) -> PreparedJob:
+    """The job with its table as that is now, read as before, of a spreadsheet the same sheet. Raises UserError if it can't be read, or
+    lacks a column that is named."""
     options = job.options
-    found = open_table(Path(job.table.path), format=options.table_format, **options.reading).info
+    reading = {**options.reading, "sheet": job.table.sheet or options.sheet}
+    table = open_table(Path(job.table.path), format=options.table_format, **reading)
+    for text in table.notices:
+        notice(text)
+    found = table.info
     check_headers(options, found.headers)
     columns = None if job.prompt_columns is None else prompt_columns(options.prompt_columns, found.headers)
     return replace(job, table=found, prompt_columns=columns)

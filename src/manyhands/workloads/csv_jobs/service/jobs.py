@@ -209,17 +209,17 @@ class JobService:
         keep_files(options, folder)
         return await self._launched(folder, RunnerStart(secrets, given, retry_failed))
 
-    async def update(self, job: str, *, keep: bool = True) -> Changes:
+    async def update(self, job: str, *, keep: bool = True, notice: Notice = lambda text: None) -> Changes:
         """Read a job's table again: rows that are new or changed become pending, those that are gone are cancelled unless they were
         completed, and nothing else changes. All of it is done or nothing.
 
-        ``keep``: False only counts. Raises RunError if a process executes the job, UserError if the table can't be used any more.
+        ``keep``: False only counts; ``notice`` gets what was decided by looking at the table. Raises RunError if a process executes the job, UserError if the table can't be used any more.
         """
         folder = self._find(job)
         await self._stopped(job, folder)
         if is_owned(folder):
             raise RunError(f"{folder}: the job is running; its table can be read again when it has ended")
-        return await asyncio.to_thread(_updated, folder, keep)
+        return await asyncio.to_thread(_updated, folder, keep, notice)
 
     def status(self, job: str) -> JobStatus:
         """The status of a job."""
@@ -455,10 +455,10 @@ def _left(folder: Path, limit: int | None) -> int:
         return reader.left(BEHIND_INPUT if limit is None else limit)
 
 
-def _updated(folder: Path, keep: bool) -> Changes:
+def _updated(folder: Path, keep: bool, notice: Notice) -> Changes:
     with closing(Store(folder, SystemClock(), lambda text: None)) as store:
         recorded = PreparedJob.from_json(store.reader.meta("spec"), folder.parent)
-        job, options = with_table_of_now(recorded), recorded.options
+        job, options = with_table_of_now(recorded, notice), recorded.options
         headers, table = job.table.headers, job.opened()
 
         def rows() -> Iterator[PlannedItem]:

@@ -43,6 +43,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NUMBER = re.compile(r"\s*[+-]?(\d{1,300}(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*", re.ASCII)
+_LOCAL_NUMBER = re.compile(r"\s*[+-]?(\d{1,300}|\d{1,3}(\.\d{3}){1,99})(,\d+)?\s*", re.ASCII)
 _CONSTANTS: Mapping[str, Json] = {
     "true": True, "True": True, "false": False, "False": False, "null": None, "None": None,
 }  # fmt: skip
@@ -133,7 +134,15 @@ def _meant(value: Json, other: Json) -> Json:
     return value if number is None else number
 
 
+class LocalText(str):
+    """A cell of a table whose numbers have decimal commas: ``1.234,5`` counts as 1234.5 where it is compared with a number."""
+
+    __slots__ = ()
+
+
 def _as_number(value: Json) -> int | float | None:
+    if isinstance(value, LocalText) and _LOCAL_NUMBER.fullmatch(value):
+        value = value.replace(".", "").replace(",", ".")
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return float(value) if set(value) & set(".eE") else int(value)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

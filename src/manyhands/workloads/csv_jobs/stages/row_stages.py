@@ -16,7 +16,7 @@ from manyhands.workloads.csv_jobs.rows.export import Leaf, leaves_of
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.prompts import Template, names_in
 from manyhands.workloads.csv_jobs.rows.stage_states import RESULT
-from manyhands.workloads.csv_jobs.stages.conditions import Condition
+from manyhands.workloads.csv_jobs.stages.conditions import Condition, LocalText
 from manyhands.workloads.csv_jobs.stages.definitions import Definitions
 
 _MAX_LISTED = 20
@@ -55,13 +55,18 @@ class Stage:
     references: Mapping[str, Reference]
     """The earlier results that its instruction and its condition name, by these names. The template has those of the instruction behind
     the cells, in this order."""
+    decimal_comma: bool = False
+    """Whether numbers in cells have decimal commas."""
 
     def applies(self, cells: Sequence[Json], results: Results) -> bool:
         """Whether a row is given to this stage."""
 
         def lookup(name: str) -> Json:
             reference = self.references.get(name)
-            return cells[self.columns_used[name]] if reference is None else reference.of(results)
+            if reference is not None:
+                return reference.of(results)
+            cell = cells[self.columns_used[name]]
+            return LocalText(cell) if self.decimal_comma and isinstance(cell, str) else cell
 
         return self.when is None or self.when.holds(lookup)
 
@@ -89,20 +94,21 @@ def stage_columns(stages: Sequence[Stage], flatten: bool) -> list[Leaf]:
     return [column for stage in stages for column in stage.columns(flatten=flatten)]
 
 
-def stages_for(definitions: Definitions, headers: Sequence[str]) -> tuple[Stage, ...]:
-    """The stages for a table with these columns.
+def stages_for(definitions: Definitions, headers: Sequence[str], *, decimal_comma: bool = False) -> tuple[Stage, ...]:
+    """The stages for a table with these columns. ``decimal_comma``: of the numbers in it.
 
     Raises UserError with a line for each problem: a name that is no column and no earlier stage, a property that the schema of an earlier
     stage does not have, a stage that is called as a column.
     """
-    return _Making(definitions, tuple(headers)).stages()
+    return _Making(definitions, tuple(headers), decimal_comma).stages()
 
 
 class _Making:
     """Makes the stages of one job, and finds out what is wrong with them."""
 
-    def __init__(self, definitions: Definitions, headers: tuple[str, ...]) -> None:
+    def __init__(self, definitions: Definitions, headers: tuple[str, ...], decimal_comma: bool) -> None:
         self._definitions = definitions
+        self._decimal_comma = decimal_comma
         self._headers = headers
         self._order = {definition["name"]: index for index, definition in enumerate(definitions)}
         self._findings = Findings()
@@ -136,6 +142,7 @@ class _Making:
             {used: self._headers.index(used) for used in (when.names if when else ()) if used not in references},
             Template.parse(instruction, headers),
             references,
+            self._decimal_comma,
         )
 
     def _check_name(self, index: int, name: str) -> None:
