@@ -916,6 +916,10 @@ def _dry_run(folder: BatchFolder) -> None:
         assert part in ran.out
     assert {path.name for path in folder.path.iterdir()} == before
     assert "none.jsonl" in refused(folder, "--dry_run", "--dataset_file=none.jsonl")
+    (folder.path / "table.csv").write_text("Report\n\nprompt;n\none, two;1\nthree;2\n")
+    ran = folder.batch("--dry_run", "--dataset_file=table.csv")
+    for part in ("separated by semicolons", "left out as a title", "--header_row sets"):
+        assert part in ran.err, ran
 
 
 @option("max_samples")

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -386,6 +387,20 @@ def test_export_at_any_time_in_every_format(folder: JobFolder) -> None:
 
 
 # --- List, show, and the commands for all runs
+
+
+def test_results_that_a_spreadsheet_can_not_hold_are_exported_as_csv(folder: JobFolder) -> None:
+    folder.write_rows(["x" * 40_000])
+    ended = folder.spawn(*LOCAL, "--output_csv_path=out.xlsx")
+    assert ended.code == 1
+    assert "40,000 characters" in ended.err
+    last = ended.out.splitlines()[-1]
+    assert last.startswith("The results are not written yet. To write them as CSV:  ")
+    words = shlex.split(last.partition(" jobs ")[2])
+    assert words[0] == "export"
+    assert folder.jobs(*words).code == 0
+    assert folder.results()[0]["length"] == 40_000
+    assert "out-2.csv" in folder.jobs("run", "j").out  # what is there stays
 
 
 def test_list(folder: JobFolder) -> None:

@@ -11,6 +11,7 @@ import codecs
 import gzip
 import json
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,7 @@ from manyhands.cli.options import options_of
 from manyhands.models.factory import KEY_VARIABLES, OWN_KEY_VARIABLE
 from manyhands.testing.scripted_server import Handler, RecordedRequest, Reply, ScriptedResponse, chat_response
 from tests.support.batches import Ran, ServerThread, run_command
+from tests.support.commands import environment
 from tests.support.forked import forked_program
 from tests.support.job_folders import FUNCTION, JobFolder, job_and_item, report, reporting, text_of
 from tests.support.own_agent import installed
@@ -307,6 +309,10 @@ def _dry_run(folder: JobFolder) -> None:
     assert "id_column nope" in refused(folder, "--dry_run", "--id_column=nope")
     before = run_command(folder.path, "jobs", "spawn", "--dry_run", "rows.csv", "--instruction=Say {text}.")
     assert (before.code, "Say text 2." in before.out) == (0, True)
+    command = (sys.executable, "-m", "manyhands", "jobs", "spawn", "-", "--instruction=Say {text}.", "--dry_run")
+    table = b"name,text\na,one\n"
+    piped = subprocess.run(command, input=table, cwd=folder.path, env=environment(), stdout=subprocess.PIPE, timeout=60)
+    assert f"{folder.path}/agent_job_output.agent-job-ID.csv (csv)" in piped.stdout.decode()
 
 
 # --- Table
@@ -996,6 +1002,11 @@ def _limit(folder: JobFolder) -> None:
     assert "beyond_limit 3" in generic.out
     assert folder.jobs("run", "j", "--limit=3", "--quiet").code == 0
     assert folder.status()["completed_items"] == 3
+    fewer = folder.jobs("run", "j", "--limit=1")
+    assert "--limit=1 is not taken over: the first row has ended already" in fewer.err
+    assert folder.status()["limit"] == 3
+    assert folder.jobs("run", "j", "--limit=4", "--quiet").code == 0
+    assert "4 of 5 rows have ended, 1 is beyond --limit=4. To continue with it" in folder.jobs("run", "j").err
     assert folder.jobs("run", "j", "--limit=none", "--quiet").code == 0
     assert (folder.status()["state"], folder.status()["completed_items"]) == ("completed", 5)
     assert "--limit must be 1 or more" in refused(folder, "--limit=0")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.workloads.csv_jobs.stages.conditions import MAX_CHARS, MAX_DEPTH, Condition
+from manyhands.io.tables.formats import open_table
+from manyhands.workloads.csv_jobs.stages.conditions import MAX_CHARS, MAX_DEPTH, Condition, LocalText
+from manyhands.workloads.csv_jobs.stages.definitions import stages_of_records
+from manyhands.workloads.csv_jobs.stages.row_stages import stages_for
 
 ROW: dict[str, Any] = {
     "score": 7,
@@ -166,3 +170,27 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except ValueError:
         return
     assert condition.holds(lambda name: 1) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("cell", "condition", "expected"),
+    [
+        ("1.234,5", "price == 1234.5 and price > 1000", True),
+        ("0,5", "price < 1 and price", True),
+        ("1.234", "price == 1234", True),
+        ("1.5", "price == 1.5", True),
+        ("0,0", "price", False),
+        ("1,2,3", "price > 0", False),
+        ("9,5", "price < other", True),
+    ],
+)
+def test_cells_with_decimal_commas(cell: str, condition: str, expected: bool) -> None:
+    assert holds(condition, {"price": LocalText(cell), "other": LocalText("10,25")}) is expected
+
+
+def test_a_table_with_decimal_commas_has_them_in_conditions(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("name;price\na;0,5\nb;1.234,5\nc;12,25\n", encoding="utf-8")
+    table = open_table(tmp_path / "prices.csv")
+    definitions = stages_of_records([{"name": "dear", "instruction": "Look at {name}.", "when": "price > 12"}])
+    (stage,) = stages_for(definitions, table.info.headers, decimal_comma=table.info.decimal_comma)
+    assert [stage.applies(row.cells, {}) for row in table.rows()] == [False, True, True]

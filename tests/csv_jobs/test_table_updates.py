@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +180,77 @@ def test_rows_that_were_completed_are_redone_where_they_are_named_by_number(fold
     ):
         wrong = folder.jobs("retry", "j", *words)
         assert (wrong.code, said in wrong.err) == (2, True), wrong
+
+
+def test_a_removed_row_stays_what_it_was_under_other_headers(folder: JobFolder) -> None:
+    write(folder, "more,text,name", ",two,b", ",three,c", ",four,d")
+    assert begun_anew(folder, "--update") == set()
+    shown = json.loads(folder.jobs("show", "j", "row-1", "--json").out)
+    assert shown["row"] == {"more": None, "text": "one", "name": "a"}
+    write(folder, "more,text,name", ",one,a", ",two,b", ",three,c", ",four,d")
+    back = folder.jobs("run", "j", "--update", "--dry_run").out
+    assert "1 new, 0 changed, 0 removed, 3 unchanged" in back
+    assert begun_anew(folder, "--update") == set()
+
+
+def test_a_repaired_row_is_executed_and_no_bad_one_is_left(tmp_path: Path) -> None:
+    with JobFolder(tmp_path) as folder:
+        write(folder, "name,text", "a,one", '"b"b,two', "c,three")
+        assert folder.spawn(FUNCTION, "--executor=local", "--on_bad_row=skip", "--id_column=name").code == 1
+        write(folder, "name,text", "a,one", "b,two", "c,three")
+        assert begun_anew(folder, "--update") == {"b"}
+        assert (folder.status()["state"], folder.status()["skipped_items"]) == ("completed", 0)
+        write(folder, "name,text", "a,one", '"b"b,two', "c,three")
+        folder.jobs("run", "j", "--update", "--quiet")
+        assert folder.status()["skipped_items"] == 1  # it is back, and still can't be used
+
+
+def test_a_setting_that_is_rejected_keeps_the_table_as_it_was(folder: JobFolder) -> None:
+    before = folder.jobs("status", "j", "--json").out
+    write(folder, "name,text", "a,one", "n,new")
+    for words, said in (
+        ("--max_concurrency=x", "whole number"),
+        ("--instruction=Another.", "--override=instruction"),
+        ("--prompt_columns=nope", "nope"),
+        ("--max_cost=1", "not with --worker_function"),
+    ):
+        wrong = folder.jobs("run", "j", "--update", words)
+        assert (wrong.code, said in wrong.err) == (2, True), wrong
+        assert folder.jobs("status", "j", "--json").out == before
+    write(folder, "name,text,more", "a,one,", "n,new,x")
+    assert begun_anew(folder, "--update", "--prompt_columns=more", "--override=prompt_columns") == {"n"}
+
+
+def test_an_update_reads_the_sheet_of_the_job(tmp_path: Path) -> None:
+    """Also where another sheet has become the first one."""
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    book.active.title = "people"
+    for row in (("name", "text"), ("a", "one"), ("b", "two")):
+        book.active.append(row)
+    with JobFolder(tmp_path) as folder:
+        book.save(tmp_path / "rows.xlsx")
+        spawned = folder.jobs("spawn", "rows.xlsx", *folder.spawn_words(FUNCTION, "--executor=local", "--quiet")[2:])
+        assert spawned.code == 0, spawned
+        book["people"].append(("c", "three"))
+        book.create_sheet("first", 0).append(("something", "else"))
+        book.save(tmp_path / "rows.xlsx")
+        assert "1 new, 0 changed, 0 removed, 2 unchanged" in folder.jobs("run", "j", "--update", "--dry_run").out
+        assert begun_anew(folder, "--update") == {"c"}
+
+
+def test_a_number_is_that_of_the_row_in_the_table_as_it_is_now(folder: JobFolder) -> None:
+    write(folder, "name,text", "n,new", "d,four", "a,one")
+    assert begun_anew(folder, "--update") == {"n"}
+    shown = [json.loads(folder.jobs("show", "j", number, "--json").out)["row"]["name"] for number in "123"]
+    assert shown == ["n", "d", "a"]
+    assert "no item '4'" in folder.jobs("show", "j", "4").err  # rows that the table no longer has go by their ids alone
+
+
+def test_a_retry_names_rows_beyond_the_limit(tmp_path: Path) -> None:
+    with JobFolder(tmp_path, ["one", "two", "three", "four"]) as folder:
+        folder.spawn(FUNCTION, "--executor=local", "--quiet", "--limit=2")
+        ended = folder.jobs("retry", "j", "--rows=2,4", "--quiet")
+        assert "1 row reset" in ended.out
+        assert "row 4 is beyond --limit=2, and not executed" in ended.err
+        assert "rows 3, 4 are beyond --limit=2" in folder.jobs("retry", "j", "--rows=3-4").err

@@ -120,6 +120,43 @@ def test_what_is_written_in_any_dialect_is_read_back(
         assert [row.cells for row in table.rows()] == cells
 
 
+# --- A single column
+
+
+def test_a_single_column_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('prompt\nWrite a haiku, please\n"Quoted, ""so""\nand on"\n"a" b\na; b | c\td,\n"x" y, z\n')
+    table = open_table(path)
+    assert table.info.headers == ("prompt",)
+    broken = "broken quoting: the end of the row expected after '\"'"
+    assert [(row.line, *row.cells, row.problem) for row in table.rows()] == [
+        (2, "Write a haiku, please", None),
+        (3, 'Quoted, "so"\nand on', None),
+        (5, broken),
+        (6, "a; b | c\td,", None),
+        (7, broken),
+    ]
+    said = "one column, so its rows are read whole; --delimiter=, splits them at commas"
+    assert table.notices == (f"{path}, line 1: {said}",)
+    split = open_table(path, delimiter=",")
+    assert split.info.headers == ("prompt", "column_2")
+    assert next(iter(split.rows())).cells == ["Write a haiku", " please"]
+    again = open_table(path, delimiter=table.info.delimiter)  # as a job reads its table again
+    assert list(again.rows()) == list(table.rows())
+
+
+@given(st.lists(st.text("ab,;\t| \n\"'é", max_size=9), max_size=8), st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
+def test_one_column_as_the_csv_module_writes_it(values: list[str], quoting: Any) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=quoting, lineterminator="\n").writerows([["name"], *([value] for value in values)])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.csv")
+        path.write_text(text.getvalue())
+        table = open_table(path)
+        assert (table.info.headers, table.notices) == (("name",), ())
+        assert [row.cells for row in table.rows()] == [[value] for value in values if value]
+
+
 # --- Titles
 
 
@@ -155,6 +192,11 @@ def test_titles_are_found(line: int, delimiter: str, text: str) -> None:
         "a,b\n1,2,3\n4\n",
         "notes,,,\n1,2,3,4\n",
         "a\n1,2\n3,4\n",
+        "prompt\n\nhello, world\nfoo bar\nx, y, z\n",
+        "prompt\n\nhello, world\nfoo, bar\nx, y\n",
+        "prompt\n\nhello, world\n",
+        "prompt\nsay a, b\n\nadd 1, 2\nto this, 3\n",
+        "prompt\n\nx\ny,z\na,b\n",
     ],
 )
 def test_headers_are_no_titles(text: str) -> None:
@@ -170,6 +212,6 @@ def test_titles_are_left_out_and_named(tmp_path: Path) -> None:
     assert table.notices == (f"{path}, line 4: {said}; --header_row sets another line",)
     assert open_table(path, header_row=4).notices == ()
     other = open_table(path, header_row=1)
-    assert (other.info.headers, other.info.header_row) == (("Report 2024", "column_2"), 1)
+    assert (other.info.headers, other.info.header_row) == (("Report 2024",), 1)
     with pytest.raises(UserError, match="must include a header row in or below line 9"):
         open_table(path, header_row=9)

@@ -23,6 +23,8 @@ from manyhands.io.tables.formats import open_table
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('",;\t|\r\n\0 \ufeffä='), max_size=12)
 NAME = TEXT.filter(lambda name: name.strip() != "" and not name.startswith("\ufeff"))
 
+REPEATED = "rename one of them, or say with --header_row where the header is"
+
 
 def write(folder: Path, content: str | bytes, name: str = "t.csv") -> Path:
     path = folder / name
@@ -172,6 +174,19 @@ def test_all_marks_before_the_first_name_are_removed(tmp_path: Path) -> None:
     assert open_table(write(tmp_path, "\ufeff\ufeffa,\ufeffb\n")).info.headers == ("a", "\ufeffb")
 
 
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_utf_16_without_a_mark_is_known_by_its_zeros(tmp_path: Path, codec: str, end: str) -> None:
+    path = write(tmp_path, f"вопрос,naïve{end}“x”,日本{end}yes,1{end * 9999}".encode(codec))
+    assert (open_table(path).info.headers, open_table(path).info.encoding) == (("вопрос", "naïve"), codec)
+    assert cells(path) == [["“x”", "日本"], ["yes", "1"]]
+
+
+def test_nul_characters_alone_make_no_utf_16(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\0,\0\n\0,b\0\nc\0,\0d\n")
+    assert (open_table(path).info.headers, open_table(path).info.encoding) == (("a\0", "\0"), "utf-8")
+
+
 def test_an_encoding_given(tmp_path: Path) -> None:
     path = write(tmp_path, "naïve,日本\n1,\n".encode("shift_jis", "replace"))
     assert open_table(path, encoding="Shift-JIS").info.encoding == "shift_jis"
@@ -279,8 +294,8 @@ def test_impossible_delimiters(tmp_path: Path, given: str) -> None:
 @pytest.mark.parametrize(
     ("header", "problem"),
     [
-        ("a,b,a", "csv header a is duplicated (columns 1 and 3)"),
-        ('a,"x, y","x, y"', "csv header 'x, y' is duplicated (columns 2 and 3)"),
+        ("a,b,a", f"csv header a is duplicated (columns 1 and 3); {REPEATED}"),
+        ('a,"x, y","x, y"', f"csv header 'x, y' is duplicated (columns 2 and 3); {REPEATED}"),
         ('a,"b"c', "broken quoting: ',' expected after '\"'"),
         ('a,"b', "a quote in this row is never closed; everything from here to the end, line 4, is inside it"),
     ],

@@ -132,7 +132,7 @@ def test_files_that_are_no_parquet_table(tmp_path: Path) -> None:
 def test_columns_that_can_not_be_used(tmp_path: Path) -> None:
     column = pyarrow.array([1])
     path = write(tmp_path, pyarrow.Table.from_arrays([column, column], ["a", "a"]))
-    assert error(path) == f"{path}: csv header a is duplicated (columns 1 and 2)"
+    assert error(path) == f"{path}: csv header a is duplicated (columns 1 and 2); rename one of them"
     table = open_table(write(tmp_path, pyarrow.table({"a": column, " ": column})))
     assert (table.info.headers, [row.cells for row in table.rows()]) == (("a", "column_2"), [(1, 1)])
     path = write(tmp_path, pyarrow.table({}))

@@ -192,9 +192,9 @@ class Scheduler:
             self._fill_slots()
             self._wake_idle()
 
-    async def cancel(self, numbers: Sequence[int], why: str, *, at_once: bool = False) -> None:
-        """End items as cancelled. What one in flight does is stopped after ``CANCEL_SECONDS``, or ``at_once``; if it ends by itself
-        before, that counts. Raises StorageError."""
+    async def cancel(self, numbers: Sequence[int], why: str, *, at_once: bool = False) -> tuple[int, int]:
+        """End items as cancelled: how many were, and how many more are in flight. What one of these does is stopped after
+        ``CANCEL_SECONDS``, or ``at_once``; if it ends by itself before, that counts. Raises StorageError."""
         with self._change():
             in_flight = [number for number in numbers if number in self._executed or self._refused.has(number)]
             self._cancelled.update(dict.fromkeys(in_flight, why))
@@ -204,26 +204,30 @@ class Scheduler:
             else:
                 timer = asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._abandon, in_flight)
                 self._abandonments.add(timer)
+            ended = 0
             for number in numbers:
                 if number not in self._cancelled:
-                    self._cancel_waiting(number, why)
+                    ended += self._cancel_waiting(number, why)
                 if self._unsettled >= _CHUNK:
                     await self._store.writer.committed()
             await self._store.writer.committed()
             self._wake_idle()
+            return ended, len(in_flight)
 
     def _abandon(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             if number in self._cancelled:
                 self._executor.abandon(number)
 
-    def _cancel_waiting(self, number: int, why: str) -> None:
+    def _cancel_waiting(self, number: int, why: str) -> bool:
         row = self._store.reader.item(str(number))
         if row is not None and row.state is ItemState.PENDING and not self._claims.is_withdrawn(number):
             self._claims.withdraw(number)
             self._later.pop(number, None)
             claimed = Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
             self._settle(claimed, _cancelled(why))
+            return True
+        return False
 
     @contextmanager
     def _change(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from manyhands.core.errors import UserError
+from manyhands.core.redaction import protect
 from manyhands.core.settings import Checked, shown
 from manyhands.core.text import expand_home
 from manyhands.runs.options import is_file_of_values
@@ -64,7 +65,8 @@ def read_address(text: str) -> str:
         raise ValueError("must be an address that starts with http:// or https://" + _instead(text))
     if "@" in parts.netloc:
         raise ValueError("must not hold a name and password, which would be recorded; give a key with --api_key")
-    if any(_SECRET_PARAMETER.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+    if keys := [key for name, key in parse_qsl(parts.query, keep_blank_values=True) if _SECRET_PARAMETER.search(name)]:
+        protect(keys)  # the line that refuses it shows what was given
         raise ValueError("must not hold a key, which would be recorded; give it with --api_key or --header")
     return text
 

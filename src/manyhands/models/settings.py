@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar
 
+from manyhands.core.redaction import protect
 from manyhands.core.settings import (
     Checked,
     Flag,
@@ -62,6 +63,7 @@ def _extra_body(value: Any) -> dict[str, Any] | None:
         if name in _OWN_OPTIONS:
             raise ValueError(f"can't set {name}: give --{_OWN_OPTIONS[name]}")
         if _SECRET_FIELD.search(name):
+            protect([str(found[name])] if found else [])
             raise ValueError(f"can't set {name}, which would be recorded; give keys with --api_key or --header")
     if found is not None and len(json.dumps(found)) > _MAX_BODY:
         raise ValueError(f"must be at most {_MAX_BODY >> 10} KiB long")

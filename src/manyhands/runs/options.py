@@ -78,6 +78,7 @@ def json_object(value: Any) -> dict[str, Any] | None:
         text, name = read_text(value), value
     try:
         found = json.loads(text)
+        json.dumps(found, allow_nan=False)  # NaN and numbers that are too large are sent by nobody
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -198,7 +199,8 @@ class RunOptions(BudgetSettings):
     data_dir: Path = setting("data", "Folder for run folders.", group=OUTPUT, recorded=False, value="FOLDER")
     on_end: OptionalText = setting(
         None,
-        "Shell command to run when the run ends or stops; gets the ledger as JSON on standard input.",
+        "Shell command to run when the run ends or stops; gets the ledger as JSON on standard input. Recorded, so let it read keys from a "
+        "file.",
         group=OUTPUT,
         value="COMMAND",
     )

@@ -49,7 +49,7 @@ def execute_batch(options: BatchSpec) -> int:
     if options.dry_run:
         from manyhands.workloads.trajectories.estimating import estimate_batch  # no other run has a use for it
 
-        print_labelled(run_on_loop(estimate_batch(options)))
+        print_labelled(run_on_loop(estimate_batch(options, notice)))
         return 0
     with _early_forks(options) as forks:
         stream = standard_input() if options.dataset_file == STANDARD_STREAM else None

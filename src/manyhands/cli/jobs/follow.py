@@ -16,7 +16,7 @@ from manyhands.cli.execution import LINE_SECONDS, ProgressView
 from manyhands.cli.jobs.status import details, exit_code, print_failed, print_ledger, print_stages, print_status
 from manyhands.cli.plain import add_job, parser, positive, shown_path
 from manyhands.core.errors import ManyhandsError
-from manyhands.core.text import are, counted, json_text, one_line
+from manyhands.core.text import are, counted, have, json_text, one_line
 from manyhands.processes.event_loop import on_stop_signals, run_on_loop
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.workloads.csv_jobs.service.jobs import JobService
@@ -147,6 +147,9 @@ def _print_end(status: JobStatus) -> None:
 def _next_steps(status: JobStatus) -> Iterator[str]:
     if left := status.left:
         yield f"{counted(left, 'row')} {are(left)} left. To continue:  {job_command('run', status)}"
+    elif status.unwritable:
+        table = shlex.quote(shown_path(_csv_beside(Path(status.output_csv_path))))
+        yield f"The results are not written yet. To write them as CSV:  {job_command('export', status)} --output_csv_path={table}"
     elif not status.ended or status.state == FAILED:
         yield f"The results are not written yet. To continue:  {job_command('run', status)}"
     if said := beyond_limit(status):
@@ -155,13 +158,23 @@ def _next_steps(status: JobStatus) -> Iterator[str]:
         yield f"{counted(failed, 'row')} failed. To retry {'it' if failed == 1 else 'them'}:  {job_command('retry', status)} --failed"
 
 
+def _csv_beside(output: Path) -> Path:
+    """A file for results that another format can't hold, where there is none yet."""
+    names = (f"{output.stem}{number}.csv" for number in ("", *(f"-{count}" for count in range(2, 1000))))
+    return next((path for name in names if not (path := output.with_name(name)).exists()), output.with_suffix(".csv"))
+
+
 def beyond_limit(status: JobStatus) -> str | None:
     """What to say of rows beyond the limit, once those up to it have ended; None if there are none."""
     beyond = status.beyond_limit_items
     if not beyond or status.left:
         return None
     ended = status.total_items - beyond
-    return f"{ended:,} of {status.total_items:,} rows have ended, {beyond:,} are beyond --limit={status.limit}. To continue with them"
+    behind = f"{beyond:,} {are(beyond)} beyond --limit={status.limit}"
+    return (
+        f"{ended:,} of {status.total_items:,} rows {have(ended)} ended, {behind}. "
+        f"To continue with {'it' if beyond == 1 else 'them'}"
+    )
 
 
 def job_command(command: str, status: JobStatus) -> str:

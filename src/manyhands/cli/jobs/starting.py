@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
@@ -18,6 +19,7 @@ from manyhands.cli.plain import add_job, parser, print_labelled, shown_path
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import Flag, OptionalText, Settings, Text, optional_whole, setting
 from manyhands.core.text import counted
+from manyhands.engine.contract import BEHIND_INPUT, ItemRow
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.processes.event_loop import run_on_loop
@@ -25,9 +27,10 @@ from manyhands.runs.folders import open_reader
 from manyhands.runs.options import ResumeSettings
 from manyhands.workloads.csv_jobs.estimating import estimate_lines
 from manyhands.workloads.csv_jobs.folders import find_job
-from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run
+from manyhands.workloads.csv_jobs.prepared import describe_worker, dry_run, of_standard_input
 from manyhands.workloads.csv_jobs.service.control import LOG
 from manyhands.workloads.csv_jobs.service.jobs import JobService, Spawned
+from manyhands.workloads.csv_jobs.service.status import JobStatus
 from manyhands.workloads.csv_jobs.spec import JOB, JobSettings, JobSpec, TableSettings
 
 _SPAWN = "manyhands jobs spawn"
@@ -159,7 +162,7 @@ async def _print_plan(spec: JobSpec, prompts: int) -> int:
         if spec.csv_path == STANDARD_STREAM:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             table = stack.enter_context(kept_input(standard_input(), folder, "table", spec.table_format))
-            spec = spec.changed({"csv_path": str(table)})
+            spec = of_standard_input(spec, table, "ID")
         dry = await dry_run(spec, prompts, notice)
     for number, prompt in enumerate(dry.prompts, 1):
         print(f"── prompt {number} ──\n{prompt}\n")
@@ -175,6 +178,8 @@ _RUN_DESCRIPTION = (
     "another job is rejected unless --override names it."
 )
 _MAX_RANGE = 10_000_000
+SHOWN_ROWS = 10
+"""Numbers of rows in a message."""
 _NOT_OF_THE_JOB = ("job", "detach", "retry_failed", "update", "dry_run", "data_dir", "quiet")
 
 
@@ -223,7 +228,7 @@ async def _ran(values: Mapping[str, Any]) -> int:
     if options.dry_run and not options.update:
         raise UserError(f"--dry_run goes with --update (see {_RUN} --help)")
     if options.update:
-        changed = await service.update(options.job, keep=not options.dry_run, notice=notice)
+        changed = await service.update(options.job, keep=not options.dry_run, changes=changes, notice=notice)
         out().print_line(f"{shown_path(status.folder)}: {changed}")
         if options.dry_run:
             return 0
@@ -232,11 +237,18 @@ async def _ran(values: Mapping[str, Any]) -> int:
     if not started and service.status(options.job).runner_active:
         notice("the job is already running" + (", with its present settings" if changes else ""))
     elif not started:
-        said = beyond_limit(status)
-        notice("nothing is left to do" if said is None else f"{said}:  --limit=none")
+        _say_nothing_is_left(status, options.limit if "limit" in changes else status.limit)
     elif not options.quiet:
         out().print(f"Job {status.job_id}: continues in a background process")
     return 0 if options.detach else await follow(service, options.job, quiet=options.quiet, log=log)
+
+
+def _say_nothing_is_left(status: JobStatus, limit: int | None) -> None:
+    if limit is not None and limit != status.limit:
+        rows = "the first row has" if limit == 1 else f"the first {limit:,} rows have"
+        notice(f"--limit={limit} is not taken over: {rows} ended already")
+    said = beyond_limit(status)
+    notice("nothing is left to do" if said is None else f"{said}:  --limit=none")
 
 
 def retry(argv: list[str]) -> int:
@@ -272,23 +284,37 @@ def _retry_parser() -> argparse.ArgumentParser:
 
 async def _retried(options: argparse.Namespace) -> int:
     service = job_service(options.data_dir)
-    rows, started = await service.retry(options.job, _item_ids(options), completed=bool(options.rows))
+    chosen = None if options.failed else _chosen(options)
+    rows, started = await service.retry(
+        options.job, None if chosen is None else list(chosen), completed=bool(options.rows)
+    )
     nothing = "there is nothing to retry" + (
         "" if options.rows or options.failed else " (--rows also takes completed rows)"
     )
     how = "a runner was started" if started else "the job's runner has them" if rows else nothing
     out().print(f"{counted(rows, 'row')} reset; {how}")
+    _say_beyond_limit(service.status(options.job), (chosen or {}).values())
     if options.detach or not rows:
         return 0
     return await follow(service, options.job, quiet=options.quiet)
 
 
-def _item_ids(options: argparse.Namespace) -> list[str] | None:
-    if options.failed:
-        return None
+def _chosen(options: argparse.Namespace) -> dict[str, int]:
+    """The ids of the rows that are named, with their numbers in the table."""
     with closing(open_reader(find_job(Path(options.data_dir), options.job, folders=True))) as reader:
-        named = [find_item(reader, which).key for which in options.items]
-        return list(dict.fromkeys([*named, *(_row_key(reader, number) for number in options.rows)]))
+        named = (find_item(reader, which) for which in options.items)
+        numbered = (_row_numbered(reader, number) for number in options.rows)
+        return {row.key: row.position + 1 for row in chain(named, numbered)}
+
+
+def _say_beyond_limit(status: JobStatus, numbers: Iterable[int]) -> None:
+    """Say which rows a limit keeps from being executed."""
+    limit = status.limit
+    beyond = sorted(number for number in numbers if limit is not None and limit < number <= BEHIND_INPUT)
+    if beyond:
+        listed = ", ".join(map(str, beyond[:SHOWN_ROWS])) + ", …" * (len(beyond) > SHOWN_ROWS)
+        rows = f"row {listed} is" if len(beyond) == 1 else f"rows {listed} are"
+        notice(f"{rows} beyond --limit={limit}, and not executed:  {job_command('run', status)} --limit=none")
 
 
 def row_numbers(text: str) -> tuple[int, ...]:
@@ -305,9 +331,9 @@ def row_numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _row_key(reader: JournalReader, number: int) -> str:
-    """The id of the row of that number in the table as the job has it."""
+def _row_numbered(reader: JournalReader, number: int) -> ItemRow:
+    """The row of that number in the table as the job has it."""
     row = next(reader.items(number - 2), None)
     if row is None or row.position != number - 1:
         raise UserError(f"{shown_path(reader.folder)}: there is no row {number}")
-    return row.key
+    return row

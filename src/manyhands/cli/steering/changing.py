@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from manyhands.cli.console import out, resume_command
 from manyhands.cli.options import help_text, make, parse
+from manyhands.core.errors import RunError
 from manyhands.core.settings import Path as PathText
 from manyhands.core.settings import Text, setting
 from manyhands.processes.event_loop import run_on_loop
@@ -38,7 +39,11 @@ def run(argv: list[str]) -> int:
         changes["pause" if options.pause else "go_on"] = True
     folder = find_run(options.run, options.data_dir)
     answer, by_owner = run_on_loop(give_order(folder, SET, changes=changes))
-    out().print_line(f"{folder.name}: {order_text(SET, answer) or 'nothing to change'}")
+    try:
+        text = order_text(SET, answer)
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{folder}: the process that executes the run answered what this version can't read") from None
+    out().print_line(f"{folder.name}: {text or 'nothing to change'}")
     if not by_owner:
         out().print_line(f"No process executes the run. A resume uses this:  {resume_command(folder)}")
     return 0

@@ -60,7 +60,7 @@ def _cancel_parser() -> argparse.ArgumentParser:
 
 
 def _add_selection(result: argparse.ArgumentParser) -> None:
-    add_run(result)
+    add_run(result, required=True)
     result.add_argument("--select", action="append", default=[], metavar="NAME=VALUE", help=_SELECT)
     result.add_argument("--dry_run", "--dry-run", action="store_true", help="only say how many items are meant")
 
@@ -80,8 +80,12 @@ def _ordered(
         out().print_line(f"{folder.name}: {_count(found, what, command)}")
         return 0
     answer = give_order(folder, command, numbers=list(found.numbers), select=selection.text, **about)
-    _, by_owner = run_on_loop(answer)
-    out().print_line(f"{folder.name}: {_count(found, DONE[command], command)}")
+    done, by_owner = run_on_loop(answer)
+    line = _count(found, DONE[command], command)
+    if in_flight := done.get("in_flight", 0):
+        waiting = done["items"] - in_flight
+        line = f"cancelled {waiting:,} of {counted(found.of, 'item')}; {in_flight:,} in flight end as cancelled, or complete"
+    out().print_line(f"{folder.name}: {line}")
     if not by_owner and command == RETRY:
         out().print_line(f"No process executes the run. To execute them:  {resume_command(folder)}")
     return 0

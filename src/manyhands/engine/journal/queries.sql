@@ -91,8 +91,17 @@ SELECT number, key, state FROM items WHERE generation < ? AND position < 1000000
 UPDATE items SET position = number + 1000000000000 WHERE generation < ?;
 
 -- name: cancel_removed
+-- generation, whether those that were discarded are, too
 UPDATE items SET state = 'cancelled', reason = 'removed', cause = NULL, message = 'no longer in the input'
-WHERE generation < ? AND state IN ('pending', 'running', 'failed');
+WHERE generation < ?1 AND (state IN ('pending', 'running', 'failed') OR (?2 AND state = 'discarded'));
+
+-- name: removed_payloads
+-- of all that the latest planning did not name: generation, the number to go on behind, how many
+SELECT number, payload FROM items WHERE generation < ? AND number > ? ORDER BY number LIMIT ?;
+
+-- name: set_payloads
+-- number, payload
+UPDATE items SET payload = v.column2 FROM (VALUES :rows) AS v WHERE items.number = v.column1;
 
 -- name: release_running
 UPDATE items SET state = 'pending' WHERE state = 'running';

@@ -23,7 +23,7 @@ from manyhands.engine.contract import PlannedItem
 from manyhands.engine.journal.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
 from manyhands.engine.journal.lock import LOCK, META, Commits, RunLock, check_pages
 from manyhands.engine.journal.reader import JOURNAL, JournalReader, OutputFile
-from manyhands.engine.journal.records import StepRow, pack
+from manyhands.engine.journal.records import StepRow, pack, unpack
 from manyhands.engine.journal.writer import GroupWriter, OnCommit
 
 REWRITE = "rewrite_outputs"
@@ -90,20 +90,39 @@ class Store:
                     self._plan_chunk(chunk, position, generation)
                     position += len(chunk)
 
-    def replan(self, items: Iterable[PlannedItem], identity: str, **facts: Json) -> None:
+    def replan(
+        self,
+        items: Iterable[PlannedItem],
+        identity: str,
+        *,
+        removed: Callable[[Json], Json] | None = None,
+        **facts: Json,
+    ) -> None:
         """Enter all items of an input that was edited, in one transaction with facts about the run: where ``items`` raises, or the process
-        dies, all is as it was before. ``identity``: of the input that is planned now. Raises as ``plan`` does."""
+        dies, all is as it was before. Items that the input does not name any more are cancelled, also discarded ones.
+
+        ``identity``: of the input that is planned now. ``removed``: gives the payload of an item that left the input, now or earlier, from
+        the one that it has. Raises as ``plan`` does.
+        """
         generation = self.reader.meta("generation", 0) + 1
         position = 0
         with storage_errors(self._path), transaction(self._connection):
             for chunk in _chunks(items, PLAN_CHUNK):
                 self._plan_chunk(chunk, position, generation)
                 position += len(chunk)
-            self._run("cancel_removed", generation)
+            self._run("cancel_removed", generation, True)
             self._run("park_removed", generation)
+            if removed is not None:
+                self._rewrite_removed(generation, removed)
             planned = {"identity": identity, "generation": generation}
             for name, value in {**facts, "generation": generation, "planned": planned}.items():
                 self._set_meta(name, value)
+
+    def _rewrite_removed(self, generation: int, rewritten: Callable[[Json], Json]) -> None:
+        behind = 0
+        while rows := self._run("removed_payloads", generation, behind, PLAN_CHUNK).fetchall():
+            self._execute("set_payloads", [(number, pack(rewritten(unpack(payload)))) for number, payload in rows])
+            behind = rows[-1][0]
 
     def _plan_chunk(self, chunk: list[PlannedItem], position: int, generation: int) -> None:
         rows = [
@@ -150,7 +169,7 @@ class Store:
         rows = self.reader.removed_items(generation)
         if rows:
             with storage_errors(self._path), transaction(self._connection):
-                self._run("cancel_removed", generation)
+                self._run("cancel_removed", generation, False)
                 self._run("park_removed", generation)
         return rows
 

@@ -33,7 +33,7 @@ class TableInfo:
     encoding: str | None = None
     """Of a table that is text."""
     delimiter: str | None = None
-    """Of a CSV table."""
+    """Of a CSV table, unless it is a single column whose rows are not split."""
     arrow_schema: str | None = None
     """Of a Parquet table: its schema in Arrow's IPC format as base64 text."""
     header_row: int | None = None
@@ -65,6 +65,9 @@ MAX_VALUE = 64 << 20
 
 GZIP_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a damaged ``.gz`` file raises."""
+
+OTHER_HEADER = "say with --header_row where the header is"
+"""What to do where a row was taken for the header that is none."""
 
 _SHOWN_NAME = 80
 _SHOWN_COLUMNS = 50
@@ -209,17 +212,17 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def column_names(where: str, headers: Sequence[str]) -> tuple[str, ...]:
+def column_names(where: str, headers: Sequence[str], way_on: str | None = None) -> tuple[str, ...]:
     """The names of columns. One that is blank is called by its number, as ``column_3``, with ``_2``, ``_3`` … behind it where another
     column has that name.
 
-    Raises UserError for a name that comes twice. ``where``: the file, and the line if it has any.
+    Raises UserError for a name that comes twice. ``where``: the file, and the line if it has any; ``way_on``: what else to do about it.
     """
     positions: dict[str, int] = {}
     for position, name in enumerate(headers, 1):
         if name.strip() and name in positions:
             problem = f"csv header {shown(name)} is duplicated (columns {positions[name]} and {position})"
-            raise UserError(f"{where}: {problem}")
+            raise UserError(f"{where}: {problem}; rename one of them{'' if way_on is None else f', or {way_on}'}")
         positions[name] = position
     return tuple(
         name if name.strip() else numbered_name(position, positions) for position, name in enumerate(headers, 1)

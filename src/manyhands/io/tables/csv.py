@@ -32,6 +32,7 @@ from manyhands.core.jsonio import Json, as_text, without_surrogates
 from manyhands.core.text import counted
 from manyhands.io.tables.base import (
     MAX_LENGTH,
+    OTHER_HEADER,
     MissingColumn,
     RawRow,
     Record,
@@ -45,7 +46,7 @@ from manyhands.io.tables.base import (
     reading,
     titles_notice,
 )
-from manyhands.io.tables.dialects import CUT_OFF, SAMPLE, SEPARATORS, csv_reader, csv_rows, find_dialect
+from manyhands.io.tables.dialects import CUT_OFF, SAMPLE, SEPARATORS, UNSPLIT, csv_reader, csv_rows, find_dialect
 from manyhands.io.tables.text import Damaged, choose_encoding, text_lines, undecoded
 
 MAX_EXTRA = 1000
@@ -108,8 +109,9 @@ class CsvFile:
     def _records(self) -> Generator[RawRow, None, None]:
         """The header and the rows below it, without blank ones."""
         skipped, encoding = self.dialect.header_line - 1, self.encoding
+        delimiter = UNSPLIT if self.dialect.is_whole else self.dialect.delimiter
         with closing(text_lines(self.path, encoding)) as lines:
-            reader = csv_reader(islice(lines, skipped, None), self.dialect.delimiter)
+            reader = csv_reader(islice(lines, skipped, None), delimiter)
             for line, cells, error in csv_rows(reader, skipped):
                 if error is not None:
                     yield RawRow(line, (), self._quoting(line, reader.line_num + skipped, error))
@@ -137,6 +139,7 @@ class CsvFile:
         if error.startswith(CUT_OFF):
             taken = f"; everything from here to the end, line {last}, is inside it" if last > line else ""
             return f"a quote in this row is never closed{taken}"
+        error = error.replace(f"'{UNSPLIT}'", "the end of the row")
         return f"broken quoting{f' on line {last}' if last > line else ''}: {error}"
 
     @property
@@ -148,6 +151,8 @@ class CsvFile:
             how = ", as its first line says" if dialect.stated else "; --delimiter sets another separator"
             decimals = ", and numbers have decimal commas" if dialect.decimal_comma else ""
             found.append(f"{self.path}: the cells are separated by {separator}{decimals}{how}")
+        if dialect.has_commas:
+            found.append(f"{self.where}: one column, so its rows are read whole; --delimiter=, splits them at commas")
         if dialect.titles:
             found.append(f"{self.where}: {titles_notice(dialect.titles)}")
         return found
@@ -164,7 +169,7 @@ class CsvTable:
         """As for ``CsvFile``. Raises UserError for names that come twice, too."""
         self.path = path
         self._file = file = CsvFile(path, encoding, delimiter, header_row)
-        names = column_names(file.where, file.header)
+        names = column_names(file.where, file.header, OTHER_HEADER)
         ragged = _Ragged(len(names), file.rows())
         beyond = [numbered_name(position, names) for position in range(len(names) + 1, ragged.width + 1)]
         self.info = TableInfo(
@@ -172,7 +177,7 @@ class CsvTable:
             "csv",
             (*names, *beyond),
             file.encoding,
-            file.dialect.delimiter,
+            None if file.dialect.is_whole else file.dialect.delimiter,
             header_row=header_row,
             decimal_comma=file.dialect.decimal_comma,
         )
@@ -220,9 +225,7 @@ class _Ragged:
         if longer:
             columns = beyond[0] if len(beyond) == 1 else f"{beyond[0]} to {beyond[-1]}"
             kept = "the others are" if len(beyond) > 1 else "the other is"
-            # Of a single column, what seems to be more cells is most likely its text, cut at its commas.
-            hint = "; if all of it is one column, --delimiter=tab reads it whole" if self._header == 1 else ""
-            found.append(f"{path}: {_rows_in(longer, self._longer, 'more')}: {kept} kept in {columns}{hint}")
+            found.append(f"{path}: {_rows_in(longer, self._longer, 'more')}: {kept} kept in {columns}")
         if shorter:
             found.append(f"{path}: {_rows_in(shorter, self._shorter, 'fewer')}: empty ones are added")
         return found
@@ -245,7 +248,7 @@ def csv_records(file: CsvFile, required: str | None = None) -> Iterator[Record]:
 
     Raises UserError if the header can't be used.
     """
-    names = list(column_names(file.where, [name.strip() for name in file.header]))
+    names = list(column_names(file.where, [name.strip() for name in file.header], OTHER_HEADER))
     if required is not None and required not in names:
         raise MissingColumn(f'{file.path}: the header has no "{required}" column', names)
     try:

@@ -4,13 +4,16 @@
 found. Of comma, semicolon, tab and bar, those come into question that split the header into two cells or more and more than half of the
 rows into as many. Of these, the one is taken that does so with the largest share of the rows; where equal, one that leaves numbers with
 decimal commas whole (``1,5;2,3``), else the comma, else the one with the most columns, else the first in this order. If none comes into
-question, it is one that splits the header and more than half of the rows in any way; if none does that, the comma. So a single column is
-not split, unless its name and most of its rows hold semicolons, tabs or bars; nor is a table that is well-formed with commas split at
-anything else, unless every comma in it stands in a number.
+question, it is one that splits the header and more than half of the rows in any way; if none does that, the comma. So a table that is
+well-formed with commas is not split at anything else, unless every comma in it stands in a number.
+
+**A single column**, a header of one name, is not split at all: its rows are most likely text with commas in it. Only quotes count.
 
 **Titles** are rows above the header with at most half as many filled cells as it has, such as a report's name, and further ones with fewer
-than it has. They are taken for titles only if what follows looks like a header (two filled cells or more, all different, none a number),
-and is set apart: by a blank line, by numbers under its names, or because the title is filled up with empty cells to the table's width.
+than it has. They are taken for titles only if what follows looks like a header (two filled cells or more, all different, none a number)
+with rows below it, and is set apart: by a blank line right above it, by numbers under its names, or because the title is filled up with
+empty cells to the table's width. Below a title that no delimiter follows, which may be the name of a single column, all rows must have as
+many cells as the header; and where a blank follows every delimiter, as in prose, both a blank line and numbers must set it apart.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ CUT_OFF = "unexpected end of data"
 """The beginning of the csv module's error for a quote that is never closed."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """The delimiters that are found, with their names."""
+UNSPLIT = "\ud800"
+"""In place of a delimiter, what no text has: half a character that no decoder leaves."""
 MAX_TITLES = 20
 _SEPARATOR_LINE = re.compile(r'(?:"sep=([^"])"|sep=([^"]))\r?\n?', re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[$€£]?\d[\d.,' \u00a0]*[%€]?|\d{4}-\d\d-\d\d.*")
@@ -61,6 +66,10 @@ class Dialect:
     """What the rows above the header say."""
     decimal_comma: bool = False
     """Whether numbers have decimal commas."""
+    is_whole: bool = False
+    """Whether the rows are those of a single column, and not split."""
+    has_commas: bool = False
+    """Whether rows would be split if they were not whole."""
 
 
 def find_dialect(sample: Sequence[str], delimiter: str | None = None, header_line: int | None = None) -> Dialect:
@@ -68,16 +77,20 @@ def find_dialect(sample: Sequence[str], delimiter: str | None = None, header_lin
     stated = _SEPARATOR_LINE.fullmatch(sample[0]) if sample else None
     skipped = 1 if header_line is None and stated else (header_line or 1) - 1
     named = (stated[1] or stated[2]) if stated else None
-    chosen = delimiter or named or find_delimiter(sample[skipped:], titled=header_line is None)
+    known = delimiter or named
+    chosen = known or find_delimiter(sample[skipped:], titled=header_line is None)
     rows = list(sample_rows(sample[skipped:], chosen))
     titles = title_rows(rows) if header_line is None else 0
     below = rows[titles:]
+    is_whole = known is None and bool(below) and len(below[0].cells) == 1
     return Dialect(
         delimiter=chosen,
         header_line=header_line or (below[0].line + skipped if below else 1),
         stated=named is not None and delimiter is None,
         titles=tuple(" ".join(cell for cell in row.cells if cell.strip()) for row in rows[:titles]),
         decimal_comma=chosen != "," and _has_decimal_commas(below[1:]),
+        is_whole=is_whole,
+        has_commas=is_whole and any(len(row.cells) > 1 for row in below[1:]),
     )
 
 
@@ -153,17 +166,27 @@ def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
     names = _filled(header)
     if len(names) < 2 or len(set(names)) < len(names) or not all(map(_may_be_name, names)):
         return False
-    if body and sum(len(row.cells) > 1 for row in body) * 2 <= len(body):
+    if sum(len(row.cells) > 1 for row in body) * 2 <= len(body):
+        return False
+    if len(titles[0].cells) == 1 and _may_be_prose(header, body):
         return False
     few = max(1, len(names) // 2)
     counts = [len(_filled(row)) for row in titles]
     if min(counts) < 1 or counts[0] > few or max(counts) >= len(names):
         return False
-    if any(row.apart for row in rows[1 : index + 1]):
+    if header.apart:
         return True
     if max(counts) > few or any(not "".join(row.cells[:1]).strip() and len(names) == 2 for row in titles):
         return False  # a header whose first column, such as an index, has no name
-    return _numbers_below(header, body) or (bool(body) and all(_fills_up(row, len(header.cells)) for row in titles))
+    return _numbers_below(header, body) or all(_fills_up(row, len(header.cells)) for row in titles)
+
+
+def _may_be_prose(header: SampleRow, body: Sequence[SampleRow]) -> bool:
+    """Whether what looks like a header and rows may be lines of text with delimiters in it."""
+    if any(len(row.cells) != len(header.cells) for row in body if row.cells):
+        return True
+    blanks = all(cell.startswith(" ") for row in (header, *body) for cell in row.cells[1:])
+    return blanks and not (header.apart and _numbers_below(header, body))
 
 
 def _fills_up(title: SampleRow, width: int) -> bool:

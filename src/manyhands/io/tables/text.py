@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +15,10 @@ from manyhands.io.tables.base import GZIP_DAMAGE, MAX_LENGTH, at, open_bytes
 
 _ERRORS = "surrogateescape"
 _BLOCK = 1 << 16
+_HEAD = 1 << 12
+_LINE_FEED = 10
+_ZEROS = 4
+"""The least number of zeros that make a text UTF-16."""
 _HINT = "if the file has another encoding, name it with --encoding"
 
 
@@ -27,7 +32,8 @@ class Damaged(UserError):
 
 
 def choose_encoding(path: Path, given: str | None) -> str:
-    """The encoding to read a file with, by its usual name: the one given, else what its byte order mark says, else UTF-8.
+    """The encoding to read a file with, by its usual name: the one given, else what its byte order mark says, else UTF-16
+    if it looks like that, else UTF-8.
 
     Raises UserError if Python knows no such text encoding.
     """
@@ -35,7 +41,9 @@ def choose_encoding(path: Path, given: str | None) -> str:
         return _known(given)
     with open_bytes(path) as stream:
         beginning = stream.read(4)
-    return marked_encoding(beginning) or "utf-8"
+        with suppress(*GZIP_DAMAGE):  # said where the lines end
+            beginning += stream.read(_HEAD)
+    return marked_encoding(beginning) or _zeros_encoding(beginning) or "utf-8"
 
 
 def text_lines(path: Path, encoding: str, newline: str = "") -> Generator[str, None, None]:
@@ -182,6 +190,17 @@ def wide_encoding(head: bytes, *, marked: bool = False) -> str | None:
     if marked or len(head) < 2 or (head[0] == 0) == (head[1] == 0):
         return None
     return "utf-16-be" if head[0] == 0 else "utf-16-le"
+
+
+def _zeros_encoding(head: bytes) -> str | None:
+    """The codec of a text without a mark, if it is UTF-16 by its zeros: one in every line feed, and none but in the same half of each
+    character. ``head``: all of it, or an even number of bytes."""
+    for low, codec in ((0, "utf-16-le"), (1, "utf-16-be")):
+        lows, highs = head[low::2], head[1 - low :: 2]
+        ends = [high for character, high in zip(lows, highs, strict=False) if character == _LINE_FEED]
+        if len(lows) == len(highs) and highs.count(0) >= _ZEROS and 0 not in lows and ends and not any(ends):
+            return codec
+    return None
 
 
 def may_be_wide(head: bytes) -> bool:

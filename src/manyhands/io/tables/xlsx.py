@@ -27,6 +27,7 @@ from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, as_text, without_surrogates
 from manyhands.core.text import counted, suggestion
 from manyhands.io.tables.base import (
+    OTHER_HEADER,
     RawRow,
     TableInfo,
     Unit,
@@ -98,7 +99,7 @@ class XlsxTable:
             found.append(f"{where}: {titles_notice(titles)}")
         survey = _Survey(self._rows())
         headers = survey.headers
-        names = column_names(where, headers)
+        names = column_names(where, headers, OTHER_HEADER)
         self._columns = [index for index, name in enumerate(headers) if name.strip() or survey.kinds[index]]
         found += nameless_notice(where, [headers[n] for n in self._columns], [names[n] for n in self._columns])
         if survey.formulas:

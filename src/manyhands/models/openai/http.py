@@ -14,7 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from manyhands.core.jsonio import dumps
-from manyhands.core.redaction import KNOWN, protect
+from manyhands.core.redaction import KNOWN, REDACTED, protect
 from manyhands.models.headers import secrets_in
 from manyhands.models.openai.errors import read_json
 from manyhands.models.openai.request import Endpoint, request_headers
@@ -29,6 +29,10 @@ NEVER_SENT = (
     aiohttp.InvalidURL,
 )
 """Errors that come before the request is on its way."""
+
+
+_MIN_OWN = 4
+"""Characters below which the value of a header is too common to be taken out of refusals."""
 
 
 class TooLarge(ValueError):
@@ -67,6 +71,7 @@ class EndpointConnections:
         self._base_url = endpoint.base_url
         self._headers = request_headers(endpoint, api_key or None, headers)
         self._max_response = max_response
+        self._own = [dumps(value)[1:-1] for value in (headers or {}).values() if len(value) >= _MIN_OWN]
         self._session: aiohttp.ClientSession | None = None
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
@@ -76,14 +81,14 @@ class EndpointConnections:
         call = self._opened().post(url, data=body, timeout=self._timeout(seconds), allow_redirects=False)
         async with call as response:
             content = await answer_body(response, self._max_response)
-            return response.status, response.headers, _without_secrets(content)
+            return response.status, response.headers, self._recordable(response.status, content)
 
     async def get(self, url: str, seconds: float) -> tuple[int, Any, bytes]:
         """The like for a request without a body."""
         call = self._opened().get(url, timeout=self._timeout(seconds), allow_redirects=False)
         async with call as response:
             content = await answer_body(response, self._max_response)
-            return response.status, response.headers, _without_secrets(content)
+            return response.status, response.headers, self._recordable(response.status, content)
 
     async def close(self) -> None:
         """Close the connections. The next call would open new ones."""
@@ -101,6 +106,14 @@ class EndpointConnections:
                 proxy=_proxy_for(self._base_url),
             )
         return self._session
+
+    def _recordable(self, status: int, content: bytes) -> bytes:
+        """An answer without secrets. A refusal often repeats the request's headers, of which no value is recorded."""
+        content = _without_secrets(content)
+        if status >= 400:
+            for value in self._own:
+                content = content.replace(value, REDACTED.encode())
+        return content
 
     def _timeout(self, seconds: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(seconds)

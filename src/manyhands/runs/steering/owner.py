@@ -60,7 +60,8 @@ class Steering:
                 self._workload.reopened(self._store.reader, numbers)
             case "cancel":
                 numbers, why = message["numbers"], f"cancelled by {message.get('by')}"
-                await self._engine.cancel(numbers, why, at_once=message["firm"])
+                ended, in_flight = await self._engine.cancel(numbers, why, at_once=message["firm"])
+                return {"items": ended + in_flight, "in_flight": in_flight, "select": message.get("select", "")}
             case other:
                 raise RunError(f"unknown request {other!r}")
         return {"items": len(numbers), "select": message.get("select", "")}

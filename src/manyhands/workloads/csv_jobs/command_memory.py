@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -33,6 +34,11 @@ MEMORY_MIB: Mapping[str, int] = MappingProxyType(
 short sessions. Of ``docker`` and ``podman`` only the client."""
 OTHER_MIB = 100
 """The same of any other program."""
+_SHELLS = frozenset(("bash", "dash", "sh", "zsh"))
+_SIGNS = re.compile(r"[\s;&|()'\"]+")
+"""What is between the words of a shell's script."""
+_STARTERS = frozenset(("timeout", "stdbuf", "setsid", "sudo", "xargs"))
+"""Programs that start the one they are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,19 @@ def commands_at_once(options: JobSpec, free: int | None = None) -> AtOnce | None
     free = free_memory() if free is None else free
     if free is None:
         return None
-    name, _ = program_name(CommandTemplate.split(options.worker_command, name="--worker_command").words)
-    each = MEMORY_MIB.get(name, OTHER_MIB) * MIB
+    words = CommandTemplate.split(options.worker_command, name="--worker_command").words
+    each = _memory_mib(words) * MIB
     return AtOnce(max(1, min(AT_ONCE, free // each)), each, free)
+
+
+def _memory_mib(words: Sequence[str]) -> int:
+    """MiB for one launch of a command; of a shell's script or a program that starts another one, by what stands in it."""
+    name, rest = program_name(words)
+    if name in _SHELLS:
+        rest = [part for word in rest for part in _SIGNS.split(word)]
+    elif name not in _STARTERS and not name.startswith("-"):
+        return MEMORY_MIB.get(name, OTHER_MIB)
+    return max([OTHER_MIB, *(MEMORY_MIB.get(program_name([part])[0], 0) for part in rest)])
 
 
 def with_memory_limit(options: JobSpec) -> tuple[JobSpec, AtOnce | None]:

@@ -19,6 +19,7 @@ from manyhands.io.tables.parquet_writer import need_parquet
 from manyhands.io.tables.xlsx import need_xlsx
 from manyhands.models.estimate import Prompts
 from manyhands.processes.templates import CommandTemplate
+from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Notice
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import SHORT, default_name
@@ -27,7 +28,7 @@ from manyhands.workloads.csv_jobs.rows.export import check_output_columns, leave
 from manyhands.workloads.csv_jobs.rows.output_schema import OutputSchema
 from manyhands.workloads.csv_jobs.rows.planning import JobRow, check_column, id_column_index, plan_rows
 from manyhands.workloads.csv_jobs.rows.prompts import Template, worker_prompt
-from manyhands.workloads.csv_jobs.spec import JobSpec, concurrency_limit
+from manyhands.workloads.csv_jobs.spec import JobChanges, JobSpec, concurrency_limit
 from manyhands.workloads.csv_jobs.stages.definitions import Definitions
 from manyhands.workloads.csv_jobs.stages.row_stages import Stage, stage_columns, stages_for
 from manyhands.workloads.csv_jobs.workers.function import FunctionWorker
@@ -133,6 +134,14 @@ class PreparedJob:
         output = options.output_csv_path or self.output_csv_path
         return replace(self, options=options, output_csv_path=output, prompt_columns=columns)
 
+    def continued(self, changes: Mapping[str, Any]) -> PreparedJob:
+        """The same job as it goes on with settings that are other than recorded. Raises UserError for those that can't be used, RunError
+        for those that would make it another job."""
+        if not changes:
+            return self
+        given = JobChanges.make({"csv_path": self.options.csv_path, **changes}, lambda name: f"--{name}")
+        return self.changed(resume_spec(self.options, given))
+
     def opened(self) -> Table:
         """The table, read as it was when the job was made."""
         table = self.table
@@ -210,6 +219,12 @@ def default_output(options: JobSpec, job_id: str) -> str:
     stem = name.removesuffix(Path(name).suffix) or STEM
     suffix = format_named(options.export_format or CSV.name).suffixes[0]
     return str(table.with_name(f"{stem}.agent-job-{job_id[:SHORT]}{suffix}"))
+
+
+def of_standard_input(options: JobSpec, table: Path, job_id: str) -> JobSpec:
+    """The settings of a job whose table came over standard input, of which ``table`` is a copy: its results go to the current folder."""
+    output = options.output_csv_path or default_output(options.changed({"csv_path": STEM}), job_id)
+    return options.changed({"csv_path": str(table), "output_csv_path": output})
 
 
 def _check_output(job: PreparedJob) -> None:

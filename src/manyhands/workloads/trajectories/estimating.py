@@ -10,9 +10,11 @@ from manyhands.agents.run_settings import check_prices
 from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 from manyhands.agents.toolbox import RunTools
 from manyhands.core.text import expand_home
+from manyhands.io.tables.formats import dataset_notices
 from manyhands.models.estimate import Estimate, Habits, Prompts, free, measured, tokens_of
 from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import PriceTable, load_price_table
+from manyhands.runs.progress import Notice
 from manyhands.workloads.trajectories.dataset.rows import BadRow, read_rows
 from manyhands.workloads.trajectories.prepared import Prepared, prepare
 from manyhands.workloads.trajectories.spec import BatchSpec
@@ -22,14 +24,17 @@ _ALIKE = ("model", "base_url", "agent", "distribution", "max_turns", "reasoning_
 """Settings by which batches take about the same for a prompt."""
 
 
-async def estimate_batch(options: BatchSpec) -> list[tuple[str, str]]:
+async def estimate_batch(options: BatchSpec, notice: Notice) -> list[tuple[str, str]]:
     """The plan of a batch and an estimate of what it takes, in words: pairs of a label and text. Nothing is made, and no model is called.
+    ``notice``: gets what was decided by looking at the dataset.
 
     Raises UserError as making the batch would.
     """
     options = options.resolved()
     check_prices(options)
     prepared = await prepare(options)
+    for line in dataset_notices(Path(options.dataset_file), **options.reading):
+        notice(line)
     prompts = Prompts()
     for row in read_rows(options.dataset_file, **options.how_read(with_chat=prepared.with_chat)):
         if not isinstance(row, BadRow):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from manyhands.core.errors import UserError
@@ -56,6 +56,13 @@ class JobRow:
         return cls(
             payload["row_index"], payload["line"], payload["source_id"], tuple(payload["row"]), payload.get("problem")
         )
+
+
+def under_other_headers(row: JobRow, former: Sequence[str], headers: Sequence[str]) -> JobRow:
+    """A row whose cells are in the order of the former headers, as one of a table with others: a column that this does not have is dropped,
+    one that it has besides is empty."""
+    cells = dict(zip(former, row.cells, strict=False))
+    return replace(row, cells=tuple(cells.get(name) for name in headers))
 
 
 def plan_rows(table: Table, id_column: str | None, on_bad_row: Literal["fail", "skip"]) -> Iterator[PlannedItem]:

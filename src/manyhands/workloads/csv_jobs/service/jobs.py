@@ -30,6 +30,7 @@ from manyhands.agents.run_settings import (
 from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
+from manyhands.core.jsonio import Json
 from manyhands.core.outcomes import ItemState
 from manyhands.core.text import expand_home
 from manyhands.engine.contract import BEHIND_INPUT, PlannedItem
@@ -47,16 +48,15 @@ from manyhands.runs.steering.owner import RETRY
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
 from manyhands.workloads.csv_jobs.folders import find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import (
-    STEM,
     PreparedJob,
     check_worker,
-    default_output,
+    of_standard_input,
     prepare,
     with_machine_limit,
     with_table_of_now,
 )
 from manyhands.workloads.csv_jobs.rows.export import ExportOptions
-from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows
+from manyhands.workloads.csv_jobs.rows.planning import JobRow, plan_rows, under_other_headers
 from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
 from manyhands.workloads.csv_jobs.service.control import RunnerStart, launch
 from manyhands.workloads.csv_jobs.service.status import (
@@ -144,9 +144,8 @@ class JobService:
         folder = job_folder(self.data_dir, spec.job_name, job_id)
         if standard_input is None or spec.csv_path != STANDARD_STREAM:
             return await self._spawn(spec, folder, job_id, depth, start, notice)
-        output = spec.output_csv_path or default_output(spec.changed({"csv_path": STEM}), job_id)
         with kept_input(standard_input, folder / KEPT, "table", spec.table_format) as table:
-            spec = spec.changed({"csv_path": str(table), "output_csv_path": output})
+            spec = of_standard_input(spec, table, job_id)
             return await self._spawn(spec, folder, job_id, depth, start, notice)
 
     async def _spawn(
@@ -183,17 +182,8 @@ class JobService:
         """
         folder = self._find(job)
         await self._stopped(job, folder)
-        status, recorded = job_status(folder), self._recorded(folder)
-        given = dict(changes or {})
-        options = recorded.options
-        if given:
-            checked = JobChanges.make({"csv_path": options.csv_path, **given}, lambda name: f"--{name}")
-            options = checked.inherit(options)
-            check_binding(options, given)
-            given = _sendable(checked, given)
-            if options.header is not None:
-                options = self._with_endpoint(options, lambda text: None)
-                given["recorded_headers"] = options.recorded_headers
+        status = job_status(folder)
+        options, given = self._changed(self._recorded(folder).options, changes)
         # A job that broke with no row left is one whose results are not written.
         unfinished = not status.completed_at or status.state == FAILED
         left = _left(folder, options.limit) or (retry_failed and status.failed_items) or unfinished
@@ -209,17 +199,29 @@ class JobService:
         keep_files(options, folder)
         return await self._launched(folder, RunnerStart(secrets, given, retry_failed))
 
-    async def update(self, job: str, *, keep: bool = True, notice: Notice = lambda text: None) -> Changes:
+    async def update(
+        self,
+        job: str,
+        *,
+        keep: bool = True,
+        changes: Mapping[str, Any] | None = None,
+        notice: Notice = lambda text: None,
+    ) -> Changes:
         """Read a job's table again: rows that are new or changed become pending, those that are gone are cancelled unless they were
         completed, and nothing else changes. All of it is done or nothing.
 
-        ``keep``: False only counts; ``notice`` gets what was decided by looking at the table. Raises RunError if a process executes the job, UserError if the table can't be used any more.
+        ``keep``: False only counts. ``changes``: settings that ``run`` is given next; they are not recorded here, but nothing is done if
+        they would be rejected. ``notice`` gets what was decided by looking at the table. Raises RunError if a process executes the job,
+        UserError if the table can't be used any more.
         """
         folder = self._find(job)
         await self._stopped(job, folder)
         if is_owned(folder):
             raise RunError(f"{folder}: the job is running; its table can be read again when it has ended")
-        return await asyncio.to_thread(_updated, folder, keep, notice)
+        options, given = self._changed(self._recorded(folder).options, changes)
+        if keep:
+            self._secrets(options)
+        return await asyncio.to_thread(_updated, folder, keep, given, notice)
 
     def status(self, job: str) -> JobStatus:
         """The status of a job."""
@@ -400,6 +402,19 @@ class JobService:
             return key_secrets(API_KEY, keys_in(self._given, API_KEY)) | headers
         return key_secrets(API_KEY, usable_keys(options, self._environ)) | headers
 
+    def _changed(self, options: JobSpec, changes: Mapping[str, Any] | None) -> tuple[JobSpec, dict[str, Any]]:
+        """The recorded settings with changes, and these as a runner gets them. Raises UserError for those that can't be used."""
+        if not changes:
+            return options, {}
+        checked = JobChanges.make({"csv_path": options.csv_path, **changes}, lambda name: f"--{name}")
+        options = checked.inherit(options)
+        check_binding(options, changes)
+        given = _sendable(checked, changes)
+        if options.header is not None:
+            options = self._with_endpoint(options, lambda text: None)
+            given["recorded_headers"] = options.recorded_headers
+        return options, given
+
     def _with_endpoint(self, options: JobSpec, notice: Notice) -> JobSpec:
         if options.worker_kind != "agent" or API_KEY in self._given:
             return options
@@ -455,21 +470,26 @@ def _left(folder: Path, limit: int | None) -> int:
         return reader.left(BEHIND_INPUT if limit is None else limit)
 
 
-def _updated(folder: Path, keep: bool, notice: Notice) -> Changes:
+def _updated(folder: Path, keep: bool, settings: Mapping[str, Any], notice: Notice) -> Changes:
     with closing(Store(folder, SystemClock(), lambda text: None)) as store:
         recorded = PreparedJob.from_json(store.reader.meta("spec"), folder.parent)
         job, options = with_table_of_now(recorded, notice), recorded.options
+        job.continued(settings)
         headers, table = job.table.headers, job.opened()
 
         def rows() -> Iterator[PlannedItem]:
             return plan_rows(table, options.id_column, options.on_bad_row)
+
+        def removed(payload: Json) -> Json:
+            return under_other_headers(JobRow.of_payload(payload), former, headers).to_json()
 
         items, former = store.reader.items(), recorded.table.headers
         with closing(TableUpdate.of(items, former, rows(), headers)) as update:
             changes = update.changes()
             if keep:
                 facts = {"spec": job.to_json(), END: None}
-                store.replan(update.plan(rows(), headers), IMPORTED, **facts)
+                rewritten = None if headers == former else removed
+                store.replan(update.plan(rows(), headers), IMPORTED, removed=rewritten, **facts)
             return changes
 
 

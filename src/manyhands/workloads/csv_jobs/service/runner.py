@@ -18,7 +18,6 @@ if __name__ == "__main__":
 import asyncio
 import json
 import signal
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 
 from manyhands.agents.trajectory import item_lines
 from manyhands.core.clock import Clock, SystemClock
-from manyhands.core.errors import ManyhandsError, RunError
+from manyhands.core.errors import ManyhandsError, RunError, UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import protect, protect_environment
 from manyhands.engine.contract import Item
@@ -38,7 +37,6 @@ from manyhands.runs.execution import Controls, RunResult, execute_run
 from manyhands.runs.ledger import REMOVED, ledger_of, left_to_do
 from manyhands.runs.making import Opened
 from manyhands.runs.on_end import run_on_end
-from manyhands.runs.options import resume_spec
 from manyhands.runs.progress import Progress
 from manyhands.runs.steering.control import ControlServer, Message
 from manyhands.workloads.csv_jobs.prepared import PreparedJob
@@ -55,7 +53,6 @@ from manyhands.workloads.csv_jobs.service.status import (
     WITH_FAILURES,
     rfc3339,
 )
-from manyhands.workloads.csv_jobs.spec import JobChanges
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
@@ -104,7 +101,10 @@ class JobRunner:
             forks=self._forks,
         )
         state, error = self._ending(result)
-        self._store.set_meta(**{END: {"state": state, "error": error, "at": self._clock.now()}})
+        end: dict[str, Any] = {"state": state, "error": error, "at": self._clock.now()}
+        if result.error is not None and isinstance(result.error.__cause__, UserError):
+            end["unwritable"] = True
+        self._store.set_meta(**{END: end})
         say(f"the job is {state}" + (f": {error}" if error else ""))
         return result
 
@@ -238,7 +238,7 @@ async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal, forks: F
         if store.reader.meta(END) != start.end:
             raise RunError(f"{folder}: the job was ended before its runner began")
         recorded = store.reader.meta("spec")
-        job = _with_changes(PreparedJob.from_json(recorded, store.folder.parent), start.changes)
+        job = PreparedJob.from_json(recorded, store.folder.parent).continued(start.changes)
         runner = JobRunner(store, job, clock, start, forks)
         await runner.control.open()
         loop = asyncio.get_running_loop()
@@ -258,14 +258,6 @@ async def run_job(folder: Path, start: RunnerStart, ready: ReadySignal, forks: F
         if runner is not None:
             await runner.control.close(ended=True)
     await run_on_end(job.options.on_end, result, result.exit_code, say)
-
-
-def _with_changes(job: PreparedJob, changes: Mapping[str, Any]) -> PreparedJob:
-    """The job with settings that are other than recorded. Raises RunError for those that would make it another job."""
-    if not changes:
-        return job
-    given = JobChanges.make({"csv_path": job.options.csv_path, **changes}, lambda name: f"--{name}")
-    return job.changed(resume_spec(job.options, given))
 
 
 def _note(store: Store, clock: Clock, error: ManyhandsError) -> None:

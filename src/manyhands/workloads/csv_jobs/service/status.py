@@ -24,7 +24,7 @@ from manyhands.workloads.csv_jobs.rows.stage_states import StageCounts, count_st
 STARTED = "job_started_at"
 END = "job_end"
 """Facts recorded with the run: when work on the job first began (seconds since 1970 UTC), and how its last session ended:
-``{"state": …, "error": text or null, "at": seconds}``."""
+``{"state": …, "error": text or null, "at": seconds}``, and ``"unwritable": true`` if the file of the results can't hold them."""
 
 PENDING: Final = "pending"
 RUNNING: Final = "running"
@@ -137,6 +137,8 @@ class JobStatus:
     """Pending rows beyond the limit."""
     removed_items: int = 0
     """Cancelled rows that the table does not have any more."""
+    unwritable: bool = False
+    """Whether the file of the results can't hold them, so that another attempt would fail, too."""
 
     @property
     def original_status(self) -> CodexStatus:
@@ -242,6 +244,7 @@ def status_of(reader: JournalReader, active: bool) -> JobStatus:
         limit=limit,
         beyond_limit_items=beyond,
         removed_items=removed,
+        unwritable=state == FAILED and bool(end.get("unwritable")),
     )
 
 
