@@ -3,7 +3,7 @@
 # make slow-test   the tests that make test leaves out because they take longer, and ten times as many examples
 # make attack-test all attacks of tests/attacks and tests/faults (see docs/security.md)
 # make crash-test  N=100 kills at random instants (see docs/promises.md)
-# make interop-test  runs with programs of others: LibreOffice (if there is soffice), and LiteLLM's proxy, which it installs beside this environment
+# make interop-test  runs with programs of others: LibreOffice, Codex and Claude Code (if there are soffice, codex, claude), and LiteLLM's proxy, which it installs beside this environment
 # make bench       what the engine costs, as ratios measured in one run
 # make docs        the documentation as a site, in site/
 VENV ?= .venv
