@@ -77,7 +77,8 @@ def claude_settings(folder: Path, base_url: str, options: Sequence[str]) -> dict
     server = {"command": PROGRAM[0], "args": [*PROGRAM[1:], "mcp", *options], "env": environ, "timeout": 300000}
     (folder / "servers.json").write_text(json.dumps({"mcpServers": {"manyhands": server}}))
     own = {"ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"), "ANTHROPIC_API_KEY": KEY}
-    return {**own, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "MCP_CONNECTION_NONBLOCKING": "0"}
+    waits = {"MCP_CONNECTION_NONBLOCKING": "0", "MCP_CONNECT_TIMEOUT_MS": "30000"}
+    return {**own, **waits, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 
 CODEX = AgentProgram(
