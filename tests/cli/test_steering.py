@@ -144,7 +144,7 @@ def test_a_run_that_nobody_executes_is_changed_in_its_journal(folder: Path) -> N
     said = steer(folder, "retry", f"--select=@{folder / 'keys.txt'}", "--select=item=5")
     assert "r: retried 3 of 30 items" in said
     assert f"resume {folder / 'r'}" in said
-    assert "retried 0 of 30 items (1 of those selected has not ended)" in steer(
+    assert "would retry 0 of 30 items (1 of those selected has not ended)" in steer(
         folder, "retry", "--select=key=p3", "--dry_run"
     )
     assert "r: cancelled 1 of 30 items" in steer(folder, "cancel", "--select=key=p14", "--select=state=pending")
@@ -242,7 +242,10 @@ def test_a_job_and_its_rows_are_steered(tmp_path: Path) -> None:
         assert "max_concurrency 1 → 3" in steer_job("set", "--max_concurrency=3").out
         reached(running_items=2, completed_items=2, failed_items=1)
         assert steer_job("set", "--max_cost=3").code == 2  # what a function costs, nobody knows
-        assert "cancelled 1 of 5 items" in steer_job("cancel", "--select=key=row-2", "--firm").out
+        assert (
+            "cancelled 0 of 5 items; 1 in flight end as cancelled, or complete"
+            in steer_job("cancel", "--select=key=row-2", "--firm").out
+        )
         reached(running_items=1, cancelled_items=1)
         assert steer_job("set", "--pause").out == "j: paused\n"
         (tmp_path / "mended").touch()

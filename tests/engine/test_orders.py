@@ -121,7 +121,7 @@ async def test_cancelled_items_end_and_their_steps_stop(tmp_path: Path, executio
     await site.until(lambda counts: counts["completed"] >= 1)
     await site.change(pause=True)
     answer = await site.order("cancel", numbers=list(range(1, 13)), firm=False, select="all")
-    assert answer["items"] == 12
+    assert 0 < answer["items"] < 12  # those that had ended are none of them
     await site.change(go_on=True)
     result = await site.ended()
     assert total(result) == 12

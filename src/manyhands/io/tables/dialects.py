@@ -183,10 +183,10 @@ def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
 
 def _may_be_prose(header: SampleRow, body: Sequence[SampleRow]) -> bool:
     """Whether what looks like a header and rows may be lines of text with delimiters in it."""
-    if any(len(row.cells) != len(header.cells) for row in body if row.cells):
-        return True
-    blanks = all(cell.startswith(" ") for row in (header, *body) for cell in row.cells[1:])
-    return blanks and not (header.apart and _numbers_below(header, body))
+    if header.apart and _numbers_below(header, body):
+        return False
+    ragged = any(len(row.cells) != len(header.cells) for row in body if row.cells)
+    return ragged or all(cell.startswith(" ") for row in (header, *body) for cell in row.cells[1:])
 
 
 def _fills_up(title: SampleRow, width: int) -> bool:
