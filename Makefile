@@ -12,7 +12,7 @@ N ?= 100
 LITELLM ?= $(VENV)-litellm/bin/litellm
 # With real processes, kills and limits of time, one test in some thousands meets a busy machine: what fails is run once more, and is
 # named RERUN in the summary. A test that is named there twice is to be mended. slow-test, attack-test and crash-test repeat nothing.
-# Many tests wait for something: two more at once than two processors can do keep these busy. Each process takes some 700 MB.
+# Many tests only wait, so four at once keep two processors busy. Each process takes some 700 MB.
 TESTS_AT_ONCE ?= 4
 # Tests start many processes: what they compile is kept, whatever is usual on this machine.
 export PYTHONDONTWRITEBYTECODE :=

@@ -34,7 +34,7 @@ class Site:
         )
 
     async def order(self, command: str, **about: Any) -> dict[str, Any]:
-        return await self.controls.steer({"command": command, "by": "tester@here", **about})
+        return await self.controls.steer({"command": command, "given_by": "tester@here", **about})
 
     async def change(self, **changes: Any) -> list[tuple[str, Any]]:
         answer = await self.order("set", changes=changes)
@@ -230,7 +230,7 @@ async def test_what_a_run_does_not_heed_is_refused_and_changes_nothing(tmp_path:
         {"command": "halt"},
         {"command": "retry", "numbers": None, "fresh": False},
     ):
-        answer = await site.controls.steer({"by": "tester@here", **order})
+        answer = await site.controls.steer({"given_by": "tester@here", **order})
         assert answer["error"]
     assert (await site.ended()).ledger["completed"] == 10
     with closing(JournalReader(site.folder)) as reader:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.models.estimate import Estimate, Habits, PerItem, Prompts, free, measured, tokens_of
+from manyhands.models.estimate import Assumptions, Estimate, PerItem, Prompts, free, measured, tokens_of
 from manyhands.models.pricing import Price, PriceTable
 from tests.support.batches import run_command
 
@@ -22,12 +22,12 @@ def test_prompts_are_counted_by_bytes() -> None:
 
 
 def test_each_call_sends_the_conversation_again() -> None:
-    one = Habits.of(tools=False, max_turns=30, max_tokens=100).per_item(50, 10)
+    one = Assumptions.of(tools=False, max_turns=30, max_tokens=100).per_item(50, 10)
     assert (one.calls, one.input_tokens, one.output_tokens) == (1, 60, 100)
-    several = Habits(calls=3, output_tokens=100, seconds=2).per_item(50, 10)
+    several = Assumptions(calls=3, output_tokens=100, seconds=2).per_item(50, 10)
     assert several.input_tokens == 60 + (60 + 700) + (60 + 1400)
     assert (several.output_tokens, several.seconds) == (300, 6)
-    assert Habits.of(tools=True, max_turns=2).calls == 2
+    assert Assumptions.of(tools=True, max_turns=2).calls == 2
 
 
 def test_dollars_and_time() -> None:

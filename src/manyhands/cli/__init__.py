@@ -1,1 +1,1 @@
-"""The command line: one module a command, no logic."""
+"""The command line: one module or package a command, no logic."""

@@ -147,7 +147,7 @@ def print_ledger(console: Console, summary: Mapping[str, Any]) -> None:
 def print_orders(console: Console, orders: Sequence[Order]) -> None:
     """What people have changed in the run, the latest last. ``orders``: the latest first."""
     for each in reversed(orders):
-        console.print_line(f"  {each['at']} {each['text']} (by {each['by']})")
+        console.print_line(f"  {each['at']} {each['text']} (by {each['given_by']})")
 
 
 def print_replicas(console: Console, replicas: Sequence[Mapping[str, Any]]) -> None:

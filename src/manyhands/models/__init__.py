@@ -1,1 +1,2 @@
-"""Chat models: the wire protocol, the OpenAI-compatible client, prices, the simulated model."""
+"""Chat models: the wire protocol, the OpenAI-compatible client; hosts, addresses and headers; the check of an endpoint; prices,
+estimates, the simulated model."""

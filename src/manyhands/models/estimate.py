@@ -65,7 +65,7 @@ class PerItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class Assumptions:
     """How conversations are assumed to go."""
 
     calls: float
@@ -76,7 +76,9 @@ class Habits:
     """Of a call."""
 
     @classmethod
-    def of(cls, *, tools: bool, max_turns: int, max_tokens: int | None = None, seconds: float | None = None) -> Habits:
+    def of(
+        cls, *, tools: bool, max_turns: int, max_tokens: int | None = None, seconds: float | None = None
+    ) -> Assumptions:
         """By the settings: at most ``max_turns`` calls, answers of at most ``max_tokens``. ``seconds``: of a call, where that is known."""
         output = OUTPUT_TOKENS if max_tokens is None else min(OUTPUT_TOKENS, max_tokens)
         calls = min(CALLS_WITH_TOOLS, max_turns) if tools else 1

@@ -1,1 +1,1 @@
-"""Runs as a whole: their folders, one session of execution, the ledger."""
+"""Runs as a whole: their folders, one session of execution, changing one while it is executed, the ledger."""

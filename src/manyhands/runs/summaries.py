@@ -51,7 +51,7 @@ class Order(TypedDict):
     """What a person had changed in the run."""
 
     at: str | None
-    by: str
+    given_by: str
     """``user@host``."""
     command: str
     """set, retry or cancel."""
@@ -226,7 +226,7 @@ def run_status(reader: JournalReader, *, with_figures: bool = True) -> RunStatus
 
 def _order(order: RecordedOrder) -> Order:
     text = order_text(order.command, order.details)
-    return {"at": timestamp(order.at), "by": order.given_by, "command": order.command, "text": text}
+    return {"at": timestamp(order.at), "given_by": order.given_by, "command": order.command, "text": text}
 
 
 def _replica_status(recorded: Mapping[str, Any]) -> ReplicaStatus:

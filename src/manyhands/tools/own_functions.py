@@ -127,15 +127,15 @@ def _parts(source: str) -> tuple[str, str]:
     """The file or module of a source, and its function with the colon before, if it names one."""
     if source.endswith(".py"):
         return source, ""
-    place, colon, name = source.rpartition(":")
-    return (place, colon + name) if place else (source, "")
+    module, colon, name = source.rpartition(":")
+    return (module, colon + name) if module else (source, "")
 
 
 def _origin(source: str) -> tuple[str, Path | None]:
-    place, _ = _parts(source)
-    if place.endswith(".py"):
-        return Path(place).stem, Path(place)
-    return place.rpartition(".")[2].strip("_"), None
+    module, _ = _parts(source)
+    if module.endswith(".py"):
+        return Path(module).stem, Path(module)
+    return module.rpartition(".")[2].strip("_"), None
 
 
 def _refusal(source: str) -> Callable[[str], UserError]:
@@ -143,13 +143,13 @@ def _refusal(source: str) -> Callable[[str], UserError]:
 
 
 def _loaded(source: str, notices: list[str]) -> list[Tool]:
-    refusal, (place, function) = _refusal(source), _parts(source)
-    if not function and not place.endswith(".py"):
+    refusal, (module, function) = _refusal(source), _parts(source)
+    if not function and not module.endswith(".py"):
         raise refusal("must be FILE.py, FILE.py:function or module:function")
     try:
         if function:
             return [_made(_lent.get(source) or _found(source, refusal))]
-        return _of_module(load_module(place, Path(place).parent, refusal, fresh=True), place, notices)
+        return _of_module(load_module(module, Path(module).parent, refusal, fresh=True), module, notices)
     except _NoTool as error:
         raise refusal(str(error)) from None
 
@@ -159,16 +159,16 @@ def _found(source: str, refusal: Callable[[str], UserError]) -> Any:
         raise refusal(
             "it is a function of the Python program that made the run; continue it from there, with BatchRunner(tools=…)"
         )
-    place, _ = _parts(source)
+    module, _ = _parts(source)
     # A module is looked for where Python looks for it, and not in the current folder.
-    return load_function(source, Path(place).parent if place.endswith(".py") else Path(sys.prefix), refusal)
+    return load_function(source, Path(module).parent if module.endswith(".py") else Path(sys.prefix), refusal)
 
 
 class _NoTool(Exception):
     """Why something can't be a tool."""
 
 
-def _of_module(module: ModuleType, place: str, notices: list[str]) -> list[Tool]:
+def _of_module(module: ModuleType, source: str, notices: list[str]) -> list[Tool]:
     listed = getattr(module, LISTED, None)
     if listed is not None:
         if not isinstance(listed, (list, tuple)):
@@ -184,7 +184,7 @@ def _of_module(module: ModuleType, place: str, notices: list[str]) -> list[Tool]
     if not found:
         why = f": {problems[0]}" if problems else ""
         raise _NoTool(f"no function in it can be a tool; a tool has a docstring and type hints{why}")
-    notices += [f"{place}: {problem}, so it is no tool" for problem in problems]
+    notices += [f"{source}: {problem}, so it is no tool" for problem in problems]
     return found
 
 

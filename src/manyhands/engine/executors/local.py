@@ -48,7 +48,7 @@ class Executor(Protocol):
         ...
 
     def resize(self, capacity: int) -> None:
-        """Have room for more items in flight."""
+        """Raise the capacity to so many items in flight."""
         ...
 
     async def close(self) -> None:

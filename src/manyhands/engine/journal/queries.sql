@@ -304,11 +304,11 @@ UPDATE items SET output = (SELECT id FROM outputs WHERE file = ?) WHERE number =
 -- name: open_session
 INSERT INTO sessions (process, host, started_at, heartbeat_at) VALUES (?, ?, ?, ?) RETURNING id;
 
--- name: pause_session
+-- name: begin_pause
 -- session, time
 UPDATE sessions SET paused_at = v.column2 FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;
 
--- name: continue_session
+-- name: end_pause
 -- session, time
 UPDATE sessions SET paused = paused + coalesce(v.column2 - paused_at, 0), paused_at = NULL
 FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;

@@ -333,11 +333,11 @@ class Store:
 
     def pause(self) -> None:
         """The session is paused from now on, which is no work on the run."""
-        self.writer.submit("pause_session", (self._session, self._clock.now()))
+        self.writer.submit("begin_pause", (self._session, self._clock.now()))
 
     def go_on(self) -> None:
         """The session is not paused any more."""
-        self.writer.submit("continue_session", (self._session, self._clock.now()))
+        self.writer.submit("end_pause", (self._session, self._clock.now()))
 
     def _name_output(self, file: str) -> None:
         if file not in self._named_outputs:

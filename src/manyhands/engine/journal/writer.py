@@ -39,8 +39,8 @@ ORDER = (
     "mark_written",
     "set_output_sizes",
     "beat",
-    "pause_session",
-    "continue_session",
+    "begin_pause",
+    "end_pause",
 )
 """The order of kinds within a batch. It never reorders two writes about one item that depend on each other: an item's writer awaits
 its step before it settles, and its end before it is claimed again."""

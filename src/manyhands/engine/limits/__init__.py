@@ -1,1 +1,1 @@
-"""Limits shared by everything in flight: concurrency of an endpoint, and the budget."""
+"""Limits shared by everything in flight: concurrency of an endpoint and its replicas, and the budget."""

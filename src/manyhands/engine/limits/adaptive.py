@@ -84,7 +84,7 @@ class AdaptiveLimiter:
         return left
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a call could start at once."""
         return not self._waiters and self.in_flight < int(self._limit) and not self.held_for
 

@@ -1,8 +1,8 @@
 """Which of several replicas a call is made with: servers of the same model, API keys of the same endpoint, or both.
 
-A conversation stays with its replica, in whose prefix cache it is, as long as that is healthy and has room. Others go where they are
-expected to wait least: calls in flight times the seconds that a call takes there, a moving average ("peak EWMA", as the load
-balancers of Finagle and Linkerd do). Among replicas that are about alike, it is each one's turn.
+A conversation stays with its replica, in whose prefix cache it is, as long as that is healthy and has capacity. Others go where they are
+expected to wait least: calls in flight times the seconds that a call takes there, an exponential moving average (after the
+"peak EWMA" of Finagle and Linkerd, without its peaks). Among replicas that are about alike, it is each one's turn.
 
 A replica is left out if a call shows that nothing comes of it (no connection, a refused key), or if ``OUT_AFTER`` calls in a row
 failed. After a pause, which doubles each time, one call tries it again. If all are left out, calls are made with the one
@@ -27,8 +27,8 @@ OUT_AFTER = 3
 """Failures in a row that leave a replica out, where one could be chance."""
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 """Seconds until a replica that was left out is tried again; a call that took longer to fail makes it as long as that."""
-ROOM_ELSEWHERE = 0.75
-"""A conversation leaves a replica that has no room if another one uses no more than this share of its own."""
+FREE_ELSEWHERE = 0.75
+"""A conversation leaves a replica that has no capacity left if another one uses no more than this share of its own."""
 ALIKE = 1.25
 """Replicas whose expected waits differ by no more than this factor take turns."""
 NEWEST = 0.2
@@ -73,7 +73,7 @@ class _Replica:
 
     @property
     def use(self) -> float:
-        """The share of its room that is in use."""
+        """The share of its capacity that is in use."""
         return self.limiter.in_flight / self.limiter.limit
 
     @property
@@ -166,13 +166,13 @@ class Replicas:
         if not usable:
             return min(others or replicas, key=lambda replica: replica.out_until)
         last = next((replica for replica in usable if replica.key == wanted.last), None)
-        if last is not None and last.limiter.has_room:
+        if last is not None and last.limiter.has_capacity:
             return last
         if last is None and (due := [replica for replica in others if _is_due(replica, now)]):
             return due[0]
-        free = [replica for replica in usable if replica.limiter.has_room]
+        free = [replica for replica in usable if replica.limiter.has_capacity]
         if last is not None and not last.limiter.held_for:
-            free = [replica for replica in free if replica.use <= ROOM_ELSEWHERE]
+            free = [replica for replica in free if replica.use <= FREE_ELSEWHERE]
         return self._least_loaded(free) if free else None
 
     def _least_loaded(self, replicas: Sequence[_Replica]) -> _Replica:
@@ -188,7 +188,7 @@ class Replicas:
         return min(alike, key=lambda replica: replica.turn)
 
     def admit(self) -> None:
-        """Let calls begin that wait, in their order, as far as there is room."""
+        """Let calls begin that wait, in their order, as far as there is capacity."""
         waiting, self._waiters = self._waiters, deque()
         while waiting and self._may_take():
             waiter, wanted = waiting.popleft()
@@ -205,7 +205,7 @@ class Replicas:
     def _may_take(self) -> bool:
         replicas, now = self.by_key.values(), self._clock.monotonic()
         usable = [replica for replica in replicas if replica.out_since is None or _is_due(replica, now)]
-        return any(replica.limiter.has_room for replica in usable or replicas)
+        return any(replica.limiter.has_capacity for replica in usable or replicas)
 
     def _look_later(self) -> None:
         if self._waiters and (self._looking is None or self._looking.done()):
@@ -305,7 +305,10 @@ class Replicas:
 def _is_due(replica: _Replica, now: float) -> bool:
     """Whether a replica that was left out is to be tried again."""
     return (
-        replica.out_since is not None and not replica.trying and now >= replica.out_until and replica.limiter.has_room
+        replica.out_since is not None
+        and not replica.trying
+        and now >= replica.out_until
+        and replica.limiter.has_capacity
     )
 
 

@@ -1,1 +1,1 @@
-"""Tables and records: CSV, JSON, JSON Lines, Parquet, saved datasets; formats by suffix."""
+"""Tables and records: CSV, JSON, JSON Lines, Parquet, Excel, saved datasets; formats by suffix, how tables are laid out, standard input."""

@@ -98,7 +98,7 @@ class Prober:
         self._extra_body = extra_body
         self._seconds = seconds
         self._clock = clock
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._connections = EndpointConnections(endpoint, api_key, headers=headers, max_response=MAX_ANSWER)
 
     async def close(self) -> None:
@@ -124,7 +124,7 @@ class Prober:
         )
         chosen = ChatSettings(self.model, max_tokens=max_tokens, extra_body=self._extra_body, **settings)
         request = ChatRequest(chosen, conversation, tools)
-        async with self._places:
+        async with self._slots:
             for _ in range(_MAX_LESSONS):
                 adaptation = self.adaptation
                 reply = await self._patient(dumps(request_body(request, self.endpoint, adaptation)))

@@ -29,7 +29,7 @@ async def give_order(folder: Path, command: str, **about: Any) -> tuple[Message,
     """
     if not os.access(folder, os.W_OK):
         raise RunError(f"{folder}: the folder can't be written, so that the run can't be changed")
-    message = {"command": command, "by": user(), **about}
+    message = {"command": command, "given_by": user(), **about}
     loop = asyncio.get_running_loop()
     latest = loop.time() + PATIENCE
     while True:

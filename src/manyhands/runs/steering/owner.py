@@ -43,7 +43,7 @@ class Steering:
                 return {"error": str(error), "later": self._engine.over}
             except (KeyError, TypeError) as error:
                 return {"error": f"this version does not understand the order ({error!r})"}
-            command, given_by = str(message.get("command")), str(message.get("by"))
+            command, given_by = str(message.get("command")), str(message.get("given_by"))
             if text := order_text(command, details):
                 self._store.note_order(given_by, command, details)
                 await self._store.writer.committed()
@@ -55,11 +55,11 @@ class Steering:
             case "set":
                 return {"changes": self._set(RunChanges.make(message["changes"], lambda name: f"--{name}"))}
             case "retry":
-                numbers, why = message["numbers"], f"retried by {message.get('by')}"
+                numbers, why = message["numbers"], f"retried by {message.get('given_by')}"
                 await self._engine.reopen(numbers, why, fresh=message["fresh"])
                 self._workload.reopened(self._store.reader, numbers)
             case "cancel":
-                numbers, why = message["numbers"], f"cancelled by {message.get('by')}"
+                numbers, why = message["numbers"], f"cancelled by {message.get('given_by')}"
                 ended, in_flight = await self._engine.cancel(numbers, why, at_once=message["firm"])
                 return {"items": ended + in_flight, "in_flight": in_flight, "select": message.get("select", "")}
             case other:
@@ -94,7 +94,7 @@ class Steering:
 
 def carry_out(store: Store, message: Mapping[str, Any]) -> Message:
     """Carry an order out where no process executes the run. Raises RunError, UserError, StorageError."""
-    command, given_by = str(message["command"]), str(message["by"])
+    command, given_by = str(message["command"]), str(message["given_by"])
     details: dict[str, Any]
     if command == SET:
         changes = RunChanges.make(message["changes"], lambda name: f"--{name}")

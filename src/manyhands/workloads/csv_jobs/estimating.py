@@ -8,7 +8,7 @@ from typing import Any
 
 from manyhands.agents.toolbox import RunTools
 from manyhands.core.text import expand_home
-from manyhands.models.estimate import Estimate, Habits, PerItem, Prompts, free, measured, tokens_of
+from manyhands.models.estimate import Assumptions, Estimate, PerItem, Prompts, free, measured, tokens_of
 from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.workloads.csv_jobs.folders import WORKLOAD
@@ -39,13 +39,13 @@ def estimate_lines(job: PreparedJob, prompts: Prompts) -> list[tuple[str, str]]:
 def _estimate(job: PreparedJob, prompts: Prompts, found: PerItem | None) -> Estimate:
     options = job.options
     simulated = options.worker_kind == "agent" and is_simulated(options.model, options.base_url)
-    habits = Habits.of(
+    assumptions = Assumptions.of(
         tools=bool(options.toolsets),
         max_turns=options.max_turns,
         max_tokens=options.max_tokens,
         seconds=options.simulated_latency if simulated else None,
     )
-    each = found or habits.per_item(prompts.mean, _OWN_TOKENS + _tool_tokens(job))
+    each = found or assumptions.per_item(prompts.mean, _OWN_TOKENS + _tool_tokens(job))
     prices = PriceTable() if options.prices is None else load_price_table(expand_home(options.prices))
     model = options.model if options.worker_kind == "agent" else None
     estimate = Estimate.of(prompts.count, each, at_once=options.workers, model=model, prices=prices)

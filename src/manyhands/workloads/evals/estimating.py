@@ -9,7 +9,7 @@ from pathlib import Path
 
 from manyhands.core.jsonio import Json
 from manyhands.core.text import counted, expand_home
-from manyhands.models.estimate import Estimate, Habits, PerItem, Prompts, free
+from manyhands.models.estimate import Assumptions, Estimate, PerItem, Prompts, free
 from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.workloads.evals.evalfile.contents import Test, entries_of, judge_needs
@@ -81,20 +81,20 @@ def _estimates(prepared: PreparedEval, file: int, target: Target, asked: _Asked,
     found, at_once = [], slots(prepared)
     if target.facts.calls_models:
         turns = asked.turns / asked.prompts.count
-        each = _habits(target).per_item(asked.prompts.mean, _OWN_TOKENS)
+        each = _assumptions(target).per_item(asked.prompts.mean, _OWN_TOKENS)
         found.append(_priced(target, asked.prompts.count, _times(each, turns), at_once, prices))
     judge = prepared.judge_of(file, target)
     if judge is not None and asked.judged.count:
-        habits = Habits.of(tools=False, max_turns=1)
-        each = habits.per_item(asked.judged.mean + habits.output_tokens, _JUDGING_TOKENS)
+        assumptions = Assumptions.of(tools=False, max_turns=1)
+        each = assumptions.per_item(asked.judged.mean + assumptions.output_tokens, _JUDGING_TOKENS)
         found.append(_priced(judge, asked.judged.count, each, at_once, prices))
     return found
 
 
-def _habits(target: Target) -> Habits:
+def _assumptions(target: Target) -> Assumptions:
     settings = target.settings
     turns, tokens = settings.get("max_turns"), settings.get("max_tokens")
-    return Habits.of(
+    return Assumptions.of(
         tools=target.kind == _AGENT and bool(settings.get("toolsets")),
         max_turns=turns if isinstance(turns, int) else _MAX_TURNS,
         max_tokens=tokens if isinstance(tokens, int) else None,

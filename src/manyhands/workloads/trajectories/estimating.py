@@ -11,7 +11,7 @@ from manyhands.agents.task import BASE_PROMPT, TOOLS_PROMPT
 from manyhands.agents.toolbox import RunTools
 from manyhands.core.text import expand_home
 from manyhands.io.tables.formats import dataset_notices
-from manyhands.models.estimate import Estimate, Habits, Prompts, free, measured, tokens_of
+from manyhands.models.estimate import Assumptions, Estimate, Prompts, free, measured, tokens_of
 from manyhands.models.factory import is_simulated
 from manyhands.models.pricing import PriceTable, load_price_table
 from manyhands.runs.progress import Notice
@@ -54,7 +54,7 @@ def _estimate(prepared: Prepared, prompts: Prompts) -> Estimate:
     options = prepared.options
     simulated = is_simulated(options.model, options.base_url)
     tools, likely = _tools(prepared)
-    habits = Habits.of(
+    assumptions = Assumptions.of(
         tools=likely,
         max_turns=options.max_turns,
         max_tokens=options.max_tokens,
@@ -63,7 +63,7 @@ def _estimate(prepared: Prepared, prompts: Prompts) -> Estimate:
     fixed = tokens_of(f"{BASE_PROMPT}{TOOLS_PROMPT}{options.ephemeral_system_prompt or ''}") + tools
     fixed += tokens_of(list(options.prefill_messages or ()))
     each = measured(Path(options.data_dir), TrajectoryWorkload.name, _alike(options))
-    each = each or habits.per_item(prompts.mean, fixed)
+    each = each or assumptions.per_item(prompts.mean, fixed)
     prices = PriceTable() if options.prices is None else load_price_table(expand_home(options.prices))
     at_once = options.num_workers * options.concurrency
     estimate = Estimate.of(prompts.count, each, at_once=at_once, model=options.model, prices=prices)

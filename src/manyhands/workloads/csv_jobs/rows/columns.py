@@ -53,14 +53,14 @@ def column_list(value: Any) -> tuple[str, ...] | None:
 def prefixes() -> Iterator[str]:
     """What stands before the columns that a job adds, in the order of the jobs that a table has been through."""
     yield ""
-    for stage in count(2):
-        yield f"stage{stage}_"
+    for job in count(2):
+        yield f"stage{job}_"
 
 
 def earlier_columns(headers: Sequence[str]) -> frozenset[str]:
     """The columns that earlier jobs added to a table: all ten of a job, or none of them."""
-    stages = [{match[1] + name for name in OUR_COLUMNS} for match in map(_FIRST_COLUMN.fullmatch, headers) if match]
-    return frozenset().union(*(added for added in stages if added.issubset(headers)))
+    jobs = [{match[1] + name for name in OUR_COLUMNS} for match in map(_FIRST_COLUMN.fullmatch, headers) if match]
+    return frozenset().union(*(added for added in jobs if added.issubset(headers)))
 
 
 def prompt_columns(chosen: Sequence[str] | None, headers: Sequence[str]) -> tuple[str, ...]:
