@@ -6,10 +6,21 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from manyhands.core.jsonio import canonical, compact_line, dumps, exact_line, line, loads, spaced, without_surrogates
+from manyhands.core.jsonio import (
+    MAX_DEPTH,
+    canonical,
+    compact_line,
+    dumps,
+    exact_line,
+    line,
+    loads,
+    spaced,
+    too_deep,
+    without_surrogates,
+)
 
 TEXT = st.text(st.characters(exclude_categories=()))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
@@ -109,3 +120,28 @@ def test_what_is_not_one_json_document_is_refused(text: str) -> None:
 def test_bytes_that_are_not_utf8_are_refused() -> None:
     with pytest.raises(ValueError):
         loads(b'"\xff"')
+
+
+def deepest(document: str) -> int:
+    """How deep a document is, read letter by letter."""
+    depth = deepest = 0
+    quoted = escaped = False
+    for letter in document:
+        if quoted:
+            quoted, escaped = escaped or letter != '"', letter == "\\" and not escaped
+        elif letter == '"':
+            quoted = True
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+            deepest = max(deepest, depth)
+    return deepest
+
+
+PARTS = st.sampled_from(["[" * 70, "{" * 90, "]" * 60, "}" * 3, '"', '\\"', "\\", '"[["', '"a",' * 700, "1", "é"])
+
+
+@given(st.lists(PARTS, max_size=12).map("".join))
+@example("[" * 150 + '"a",' * 2500 + "[" * 51)
+@example("[" * 150 + '"a",' * 2500 + "[" * 50)
+def test_depth_is_counted_outside_strings(document: str) -> None:
+    assert too_deep(document) == (deepest(document) > MAX_DEPTH)

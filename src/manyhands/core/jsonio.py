@@ -33,7 +33,10 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _BREAKS = ("\u2028", "\u2029", "\x85")
 """Where Unicode (and so ``str.splitlines``) ends a line, and JSON does not ask for an escape."""
 _BREAKS_IN_UTF8 = tuple((mark.encode(), f"\\u{ord(mark):04x}".encode()) for mark in _BREAKS)
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_STRING = rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_PIECE = re.compile(rb'(?:[^"]*+%b){0,1000}+[^"]*+' % _STRING, re.DOTALL)
+"""Up to a thousand strings and what is between them, so that a document which is too deep is known for one by its first pieces."""
 
 Json = Any
 """Any JSON value: None, bool, int, float, str, list or dict with string keys."""
@@ -208,8 +211,14 @@ def too_deep(data: bytes | str) -> bool:
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return False
-    marks = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
-    return max(accumulate(map(_STEPS.__getitem__, marks)), default=0) > MAX_DEPTH
+    depth = 0
+    for piece in _PIECE.finditer(raw):
+        marks = _STRINGS.sub(b"", piece[0]).translate(None, _NO_BRACKETS)
+        depths = list(accumulate(map(_STEPS.__getitem__, marks), initial=depth))
+        if max(depths) > MAX_DEPTH:
+            return True
+        depth = depths[-1]
+    return False
 
 
 def check_depth(data: bytes | str) -> None:
