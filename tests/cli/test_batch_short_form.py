@@ -55,6 +55,35 @@ def test_a_name_that_is_taken_gets_a_number_and_the_latest_is_resumed(folder: Ba
         assert (fresh.code, "Run new:" in fresh.out) == (0, True)
 
 
+def test_a_resume_is_of_the_same_dataset(tmp_path: Path) -> None:
+    """Others may have the name that a run of it would have."""
+    folder = BatchFolder(tmp_path)
+    for name in ("a/p.jsonl", "b/p.jsonl", "p-2.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        folder.write_rows([name], name)
+    (tmp_path / "p.jsonl").symlink_to("a/p.jsonl")
+    with ServerThread() as server:
+        for name in ("a/p.jsonl", "b/p.jsonl", "p-2.jsonl"):
+            assert batch(folder, server, name).code == 0
+        assert [folder.lines(name=name)[0]["conversations"][1]["value"] for name in ("p", "p-2", "p-2-2")] == [
+            *("a/p.jsonl", "b/p.jsonl", "p-2.jsonl")
+        ]
+        for name, run in (("a/p.jsonl", "p"), ("p.jsonl", "p"), ("b/p.jsonl", "p-2"), ("p-2.jsonl", "p-2-2")):
+            resumed = batch(folder, server, name, "--resume")
+            assert (resumed.code, f"Run {run}: " in resumed.out, resumed.err) == (0, True, "")
+        assert len(server.requests) == 3
+        (tmp_path / "b").rename(tmp_path / "c")
+        moved = batch(folder, server, "c/p.jsonl", "--resume")
+        assert (moved.code, moved.out) == (2, "")
+        assert "data/p-2 was made of b/p.jsonl, which is gone" in moved.err
+        assert batch(folder, server, "c/p.jsonl", "--resume", "--run_name=p-2").code == 0
+        assert len(server.requests) == 3
+        (tmp_path / "data/q").mkdir()
+        folder.write_rows(["new"], "q.jsonl")
+        other = batch(folder, server, "q.jsonl", "--quiet")
+        assert (other.code, "to continue" in other.err, len(folder.lines(name="q-2"))) == (0, False, 1)
+
+
 def test_trajectories_without_reasoning_are_kept_and_counted(folder: BatchFolder) -> None:
     with ServerThread([REASONED, PLAIN, PLAIN]) as server:
         ran = batch(folder, server, "d.jsonl")

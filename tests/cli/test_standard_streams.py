@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import openpyxl
@@ -40,12 +41,19 @@ def exported(folder: JobFolder, *words: str) -> bytes:
     return done.stdout
 
 
+def kept(run: Path, pattern: str) -> bytes:
+    """The only file that a run keeps."""
+    (file,) = (run / "settings").iterdir()
+    assert file.match(pattern)
+    return file.read_bytes()
+
+
 def test_a_job_reads_and_writes_standard_streams(folder: JobFolder) -> None:
     with folder:
         done = spawn(folder, b"name;text\na;one\nb;two\n")
         assert done.returncode == 0, done.stderr
         assert b"2 rows of standard input" in done.stdout
-        assert (folder.path / "data/j/settings/table.csv").read_bytes() == b"name;text\na;one\nb;two\n"
+        assert kept(folder.path / "data/j", "table-????????.csv") == b"name;text\na;one\nb;two\n"
         assert len([*folder.path.glob("agent_job_output.agent-job-*.csv")]) == 1
         lines = exported(folder).decode().splitlines()
         assert [line.split(";")[:2] for line in lines] == [["name", "text"], ["a", "one"], ["b", "two"]]
@@ -61,10 +69,30 @@ def test_a_table_of_standard_input_is_kept_for_a_resume(folder: JobFolder) -> No
     with folder:
         content = "\n".join(json.dumps({"name": name, "text": "fail"}) for name in "ab").encode()
         assert spawn(folder, content, "--max_attempts=1").returncode == 1
-        assert (folder.path / "data/j/settings/table.jsonl").read_bytes() == content
+        assert kept(folder.path / "data/j", "table-????????.jsonl") == content
         (folder.path / "mended").touch()
         assert folder.jobs("run", "j", "--retry_failed").code == 0
         assert exported(folder, "--format=jsonl").count(b'"status":"completed"') == 2
+
+
+def test_one_job_does_not_take_the_table_of_another(folder: JobFolder) -> None:
+    """Of two with a name, the one that is read longer comes too late."""
+    with folder:
+        words = ("jobs", "spawn", "-", "--instruction={text}", FUNCTION, "--job_name=j")
+        command = [sys.executable, "-m", "manyhands", *words]
+        slow = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder.path, env=environment()
+        )
+        assert slow.stdin is not None
+        slow.stdin.write(b"name,text\n" + b"slow,slow\n" * 9000)
+        latest = time.monotonic() + 60
+        while not (folder.path / "data/j/settings").exists():
+            assert time.monotonic() < latest
+            time.sleep(0.02)
+        assert spawn(folder, b"name,text\na,one\n").returncode == 0
+        _, said = slow.communicate(timeout=100)
+        assert (slow.returncode, b"there is a run here already" in said) == (2, True), said
+        assert kept(folder.path / "data/j", "table-*.csv") == b"name,text\na,one\n"
 
 
 def test_a_job_that_can_not_be_leaves_nothing(folder: JobFolder) -> None:
@@ -87,15 +115,15 @@ def test_a_job_that_can_not_be_leaves_nothing(folder: JobFolder) -> None:
 @pytest.mark.parametrize(
     ("content", "name", "prompts"),
     [
-        (b'{"prompt": "say hi"}\n{"prompt": "say ho"}\n', "dataset.jsonl", 2),
-        (b"prompt;n\nsay hi;1\n", "dataset.csv", 1),
-        (b'[{"prompt": "say hi"}]', "dataset.json", 1),
+        (b'{"prompt": "say hi"}\n{"prompt": "say ho"}\n', "dataset-????????.jsonl", 2),
+        (b"prompt;n\nsay hi;1\n", "dataset-????????.csv", 1),
+        (b'[{"prompt": "say hi"}]', "dataset-????????.json", 1),
     ],
 )
 def test_a_batch_reads_standard_input(tmp_path: Path, content: bytes, name: str, prompts: int) -> None:
     done = piped(tmp_path, content, "batch", "--dataset_file=-", *BATCH)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "data/r/settings" / name).read_bytes() == content
+    assert kept(tmp_path / "data/r", name) == content
     assert len((tmp_path / "data/r/trajectories.jsonl").read_text().splitlines()) == prompts
     again = piped(tmp_path, b"not read", "batch", "--dataset_file=-", *BATCH, "--resume")
     assert again.returncode == 0, again.stderr

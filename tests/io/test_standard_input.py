@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
+from pathlib import Path
 
 import pytest
 
-from manyhands.io.tables.standard_input import suffix_of_content
+from manyhands.io.tables.standard_input import kept_input, suffix_of_content
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,18 @@ def test_the_ending_follows_from_the_content(suffix: str, head: bytes) -> None:
 def test_a_format_given_counts_more() -> None:
     assert suffix_of_content(b"{}", "csv") == ".csv"
     assert suffix_of_content(gzip.compress(b"a"), "jsonl") == ".jsonl.gz"
+
+
+class Interrupted(io.BytesIO):
+    """Ctrl-C is pressed while all but the beginning is read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.tell():
+            raise KeyboardInterrupt
+        return super().read(size)
+
+
+def test_an_interruption_while_it_is_copied_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), kept_input(Interrupted(b"a,b\n" * 9000), tmp_path / "r" / "settings", "d"):
+        pass
+    assert [*tmp_path.iterdir()] == []

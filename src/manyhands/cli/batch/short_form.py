@@ -15,8 +15,11 @@ from manyhands.cli.console import notice, resume_command
 from manyhands.cli.options import make
 from manyhands.cli.plain import shown_path
 from manyhands.cli.resume import resumed_settings
-from manyhands.runs.folders import find_runs, free_name, latest_of
-from manyhands.runs.making import recorded_run
+from manyhands.core.errors import RunError
+from manyhands.io.tables.standard_input import STANDARD_STREAM
+from manyhands.runs.folders import find_runs, free_name, is_made, latest_of
+from manyhands.runs.making import KEPT, recorded_run
+from manyhands.workloads.trajectories.opening import recorded_dataset
 from manyhands.workloads.trajectories.spec import BatchSpec
 from manyhands.workloads.trajectories.workload import TrajectoryWorkload
 
@@ -34,13 +37,14 @@ _MAX_NAME = 100
 
 def execute(values: Mapping[str, Any]) -> int:
     """Execute or continue the run that was typed; the exit code. ``values``: by the names of their settings, as they were typed."""
-    data_dir, name = Path(str(values.get("data_dir", "data"))), run_name_for(str(values["dataset_file"]))
-    if values.get("resume") and (folder := _earlier(data_dir, values.get("run_name"), name)) is not None:
+    data_dir, dataset = Path(str(values.get("data_dir", "data"))), str(values["dataset_file"])
+    name, named = run_name_for(dataset), values.get("run_name")
+    if values.get("resume") and (folder := _earlier(data_dir, named, name, dataset)) is not None:
         recorded_run(folder, TrajectoryWorkload.name)
         return execute_batch(resumed_settings(BatchSpec, folder, values, ("batch_size",)))
     own = {"run_name": free_name(data_dir, name), **values}
     options = make(BatchSpec, {**DEFAULTS, **own}, PROGRAM)
-    if "run_name" not in values and options.run_name != name:
+    if named is None and options.run_name != name and is_made(data_dir / name):
         _say_taken(data_dir / name, options.run_name)
     return execute_batch(options)
 
@@ -52,12 +56,36 @@ def _say_taken(folder: Path, instead: str) -> None:
     )
 
 
-def _earlier(data_dir: Path, named: str | None, name: str) -> Path | None:
-    """The run to continue: the one that is named, or the latest of those that got the dataset's name; None if there is none."""
+def _earlier(data_dir: Path, named: str | None, name: str, dataset: str) -> Path | None:
+    """The run to continue: the one that is named, or the latest of this dataset that got its name; None if there is none.
+
+    Raises RunError if there is only one whose dataset is gone: whether this is what that was made of, only the person knows.
+    """
     if named is not None:
         return latest_of([data_dir / named])
     numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
-    return latest_of(folder for folder in find_runs(data_dir) if numbered.fullmatch(folder.name))
+    alike = [folder for folder in find_runs(data_dir) if numbered.fullmatch(folder.name) and is_made(folder)]
+    sources = {folder: _source(folder) for folder in alike}
+    wanted = dataset if dataset == STANDARD_STREAM else os.path.realpath(dataset)
+    found = latest_of(folder for folder, source in sources.items() if source == wanted)
+    gone = latest_of(
+        folder for folder, source in sources.items() if os.path.isabs(source) and not os.path.exists(source)
+    )
+    if found is None and gone is not None and dataset != STANDARD_STREAM:
+        raise RunError(
+            f"{shown_path(gone)} was made of {shown_path(Path(sources[gone]))}, which is gone; "
+            f"if it is to be continued with {dataset}, add --run_name={gone.name}"
+        )
+    return found
+
+
+def _source(folder: Path) -> str:
+    """What a run was made of: a path, or ``-``; empty for a run of another kind."""
+    try:
+        recorded = recorded_dataset(folder)
+    except RunError:
+        return ""
+    return STANDARD_STREAM if recorded.parent == folder.absolute() / KEPT else os.path.realpath(recorded)
 
 
 def run_name_for(dataset: str) -> str:

@@ -25,7 +25,7 @@ _BINARY = {b"PK\x03\x04": ".xlsx", b"PAR1": ".parquet"}
 @contextmanager
 def kept_input(stream: BinaryIO, folder: Path, name: str, format: str | None = None) -> Iterator[Path]:
     """A copy of a stream in a folder, which is made, under that name with the ending that its content, or the ``format`` given, has. If
-    the block fails, it is removed again.
+    copying or the block fails, it is removed again. The name must be of this copy alone: another process may make one in that folder.
 
     Raises UserError for a stream without content, StorageError.
     """
@@ -34,10 +34,10 @@ def kept_input(stream: BinaryIO, folder: Path, name: str, format: str | None = N
         raise UserError("standard input is empty")
     path = folder / f"{name}{suffix_of_content(head, format)}"
     made = [each for each in (folder, folder.parent) if not each.exists()]
-    with bytes_written_aside(path) as copy:
-        copy.write(head)
-        copyfileobj(stream, copy)
     try:
+        with bytes_written_aside(path) as copy:
+            copy.write(head)
+            copyfileobj(stream, copy)
         yield path
     except BaseException as error:
         path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from manyhands.workloads.trajectories.grade_file import GradeFile
 
 BAD_ROWS_SHOWN = 20
-_DATASET = "dataset"
-"""The name of the copy of standard input, without its ending."""
 
 
 async def open_batch(
@@ -72,12 +71,12 @@ async def open_batch(
     if options.dry_run:
         raise UserError("--dry_run is for the command line, which only estimates: nothing is executed with it")
     if options.dataset_file == STANDARD_STREAM and standard_input is not None:
-        kept_in = options.run_folder.absolute() / KEPT
-        if not is_made(options.run_folder):
-            with kept_input(standard_input, kept_in, _DATASET) as dataset:
+        run_folder = options.run_folder.absolute()
+        if not is_made(run_folder):
+            with kept_input(standard_input, run_folder / KEPT, f"dataset-{uuid.uuid4().hex[:8]}") as dataset:
                 copied = options.changed({"dataset_file": str(dataset)})
                 return await open_batch(copied, resume=resume, notice=notice, environ=environ)
-        options = options.changed({"dataset_file": str(_kept_dataset(kept_in))})
+        options = options.changed({"dataset_file": str(_kept_dataset(run_folder))})
     options = options.resolved()
     folder = options.run_folder
     if is_made(folder):
@@ -91,10 +90,17 @@ async def open_batch(
 
 def _kept_dataset(folder: Path) -> Path:
     """The copy of what a run was made of. Raises RunError if that was a file."""
-    found = next(folder.glob(f"{_DATASET}.*"), None)
-    if found is None:
-        raise RunError(f"{folder.parent}: the run was not made from standard input; name its dataset")
+    found = recorded_dataset(folder)
+    if found.parent != folder / KEPT:
+        raise RunError(f"{folder}: the run was not made from standard input; name its dataset")
     return found
+
+
+def recorded_dataset(folder: Path) -> Path:
+    """What a run was made of. A copy of standard input is where the run folder is now. Raises RunError if it is a run of another kind."""
+    recorded = Path(recorded_run(folder, TrajectoryWorkload.name).spec["options"]["dataset_file"])
+    kept = folder.absolute() / KEPT / recorded.name
+    return kept if recorded.parent.name == KEPT and kept.is_file() else recorded
 
 
 async def _made(

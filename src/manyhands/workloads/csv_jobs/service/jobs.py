@@ -46,7 +46,7 @@ from manyhands.runs.steering.client import give_order
 from manyhands.runs.steering.control import ANSWER_SECONDS, request, watch
 from manyhands.runs.steering.owner import RETRY
 from manyhands.workloads.csv_jobs.command_memory import with_memory_limit
-from manyhands.workloads.csv_jobs.folders import find_job, job_folder
+from manyhands.workloads.csv_jobs.folders import SHORT, find_job, job_folder
 from manyhands.workloads.csv_jobs.prepared import (
     PreparedJob,
     check_worker,
@@ -144,7 +144,7 @@ class JobService:
         folder = job_folder(self.data_dir, spec.job_name, job_id)
         if standard_input is None or spec.csv_path != STANDARD_STREAM:
             return await self._spawn(spec, folder, job_id, depth, start, notice)
-        with kept_input(standard_input, folder / KEPT, "table", spec.table_format) as table:
+        with kept_input(standard_input, folder / KEPT, f"table-{job_id[:SHORT]}", spec.table_format) as table:
             spec = of_standard_input(spec, table, job_id)
             return await self._spawn(spec, folder, job_id, depth, start, notice)
 
