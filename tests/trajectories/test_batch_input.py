@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def test_an_unusable_dataset_is_one_line_and_leaves_nothing(
     assert (ran.code, bodies, folder.run().exists()) == (2, [], False)
     assert said in ran.err.replace(f"{tmp_path}/", "")
     assert ran.err.count("\n") == 1
+
+
+def test_a_table_that_is_cut_off_loses_only_its_end(tmp_path: Path) -> None:
+    folder = BatchFolder(tmp_path)
+    table = "Report\n\nprompt,n\n" + "".join(f"{random.Random(n).random()},{n}\n" for n in range(200))
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress(table.encode())[:-400])
+    ran, _ = batch(folder, "--dataset_file=d.csv.gz")
+    assert ran.code == 0, ran
+    assert "the compressed data is damaged from here on" in ran.err
+    assert "('Report') is left out as a title" in ran.err
+    assert len(folder.lines()) > 100
 
 
 # --- Formats

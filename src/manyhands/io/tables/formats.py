@@ -25,6 +25,7 @@ from manyhands.io.tables.json import (
     write_jsonl,
 )
 from manyhands.io.tables.parquet import ParquetTable, check_parquet, dataset_batches, parquet_records
+from manyhands.io.tables.text import Damaged
 from manyhands.io.tables.xlsx import XlsxTable, write_xlsx
 
 PLUGINS = "manyhands.table_formats"
@@ -256,7 +257,11 @@ def dataset_notices(path: Path, **settings: Any) -> Sequence[str]:
     """What is decided by looking at a dataset, a line each. ``settings``: as for ``open_records``."""
     if not path.is_file() or (format := _format_of_dataset(path)) not in (CSV, XLSX):
         return ()
-    return open_table(path, format=format.name, **settings).notices
+    try:
+        return open_table(path, format=format.name, **settings).notices
+    except Damaged:  # a bad row, where its rows are read
+        delimiter = _delimiter_of(path, settings.get("delimiter"))
+        return CsvFile(path, settings.get("encoding"), delimiter, settings.get("header_row")).notices
 
 
 def _table_records(table: Table) -> Iterator[Record]:
