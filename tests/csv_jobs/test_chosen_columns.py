@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow.parquet
 import pytest
 from hypothesis import given
@@ -25,6 +27,7 @@ from manyhands.workloads.csv_jobs.rows.export import Columns, check_output_colum
 from manyhands.workloads.csv_jobs.rows.prompts import Template
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from tests.support.job_folders import FUNCTION, JobFolder
+from tests.support.table_runs import export_table, reported
 
 SCHEMA = {"properties": {"score": {"type": "integer"}, "place": {"properties": {"city": {"type": "string"}}}}}
 
@@ -115,6 +118,32 @@ def test_columns_of_results_by_name_and_by_origin() -> None:
         leaves = leaves_of(schema or {})
         with pytest.raises(UserError, match=r"--output_columns: .* is no column.*the columns are: a, "):
             check_output_columns(wanted, ("a",), leaves, open=not leaves)
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "xlsx", "parquet"])
+def test_the_columns_of_results_before_there_is_any(tmp_path: Path, format: str) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    target = tmp_path / f"out.{format}"
+    export_table(tmp_path / "t.csv", tmp_path / "run", target, lambda index: None, format=format, columns=("results",))
+    assert target.exists()
+
+
+def test_what_columns_of_a_spreadsheet_hold_goes_with_them(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    for row in (("code", "when"), ("20240105", date(2024, 5, 6))):
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    for columns in (("code", "when", "status"), ("when", "code", "result.day"), ("status", "code", "when")):
+        export_table(
+            tmp_path / "t.xlsx", tmp_path / f"run-{columns[0]}", tmp_path / "out.xlsx",
+            lambda index: reported({"day": "2024-05-06"}), format="xlsx", columns=columns,
+        )  # fmt: skip
+        sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
+        assert sheet is not None
+        found = dict(zip(columns, [cell.value for cell in sheet[2]], strict=True))
+        known = {"code": "20240105", "when": datetime(2024, 5, 6), "status": "completed", "result.day": "2024-05-06"}
+        assert found == {name: known[name] for name in columns}
 
 
 @pytest.fixture

@@ -113,6 +113,17 @@ def test_formulas_are_their_values_or_else_their_texts(tmp_path: Path) -> None:
     assert cells(packed(tmp_path, members)) == [[1, 2], [2, "=A3+1"]]
 
 
+def test_a_formula_whose_value_is_empty_text_was_calculated(tmp_path: Path) -> None:
+    path = write(tmp_path, ["a", "b", "c"], [1, '=IF(A2>5,"big","")', 3], [1, None, '=IF(A3>5,"big","")'])
+    members = members_of(path)
+    name = "xl/worksheets/sheet1.xml"
+    for cell in (b"B2", b"C3"):
+        members[name] = members[name].replace(b'<c r="%b">' % cell, b'<c r="%b" t="str">' % cell)
+    table = open_table(packed(tmp_path, members))
+    assert [row.cells for row in table.rows()] == [[1, "", 3], [1, None, None]]
+    assert table.notices == ()
+
+
 def test_a_file_of_libreoffice() -> None:
     """Made of a CSV table by ``soffice --headless --convert-to xlsx``; ``=1+1`` became a formula there."""
     table = open_table(Path(__file__).parents[1] / "data/io/libreoffice.xlsx")
@@ -139,6 +150,9 @@ def test_datasets_may_be_spreadsheets(tmp_path: Path) -> None:
         {"prompt": "say hi", "n": 1},
         {"prompt": "say ho", "n": None},
     ]
+    twice = write(tmp_path, ["prompt", "note", "note "], ["say hi", 1, 2])
+    with pytest.raises(UserError, match=r"t\.xlsx.*header note is duplicated \(columns 2 and 3\)"):
+        list(open_records(twice).read())
 
 
 @pytest.mark.parametrize(

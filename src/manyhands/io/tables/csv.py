@@ -297,7 +297,7 @@ def write_csv(
     write = _line_writer(delimiter)
     text_of = _cell_text_with_comma if decimal_comma else cell_text
     header = [harmless(name) for name in names] if excel_safe else list(names)
-    handle.write((_BOM if excel_safe else b"") + _guarded(write(header), header[0]))
+    handle.write((_BOM if excel_safe else b"") + _guarded(write(header), header[0] if header else ""))
     written = 0
     for row in rows:
         cells = [value if type(value) in _WRITTEN_AS_THEY_ARE else text_of(value) for value in row]

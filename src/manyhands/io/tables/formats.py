@@ -14,7 +14,18 @@ from typing import Any, BinaryIO
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json
 from manyhands.io.plugins import plugins
-from manyhands.io.tables.base import Record, Records, Table, Unit, Values, check_file, check_regular_file, reading
+from manyhands.io.tables.base import (
+    OTHER_HEADER,
+    Record,
+    Records,
+    Table,
+    Unit,
+    Values,
+    check_file,
+    check_regular_file,
+    column_names,
+    reading,
+)
 from manyhands.io.tables.csv import CsvFile, CsvTable, csv_records, write_csv
 from manyhands.io.tables.json import (
     JsonLinesTable,
@@ -265,7 +276,7 @@ def dataset_notices(path: Path, **settings: Any) -> Sequence[str]:
 
 
 def _table_records(table: Table) -> Iterator[Record]:
-    names = [name.strip() for name in table.info.headers]
+    names = column_names(str(table.path), [name.strip() for name in table.info.headers], OTHER_HEADER)
     for row in table.rows():
         yield Record(row.line, dict(zip(names, row.cells, strict=True)))
 

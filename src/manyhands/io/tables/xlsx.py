@@ -74,6 +74,8 @@ class _Cell(NamedTuple):
 
 
 _NOTHING = _Cell(None)
+_CALCULATED_TO_NOTHING = _Cell("")
+"""Of a formula whose value is empty text."""
 _NO_ROW: tuple[int, list[_Cell]] = (0, [])
 _FORMULA = "formula"
 
@@ -134,6 +136,8 @@ class XlsxTable:
                 formulas = _sheet_rows(self.path, book[self._sheet])
             for (number, cells), (_, texts) in zip_longest(values, formulas, fillvalue=_NO_ROW):
                 row = _with_formulas(cells, texts)
+                while row and row[-1].value in (None, ""):
+                    row.pop()
                 if number >= start and row:
                     yield number, row
 
@@ -167,7 +171,7 @@ class _Survey:
         """Cells with a formula that was never calculated."""
         for _, cells in rows:
             for index, cell in enumerate(cells):
-                if cell.value is not None:
+                if cell.value not in (None, ""):
                     self._add(index, cell.kind)
 
     def time_of(self, index: int) -> str:
@@ -210,10 +214,14 @@ def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, list[_Cell]]]:
             raise UserError(
                 at(path, number, f"a sheet has at most {MAX_ROWS:,} rows and {MAX_COLUMNS:,} columns", "row")
             )
-        cells = [_NOTHING if cell.value is None else _cell(cell) for cell in row]
-        while cells and cells[-1].value in (None, ""):
+        cells = [_cell(cell) if cell.value is not None else _nothing(cell) for cell in row]
+        while cells and cells[-1].value is None:
             cells.pop()
         yield number, cells
+
+
+def _nothing(cell: Any) -> _Cell:
+    return _CALCULATED_TO_NOTHING if cell.data_type == "str" else _NOTHING
 
 
 def _with_formulas(cells: list[_Cell], texts: list[_Cell]) -> list[_Cell]:

@@ -115,7 +115,8 @@ def _write(
         comma = table.decimal_comma and delimiter != ","
         return write_csv(handle, names, rows, delimiter=delimiter, decimal_comma=comma, excel_safe=options.excel_safe)
     if format is XLSX:
-        return write_xlsx(handle, names, rows, times=table.times)
+        times = [*(table.times or [""] * len(columns.headers)), *[""] * len((*columns.ours, *columns.spread))]
+        return write_xlsx(handle, names, rows, times=columns.pick(times))
     assert format.write is not None
     return format.write(handle, names, rows)
 
