@@ -20,7 +20,10 @@ from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.engine.contract import Item, PlannedItem
 from manyhands.io.tables.formats import open_table
+from manyhands.workloads.csv_jobs.prepared import prepare
 from manyhands.workloads.csv_jobs.rows.planning import ItemIds, JobRow, plan_rows, source_id_of
+from manyhands.workloads.csv_jobs.spec import JobSpec
+from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
 BAD = b'id,text\na,1\nb,\xff\n\na,"x\ny"\n"b"b,2\n"c"c,1\n,4\n'
 UNDECODED = "the byte 0xFF is not utf-8 text; if the file has another encoding, name it with --encoding"
@@ -245,3 +248,16 @@ def test_memory_does_not_grow_with_the_ids() -> None:
         _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("later", ["b,a\n1,2\n", "a,b\n1,2,3\n"])
+async def test_columns_that_changed_since_the_job_was_made_are_refused(tmp_path: Path, later: str) -> None:
+    """As when it is killed while it is planned, and the table edited before it goes on."""
+    path = write(tmp_path, "a,b\n1,2\n")
+    given = {"csv_path": str(path), "instruction": "Report {a}", "model": "simulated", "toolsets": "none"}
+    job = await prepare(JobSpec.make({**given, "sandbox": "local"}).resolved(), "0b5e7d34-94c1-4b58-9d0a-7f5f9f6f2c11")
+    workload = CsvJobsWorkload(job.to_json(), tmp_path / "run")
+    assert len(list(workload.plan())) == 1
+    write(tmp_path, later)
+    with pytest.raises(UserError, match=r"t\.csv: its columns changed since the job was made"):
+        list(workload.plan())

@@ -347,14 +347,30 @@ async def test_a_failed_stage_keeps_the_results_before_it_and_the_next_attempt_t
     assert rows.calls == {"summary": 2, "score": 4, "reply": 2}, "what was complete is done again as a whole"
 
 
-async def test_what_an_earlier_attempt_did_for_another_prompt_is_not_taken_over() -> None:
+@pytest.mark.parametrize("cells", [("Other", "en", "{text}"), ("A day at sea", "en", "what no prompt has so far")])
+async def test_what_an_earlier_attempt_did_for_another_row_is_not_taken_over(cells: tuple[str, ...]) -> None:
     rows = Rows()
     with pytest.raises(ItemError):
         await rows.run(rows.function(ItemError(Cause.WORKER_ERROR, "no")))
-    rows.item.payload = JobRow(0, 2, None, ("Other", "en", "")).to_json()
+    rows.item.payload = JobRow(0, 2, None, cells).to_json()
     accepted = await rows.run(rows.function(), attempt=2)
-    assert accepted.result["summary"]["result"] == {"summary": "summary of Sum up Other."}
+    assert accepted.result["summary"]["result"] == {"summary": f"summary of Sum up {cells[0]}."}
     assert rows.calls == {"summary": 2, "score": 2, "reply": 1}
+
+
+async def test_an_attempt_takes_over_from_the_latest_that_had_begun() -> None:
+    rows = Rows()
+    worker = rows.function(ItemError(Cause.WORKER_ERROR, "no"), ItemError(Cause.WORKER_ERROR, "no"))
+    with pytest.raises(ItemError):
+        await rows.run(worker)
+    with pytest.raises(ItemError):
+        await rows.run(worker, attempt=4)
+    for step in rows.attempts[4].values():  # earlier versions recorded nothing of the columns
+        for output in step.output.values():
+            del output["columns"]
+    accepted = await rows.run(worker, attempt=6)
+    assert accepted.result["score"]["result"]["score"] == 7
+    assert rows.calls == {"summary": 1, "score": 3, "reply": 1}
 
 
 # --- The built-in agent

@@ -44,7 +44,9 @@ def _retry_parser() -> argparse.ArgumentParser:
         "takes the items on at once; otherwise the next resume does.",
     )
     _add_selection(result)
-    result.add_argument("--fresh", action="store_true", help="let failed items start anew, too")
+    result.add_argument(
+        "--fresh", action="store_true", help="let failed items start anew, too, but for stages of a row that are done"
+    )
     return result
 
 

@@ -143,9 +143,9 @@ class PreparedJob:
         return self.changed(resume_spec(self.options, given))
 
     def opened(self) -> Table:
-        """The table, read as it was when the job was made."""
+        """The table, read as it was when the job was made. Raises UserError if it can't be, or has other columns by now."""
         table = self.table
-        return open_table(
+        now = open_table(
             Path(table.path),
             format=table.format,
             encoding=table.encoding,
@@ -153,6 +153,9 @@ class PreparedJob:
             header_row=table.header_row,
             sheet=table.sheet,
         )
+        if now.info.headers != table.headers:
+            raise UserError(f"{table.path}: its columns changed since the job was made; make another job of it")
+        return now
 
 
 async def prepare(options: JobSpec, job_id: str, *, depth: int = 0, notice: Notice = lambda text: None) -> PreparedJob:

@@ -15,6 +15,7 @@ from typing import Self
 
 from manyhands.core.errors import UserError
 from manyhands.core.jsonio import Json, canonical, without_surrogates
+from manyhands.core.redaction import KNOWN
 from manyhands.engine.contract import BEHIND_INPUT, ItemRow, PlannedItem
 from manyhands.workloads.csv_jobs.rows.planning import ItemIds, JobRow
 
@@ -37,7 +38,7 @@ _PAIR_EQUAL = _PAIR.format(by="source, content", same="n.content = o.content AND
 _PAIR_BY_ID = _PAIR.format(by="source", same="n.source = o.source", changed=1)
 _IN_ORDER = """
 SELECT new.row, new.source, old.position FROM new LEFT JOIN pairs ON pairs.row = new.row LEFT JOIN old ON old.item = pairs.item
-ORDER BY new.row
+WHERE new.row > ? ORDER BY new.row LIMIT 1000
 """
 _NEXT = "SELECT item, source, position FROM old WHERE position > ? AND position < ? ORDER BY position LIMIT 1"
 _FOUND = """
@@ -141,12 +142,15 @@ class TableUpdate:
     def _pair(self) -> None:
         self._database.execute(_PAIR_EQUAL)
         self._database.execute(_PAIR_BY_ID)
-        behind = -1
-        for number, source, position in self._database.execute(_IN_ORDER).fetchall():
-            if position is not None:
-                behind = position
-            elif source is None:
-                behind = self._pair_with_next(number, behind)
+        behind = number = -1
+        while rows := self._database.execute(
+            _IN_ORDER, (number,)
+        ).fetchall():  # pairing a row changes nothing about later ones
+            for number, source, position in rows:
+                if position is not None:
+                    behind = position if position < BEHIND_INPUT else behind  # a row that is back follows none
+                elif source is None:
+                    behind = self._pair_with_next(number, behind)
 
     def _pair_with_next(self, number: int, behind: int) -> int:
         """Pair a row without an id with the item behind a position, if that has no row of its own; the position to go on from."""
@@ -159,13 +163,14 @@ class TableUpdate:
 
 
 def _source(row: JobRow) -> str | None:
-    return None if row.source_id is None else without_surrogates(row.source_id)
+    return None if row.source_id is None else KNOWN.text(without_surrogates(row.source_id))
 
 
 def _content(row: JobRow, headers: Sequence[str]) -> bytes:
-    """What distinguishes a row from others: its cells by column, but for empty ones, and whether it can be used."""
+    """What distinguishes a row from others: its cells by column, but for empty ones, and whether it can be used. Without secrets, which the
+    job does not have."""
     cells = {name: cell for name, cell in zip(headers, row.cells, strict=False) if not _is_empty(cell)}
-    return hashlib.blake2b(canonical([row.problem, cells]), digest_size=16).digest()
+    return hashlib.blake2b(canonical(KNOWN.json([row.problem, cells])), digest_size=16).digest()
 
 
 def _is_empty(cell: Json) -> bool:

@@ -111,9 +111,9 @@ class StagedWork:
                 row.skip(stage)
                 continue
             work = self._assignment(context.item, row.next(stage, number))
-            prompt, known = content_key(work.prompt), done.get(stage.name)
-            if known is None or known["prompt"] != prompt:
-                known = await self._done(context, worker, stage, work, prompt, row)
+            known = done.get(stage.name)
+            if known is None or not _is_of(known, work):
+                known = await self._done(context, worker, stage, work, row)
             report = Accepted.from_json(known)
             row.add(stage, report)
             if report.stop:
@@ -139,7 +139,7 @@ class StagedWork:
         return states
 
     async def _done(
-        self, context: Context, worker: Worker, stage: Stage, work: Assignment, prompt: str, row: _Row
+        self, context: Context, worker: Worker, stage: Stage, work: Assignment, row: _Row
     ) -> Mapping[str, Any]:
         """Have a stage done: what is recorded of it."""
         try:
@@ -147,8 +147,10 @@ class StagedWork:
         except ItemError as error:
             raise self._failure(stage, error, row) from error
 
+        prompt = content_key(work.prompt)
+
         async def effect() -> Effect:
-            return Effect({**report.to_json(), "prompt": prompt})
+            return Effect({**report.to_json(), "prompt": prompt, "columns": _columns_key(work)})
 
         recorded: Mapping[str, Any] = await context.step(STAGE_STEP, {"stage": stage.name, "prompt": prompt}, effect)
         return recorded
@@ -165,12 +167,17 @@ class StagedWork:
         return ItemError(error.cause, message, retry_after=error.retry_after, record=record)
 
     async def _taken_over(self, context: Context) -> Done:
-        """What the attempt before this one had done; nothing if it had done everything, as it is to be done again then."""
+        """What the latest attempt before this one that had begun had done; nothing if that was everything, as it is to be done again
+        then."""
         number, attempt = context.item.number, context.attempt - 1
         cells = JobRow.of(context.item).cells
 
+        def begun() -> Sequence[RecordedStep]:
+            found = (self._earlier(number, each) for each in range(attempt, 0, -1))
+            return next(filter(None, found), ())
+
         async def effect() -> Effect:
-            done = _done_in(await asyncio.to_thread(self._earlier, number, attempt))
+            done = _done_in(await asyncio.to_thread(begun))
             return Effect({} if self._are_all(cells, done) else dict(done))
 
         found: Done = await context.step(TAKEN_OVER, {"attempt": attempt}, effect)
@@ -195,6 +202,17 @@ def _done_in(steps: Sequence[RecordedStep]) -> Done:
         elif step.kind == STAGE_STEP:
             done[step.request["stage"]] = step.output
     return done
+
+
+def _is_of(known: Mapping[str, Any], work: Assignment) -> bool:
+    """Whether a stage was done for what its worker would get now. (Earlier versions recorded nothing of the columns.)"""
+    columns = _columns_key(work)
+    return bool(known["prompt"] == content_key(work.prompt) and known.get("columns", columns) == columns)
+
+
+def _columns_key(work: Assignment) -> str:
+    """What a worker may see of the row besides its prompt, but for empty cells, as those of a column that was added."""
+    return content_key({name: cell for name, cell in work.columns.items() if cell not in (None, "")})
 
 
 def _entry_of(done: Mapping[str, Any] | None) -> Mapping[str, Any]:
