@@ -134,14 +134,14 @@ async def test_a_retry_that_comes_too_late_for_the_runner_starts_another(place: 
     server = ControlServer(folder, answer)
     await server.open()
     try:
-        assert await place.desk.retry("job") == (1, True)
+        assert await place.desk.retry("job") == (1, True, False)
     finally:
         await server.close(ended=True)
     assert (await place.ended()).failed_items == 1
     (place.folder / "fail-row-2").unlink()
     silent = Store(folder, SystemClock(), lambda text: None)  # one that does not even answer
     asyncio.get_running_loop().call_later(0.3, silent.close)
-    assert await place.desk.retry("job") == (1, True)
+    assert await place.desk.retry("job") == (1, True, False)
     assert (await place.ended()).state == COMPLETED
 
 
@@ -156,7 +156,7 @@ async def test_rows_put_back_and_jobs_run_while_a_cancelled_runner_winds_down(pl
     await asyncio.sleep(0.3)
     assert not retrying.done()  # the rows in work may end
     (place.folder / "slow").unlink()
-    assert await retrying == (1, True)
+    assert await retrying == (1, True, False)
     assert (await place.ended()).state == COMPLETED
 
 

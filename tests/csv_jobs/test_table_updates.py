@@ -7,19 +7,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openpyxl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manyhands.core.outcomes import ItemState
+from manyhands.core.redaction import KNOWN, protect
 from manyhands.engine.contract import BEHIND_INPUT, ItemRow, PlannedItem
 from manyhands.workloads.csv_jobs.rows.planning import JobRow
 from manyhands.workloads.csv_jobs.rows.updating import Changes, TableUpdate
-from tests.support.job_folders import FUNCTION, JobFolder
+from tests.support.batches import ServerThread
+from tests.support.job_folders import FUNCTION, JobFolder, reporting
 
 Row = tuple[str | None, str]
 """The id, if any, and a cell."""
@@ -64,6 +67,36 @@ def test_what_is_unchanged_is_never_executed_again(old: list[Row], removed: list
     assert changes.changed == sum(item.afresh is not None for item in plan)
     live = {item.key for item in items(old)}
     assert changes.removed == len(live - {item.key for item in plan})
+
+
+@given(ROWS, ROWS, st.lists(st.tuples(st.integers(0, 8), st.sampled_from("de")), max_size=3))
+@example([(None, "b"), (None, "c")], [(None, "B"), (None, "C")], [(0, "d")])
+def test_rows_that_are_back_change_nothing_for_others(
+    old: list[Row], new: list[Row], back: list[tuple[int, str]]
+) -> None:
+    alone, _ = updated(items(old), new)
+    together = list(new)
+    for place, text in back:
+        together.insert(place, (None, text))
+    changes, _ = updated(items(old, [(None, text) for _, text in back]), together)
+    assert changes == replace(alone, new=alone.new + len(back))
+
+
+def test_long_tables_are_compared_page_by_page() -> None:
+    old: list[Row] = [(None, str(number)) for number in range(2500)]
+    new: list[Row] = [(None, f"{number}{'!' * (number % 100 == 7)}") for number in range(2500)]
+    changes, plan = updated(items(old), new)
+    assert changes == Changes(new=0, changed=25, removed=0, unchanged=2475)
+    assert [item.key for item in plan] == [f"row-{number}" for number in range(1, 2501)]
+
+
+def test_a_cell_with_a_secret_is_no_change() -> None:
+    """The job has it without."""
+    protect(["s3cret-value"])
+    new: list[Row] = [(None, "with s3cret-value"), ("s3cret-value", "x")]
+    old = [replace(item, payload=KNOWN.json(item.payload)) for item in items(new)]
+    assert "s3cret" not in str(old)
+    assert updated(old, new)[0] == Changes(new=0, changed=0, removed=0, unchanged=2)
 
 
 def test_edits_without_ids_keep_their_rows() -> None:
@@ -254,3 +287,24 @@ def test_a_retry_names_rows_beyond_the_limit(tmp_path: Path) -> None:
         assert "1 row reset" in ended.out
         assert "row 4 is beyond --limit=2, and not executed" in ended.err
         assert "rows 3, 4 are beyond --limit=2" in folder.jobs("retry", "j", "--rows=3-4").err
+
+
+def test_a_retry_beyond_the_limit_alone_needs_no_runner(tmp_path: Path) -> None:
+    with JobFolder(tmp_path, ["one", "fail", "three", "four"]) as folder:
+        folder.spawn(FUNCTION, "--executor=local", "--quiet", "--max_attempts=1")
+        (folder.path / "mended").touch()
+        folder.jobs("run", "j", "--limit=2", "--retry_failed", "--quiet")
+        beyond = folder.jobs("retry", "j", "--rows=4")
+        assert "1 row reset\n" in beyond.out
+        assert "row 4 is beyond --limit=2" in beyond.err
+
+
+def test_a_retry_that_can_not_be_executed_resets_nothing(folder: JobFolder) -> None:
+    with ServerThread(reporting()) as server:
+        endpoint = (f"--base_url={server.base_url}", "--toolsets=none", "--header=X-Pass: s3cret-value")
+        words = ("--instruction={text}", "--job_name=k", "--output_csv_path=k.csv", "--quiet")
+        assert folder.jobs("spawn", "rows.csv", *words, *endpoint).code == 0
+    refused = folder.jobs("retry", "k", "--rows=3")
+    assert (refused.code, "X-Pass" in refused.err) == (2, True), refused
+    assert folder.jobs("export", "k").code == 0
+    assert [row["status"] for row in folder.rows("k.csv")] == ["completed"] * 4

@@ -285,14 +285,17 @@ def _retry_parser() -> argparse.ArgumentParser:
 async def _retried(options: argparse.Namespace) -> int:
     service = job_service(options.data_dir)
     chosen = None if options.failed else _chosen(options)
-    rows, started = await service.retry(
+    rows, started, by_runner = await service.retry(
         options.job, None if chosen is None else list(chosen), completed=bool(options.rows)
     )
     nothing = "there is nothing to retry" + (
         "" if options.rows or options.failed else " (--rows also takes completed rows)"
     )
-    how = "a runner was started" if started else "the job's runner has them" if rows else nothing
-    out().print(f"{counted(rows, 'row')} reset; {how}")
+    if started or by_runner:
+        how = "; a runner was started" if started else "; the job's runner has them"
+    else:
+        how = "" if rows else f"; {nothing}"
+    out().print(f"{counted(rows, 'row')} reset{how}")
     _say_beyond_limit(service.status(options.job), (chosen or {}).values())
     if options.detach or not rows:
         return 0

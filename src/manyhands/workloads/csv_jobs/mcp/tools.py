@@ -272,7 +272,7 @@ class JobTools:
         named, item_ids = arguments.required_text("job_id"), arguments.texts("item_ids")
         job = await self._found(named)
         changes = await self._runner_changes(job)
-        retried, started = await self._whole(self._service.retry(job, item_ids, changes=changes))
+        retried, started, _ = await self._whole(self._service.retry(job, item_ids, changes=changes))
         status = await self._status_of(job)
         content = {"retried_items": retried, "started": started, "status": status_object(status)}
         return Reply(content, f"{retried} row{' was' if retried == 1 else 's were'} reset. {status_text(status)}")

@@ -337,8 +337,10 @@ class JobService:
         *,
         completed: bool = False,
         changes: Mapping[str, Any] | None = None,
-    ) -> tuple[int, bool]:
-        """Reset failed rows (these, or all) to be executed again: how many there are, and whether a runner was started for them.
+    ) -> tuple[int, bool, bool]:
+        """Reset failed rows (these, or all) to be executed again: how many there are, whether a runner was started for them, and whether
+        the one that was there already has them.
+
         ``completed``: of these rows also the completed ones, from nothing; what they had come to is kept in the journal. ``changes``: as of
         ``run``."""
         folder = self._find(job)
@@ -348,10 +350,12 @@ class JobService:
         )
         rows = self._ended_of(folder, item_ids, states)
         if not rows:
-            return 0, False
+            return 0, False, False
+        if not is_owned(folder):  # else nothing would be left of what they had come to
+            self._secrets(self._changed(self._recorded(folder).options, changes)[0])
         select = "state=failed" if item_ids is None else " ".join(f"key={key}" for key in item_ids[:NAMED_ROWS])
         _, by_runner = await give_order(folder, RETRY, numbers=rows, fresh=False, select=select)
-        return len(rows), not by_runner and await self.run(job, changes=changes)
+        return len(rows), not by_runner and await self.run(job, changes=changes), by_runner
 
     def list(self) -> Sequence[JobStatus]:
         """All jobs, the newest first."""
