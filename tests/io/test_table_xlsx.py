@@ -6,6 +6,7 @@ import io
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,32 @@ def test_a_file_of_libreoffice() -> None:
     ]
 
 
+TEXTS = b"""<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">
+<si><t>_x005F_x0041_ lit</t></si><si><t xml:space="preserve">keyx005F_1 </t></si><si><t/></si>
+<si><r><rPr><b/></rPr><t>rich </t></r><r><t>text</t></r><rPh sb="0" eb="1"><t>said so</t></rPh></si></sst>"""
+TEXTS_TYPE = (
+    b'<Override PartName="/xl/sharedStrings.xml" '
+    b'ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"/></Types>'
+)
+
+
+def test_texts_that_cells_refer_to(tmp_path: Path) -> None:
+    """As spreadsheet programs write them; a number beyond all is text, as JSON has no such number."""
+    members = members_of(write(tmp_path, ["n", "text"], *([number, None] for number in range(5))))
+    rows = "".join(
+        f'<row r="{n + 2}"><c r="A{n + 2}"><v>{n}</v></c><c r="B{n + 2}" t="s"><v>{n}</v></c></row>' for n in range(4)
+    )
+    end = rows.encode() + b'<row r="6"><c r="A6"><v>1E999</v></c><c r="B6"><v>1E9</v></c></row></sheetData>'
+    sheet = members["xl/worksheets/sheet1.xml"]
+    members["xl/worksheets/sheet1.xml"] = sheet.partition(b'<row r="2"')[0] + end + sheet.partition(b"</sheetData>")[2]
+    members["[Content_Types].xml"] = members["[Content_Types].xml"].replace(b"</Types>", TEXTS_TYPE)
+    table = open_table(packed(tmp_path, {**members, "xl/sharedStrings.xml": TEXTS}))
+    expected = [[0, "_x0041_ lit"], [1, "keyx005F_1 "], [2, None], [3, "rich text"], ["inf", 1e9]]
+    assert [row.cells for row in table.rows()] == expected
+    packed(tmp_path, {**members, "xl/sharedStrings.xml": TEXTS.replace(b"rich", b"changed")})
+    assert [row.cells[1] for row in table.rows()][3] == "changed text"
+
+
 def test_what_a_file_says_of_its_size_does_not_count(tmp_path: Path) -> None:
     members = members_of(write(tmp_path, ["a", "b"], [1, 2], [3, 4]))
     name = "xl/worksheets/sheet1.xml"
@@ -237,6 +264,18 @@ def test_what_a_sheet_can_not_hold_is_refused() -> None:
         written(["a", "b"], ["x", "y"], ["x", "y" * (MAX_CELL + 1)])
     with pytest.raises(UserError, match="at most 16,384 columns"):
         written([str(number) for number in range(16_385)])
+
+
+def test_a_sheet_that_can_not_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def rows() -> Iterator[list[str]]:
+        yield ["x"]
+        raise UserError("the journal can't be read")
+
+    with pytest.raises(UserError, match="the journal can't be read"):
+        write_xlsx(io.BytesIO(), ["a"], rows())
+    assert [*tmp_path.iterdir()] == []
 
 
 @given(st.lists(st.text(st.characters(), max_size=8) | st.sampled_from(["_x0041_", "_x005F_", "a\r\nb"]), max_size=5))

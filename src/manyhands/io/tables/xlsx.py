@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from importlib.util import find_spec
 from itertools import islice, zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -51,6 +52,8 @@ _MAX_BYTES = 4 << 30
 _MAX_TEXTS = 512 << 20
 _MAX_OTHER = 64 << 20
 """Bytes that a file unpacks to: in all, the texts of cells (held in memory), any part that is neither these nor a sheet."""
+_MAX_DIFFERENT = 2_000_000
+"""Different texts of cells."""
 _MAX_RATIO, _SMALL = 200, 64 << 20
 _FAULTS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
@@ -91,8 +94,9 @@ class XlsxTable:
         Raises UserError if the file can't be read, has no such sheet or no usable header, or openpyxl is not installed.
         """
         self.path = path
+        self._texts = _Texts(path)
         found: list[str] = []
-        with _opened(path) as book:
+        with _opened(path, self._texts) as book:
             self._sheet = _sheet_name(path, book, sheet, found)
             self._has_formulas = _holds_formulas(path)
         self._header_row, titles = self._find_header(header_row)
@@ -129,10 +133,10 @@ class XlsxTable:
         """The rows that are not blank, from the header or the row with the number ``first`` on, without empty cells at their end."""
         start = first or self._header_row
         with ExitStack() as stack:
-            values = _sheet_rows(self.path, stack.enter_context(_opened(self.path))[self._sheet])
+            values = _sheet_rows(self.path, stack.enter_context(_opened(self.path, self._texts))[self._sheet])
             formulas: Iterator[tuple[int, list[_Cell]]] = iter(())
             if self._has_formulas:
-                book = stack.enter_context(_opened(self.path, formulas=True))
+                book = stack.enter_context(_opened(self.path, self._texts, formulas=True))
                 formulas = _sheet_rows(self.path, book[self._sheet])
             for (number, cells), (_, texts) in zip_longest(values, formulas, fillvalue=_NO_ROW):
                 row = _with_formulas(cells, texts)
@@ -210,6 +214,8 @@ def _sheet_name(path: Path, book: Any, wanted: str | None, notices: list[str]) -
 def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, list[_Cell]]]:
     sheet.reset_dimensions()  # what the file says of its size may be wrong, and would cut it off
     for number, row in enumerate(sheet.iter_rows(), 1):
+        if not row and number <= MAX_ROWS:  # one that the file leaves out, quickly
+            continue
         if number > MAX_ROWS or len(row) > MAX_COLUMNS:
             raise UserError(
                 at(path, number, f"a sheet has at most {MAX_ROWS:,} rows and {MAX_COLUMNS:,} columns", "row")
@@ -246,7 +252,8 @@ def _cell(cell: Any) -> _Cell:
         return _Cell(value.isoformat(), "time")
     if isinstance(value, timedelta):
         return _Cell(f"PT{value.total_seconds():.15g}S")
-    return _Cell(value if isinstance(value, (bool, int, float)) else str(value))
+    is_json = isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value))
+    return _Cell(value if is_json else str(value))
 
 
 def _is_date_format(format: str) -> bool:
@@ -261,26 +268,74 @@ def _text(cell: _Cell) -> str:
 
 
 @contextmanager
-def _opened(path: Path, *, formulas: bool = False) -> Iterator[Any]:
-    """A workbook. ``formulas``: cells hold these, not their values."""
+def _opened(path: Path, texts: _Texts, *, formulas: bool = False) -> Iterator[Any]:
+    """A workbook. ``texts``: of this file. ``formulas``: cells hold these, not their values."""
     if find_spec("openpyxl") is None or find_spec("defusedxml") is None:
         raise missing_extra(path, "a spreadsheet", "xlsx")
     import zlib
     from zipfile import BadZipFile
 
-    import openpyxl
-
     warnings.filterwarnings("ignore", module="openpyxl")  # of what it leaves out: pictures, checks of typed values
     with reading(path):
         _check_archive(path)
         try:
-            book = openpyxl.load_workbook(path, read_only=True, data_only=not formulas, keep_links=False)
+            book = _loaded(path, texts, formulas)
             try:
                 yield book
             finally:
                 book.close()
         except (*_FAULTS, EOFError, BadZipFile, zlib.error) as error:
             raise UserError(f"{path}: not a readable spreadsheet: {first_line(error)}") from error
+
+
+def _loaded(path: Path, texts: _Texts, formulas: bool) -> Any:
+    from openpyxl.reader.excel import SHARED_STRINGS, ExcelReader
+
+    class Reader(ExcelReader):  # type: ignore[misc]
+        """Reads the texts of cells as they are: openpyxl's own drops escapes, and reads as many as there are."""
+
+        def read_strings(self) -> None:
+            part = self.package.find(SHARED_STRINGS)
+            if part is not None:
+                with self.archive.open(part.PartName[1:]) as stream:
+                    self.shared_strings = texts.read(stream)
+
+    reader = Reader(path, read_only=True, data_only=not formulas, keep_links=False)
+    reader.read()
+    return reader.wb
+
+
+class _Texts:
+    """The texts that the cells of a file refer to: which takes most of the time, so that they are read again only if it changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[tuple[int, ...], list[str]] | None = None
+
+    def read(self, stream: Any) -> list[str]:
+        """``stream``: the part of the file that has them."""
+        status = self._path.stat()
+        now = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._known is None or self._known[0] != now:
+            self._known = now, _read_texts(self._path, stream)
+        return self._known[1]
+
+
+def _read_texts(path: Path, stream: Any) -> list[str]:
+    """All of them, without what is said of their pronunciation."""
+    from openpyxl.xml.constants import SHEET_MAIN_NS
+    from openpyxl.xml.functions import iterparse
+
+    whole, plain, run = (f"{{{SHEET_MAIN_NS}}}{name}" for name in ("si", "t", "r"))
+    texts: list[str] = []
+    for _, node in iterparse(stream):
+        if node.tag == whole:
+            parts = [part.find(plain) if part.tag == run else part for part in node if part.tag in (plain, run)]
+            texts.append("".join(part.text or "" for part in parts if part is not None))
+            node.clear()
+            if len(texts) > _MAX_DIFFERENT:
+                raise UserError(f"{path}: more than {_MAX_DIFFERENT:,} different texts; save the sheet as CSV")
+    return texts
 
 
 def _check_archive(path: Path) -> None:
@@ -356,10 +411,15 @@ def write_xlsx(
         for row in rows:
             writer.write(row)
             written += 1
+        book.save(handle)
     except BaseException:
-        sheet.close()
+        for end in (
+            sheet.close,
+            lambda: sheet._writer.cleanup(),
+        ):  # else its temporary file stays until this process ends
+            with suppress(Exception):
+                end()
         raise
-    book.save(handle)
     return written
 
 
