@@ -9,7 +9,7 @@ import pytest
 
 from manyhands.agents.options import AgentOptions
 from manyhands.agents.run_settings import check_prices, warn_of_budget
-from manyhands.agents.toolbox import RunTools
+from manyhands.agents.toolbox import RunTools, with_functions
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.settings import OptionalPath, optional_whole, setting
 from manyhands.runs.making import keep_files, kept_file
@@ -98,3 +98,15 @@ def test_tools_are_offered_by_names_of_toolsets_also_recorded_and_own_ones() -> 
     assert offer.toolbox(["travel"]) is offer.toolbox(("travel",))
     with pytest.raises(UserError, match=r"no toolset is called 'travle'; did you mean travel\?"):
         offer.tools(["travle"])
+
+
+def test_a_file_of_functions_does_not_take_the_toolset_of_a_server_with_its_name(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {}}
+    tool = {"name": "maps__find", "description": "Find.", "parameters": schema}
+    servers = {"config": {"servers": {}}, "tools": [tool], "groups": {"maps": ["maps__find"]}}
+    (tmp_path / "maps.py").write_text("def price(city: str) -> str:\n    'The price.'\n    return city\n")
+    record = with_functions(servers, [str(tmp_path / "maps.py")])
+    assert record["groups"] == {"maps": ["maps__find"], "own_maps": ["price"]}
+    assert [each.name for each in RunTools.recorded(record).tools(["maps"])] == ["maps__find", "price"]
+    assert with_functions(record, [str(tmp_path / "maps.py")]) == record  # as on a resume
+    assert with_functions(record, []) == servers

@@ -65,6 +65,14 @@ def test_a_job_reads_and_writes_standard_streams(folder: JobFolder) -> None:
         assert (refused.returncode, refused.stdout) == (2, b"")
 
 
+def test_the_results_of_a_tsv_have_tabs_on_standard_output_too(folder: JobFolder) -> None:
+    with folder:
+        assert spawn(folder, b"name,text\na,one\nb,two\n", "--output_csv_path=out.tsv").returncode == 0
+        assert exported(folder) == (folder.path / "out.tsv").read_bytes()
+        assert exported(folder).startswith(b"name\ttext\tjob_id\t")
+        assert exported(folder, "--format=jsonl").startswith(b'{"name":"a"')
+
+
 def test_a_table_of_standard_input_is_kept_for_a_resume(folder: JobFolder) -> None:
     with folder:
         content = "\n".join(json.dumps({"name": name, "text": "fail"}) for name in "ab").encode()

@@ -98,6 +98,8 @@ def test_conditions(text: str, expected: bool) -> None:
         ("f(x)", "'and' or 'or' is expected at '(x)'"),
         ("__import__('os')", "'and' or 'or' is expected at"),
         ("a + b", "can't be read at '+ b'"),
+        ("a < 1e1000", "a number has at most 300 digits, and its exponent 3 at '1e1000'"),
+        ("a < " + "9" * 301, "a number has at most 300 digits"),
         ("and", "a name or a value is expected at 'and'"),
         ("(" * 1000, f"nested more than {MAX_DEPTH} deep"),
         ("not " * 900 + "a", f"nested more than {MAX_DEPTH} deep"),

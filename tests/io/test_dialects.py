@@ -42,11 +42,19 @@ def found(text: str) -> tuple[str, int]:
         (",", False, 'a,b\n"1,5","2,3"\n'),
         (",", False, "a,b\n1.5,2.3\n"),
         ("|", False, "a|b\n1|2\n"),
+        ("\t", True, "id\tprice\n1\t2\n2\t1,5\n3\t\n"),
+        ("\t", False, 'id\trefs\n1\t"1,2"\n2\tx\n3\ty\n'),
     ],
 )
 def test_separators_and_decimal_commas(delimiter: str, decimal_comma: bool, text: str) -> None:
     layout = dialect(text)
     assert (layout.delimiter, layout.decimal_comma) == (delimiter, decimal_comma)
+
+
+def test_decimal_commas_are_said_where_the_delimiter_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text("id\tprice\n1\t1,5\n")
+    assert open_table(path).notices == (f"{path}: numbers are taken to have decimal commas (1,5 is 1.5)",)
 
 
 @pytest.mark.parametrize("text", ["a;b\n1;2;3\n4;5\n6\n", "a;b\n1;2;3\n4;5;6\n", "a;b;c\n1;2\n3;4\n"])
@@ -63,6 +71,11 @@ def test_a_table_may_name_its_separator(tmp_path: Path, line: str) -> None:
     assert table.notices == (f"{path}: the cells are separated by semicolons, as its first line says",)
     assert [(row.line, row.cells) for row in table.rows()] == [(3, ["1", "2"])]
     assert open_table(path, delimiter=",").info.headers == ("a", "b;c")
+
+
+@pytest.mark.parametrize("line", ["sep=\n", '"sep=\n"\n', "sep=\r\n"])
+def test_the_end_of_a_line_is_no_separator(line: str) -> None:
+    assert dialect(f"{line}a,b\n1,2\n").delimiter == ","
 
 
 EXCEL = b'\xef\xbb\xbfid;Preis;Text\r\n1;1,5;"a\nb"\r\n2;-2,25;"say ""x"""\r\n'
@@ -171,6 +184,7 @@ def test_one_column_as_the_csv_module_writes_it(values: list[str], quoting: Any)
         (4, ",", "Report\nby Ann\n\nyear,2023,2024\nn,1,2\n"),
         (5, ";", '"A title\nof two lines"\n\n\nid;text\na;b\n'),
         (3, ",", ",Report,\n,,\n,id,text\n,a,b\n"),
+        (2, ",", "Report,\nname,n\nAlice,1\nBob,2\n"),
     ],
 )
 def test_titles_are_found(line: int, delimiter: str, text: str) -> None:
@@ -181,6 +195,7 @@ def test_titles_are_found(line: int, delimiter: str, text: str) -> None:
     "text",
     [
         "id,text\na,b\n",
+        "name,\nAlice,Berlin\nBob,Paris\n",
         "name\nSmith, John\nDoe, Jane\n",
         "text\na;b\nc;d\n",
         ",a\n0,x\n1,y\n",

@@ -180,6 +180,7 @@ def test_a_file_may_list_its_tools(tmp_path: Path) -> None:
         ("x = 1", ":x", "is not a function"),
         ("x = 1", ":f", "has no 'f'"),
         ("TOOLS = 5", "", "TOOLS is not a list of functions"),
+        ("TOOLS = []", "", "TOOLS is empty"),
         ("TOOLS = [5]", "", "5 is no function"),
         ("def f(x):\n    'Doc.'", ":f", "f \\(line 1\\): parameter 'x' has no type annotation"),
     ],

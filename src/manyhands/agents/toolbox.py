@@ -153,12 +153,12 @@ def with_functions(record: Json, sources: Sequence[str]) -> Json:
     from manyhands.tools.own_functions import load_sources  # rarely needed
 
     own = load_sources(sources)
-    groups = {_free_group(name): list(names) for name, names in own.groups.items()}
+    base = servers or {"config": None, "tools": [], "groups": {}}
+    groups = {_free_group(name, base["groups"]): list(names) for name, names in own.groups.items()}
     present = recorded_registry(servers)
     for each in own.tools:
         if each.name in present:
             raise UserError(f"--tools: there is a tool called {each.name!r} already; give the function another name")
-    base = servers or {"config": None, "tools": [], "groups": {}}
     return {
         "config": base["config"],
         "tools": [*base["tools"], *_definitions(own.tools)],
@@ -186,10 +186,12 @@ def _without_functions(record: Json) -> Json:
     }
 
 
-def _free_group(name: str) -> str:
+def _free_group(name: str, servers: Collection[str]) -> str:
     """A toolset's name for the tools of a file: no other one's, as those tools are of every agent."""
-    taken = {*STANDARD, *LEGACY, *TOOLSETS, *EVERYTHING, *standard_registry().groups}
-    return f"own_{name}" if name in taken else name
+    taken = {*STANDARD, *LEGACY, *TOOLSETS, *EVERYTHING, *standard_registry().groups, *servers}
+    while name in taken:
+        name = f"own_{name}"
+    return name
 
 
 def _definitions(tools: Iterable[Tool]) -> list[Json]:
@@ -249,7 +251,7 @@ class RunTools:
                 from manyhands.tools.own_functions import load_sources  # rarely needed
 
                 own = load_sources(functions["sources"])
-                groups = {_free_group(name): names for name, names in own.groups.items()}
+                groups = {_free_group(name, registry.groups): names for name, names in own.groups.items()}
                 registry = registry.extended(own.tools, groups=groups)
             yield cls(registry, extra, own_toolsets(record))
 

@@ -173,6 +173,8 @@ def _of_module(module: ModuleType, source: str, notices: list[str]) -> list[Tool
     if listed is not None:
         if not isinstance(listed, (list, tuple)):
             raise _NoTool(f"{LISTED} is not a list of functions")
+        if not listed:
+            raise _NoTool(f"{LISTED} is empty")
         return [_made(each) for each in listed]
     found: list[Tool] = []
     problems: list[str] = []

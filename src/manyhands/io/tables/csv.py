@@ -151,6 +151,8 @@ class CsvFile:
             how = ", as its first line says" if dialect.stated else "; --delimiter sets another separator"
             decimals = ", and numbers have decimal commas" if dialect.decimal_comma else ""
             found.append(f"{self.path}: the cells are separated by {separator}{decimals}{how}")
+        elif dialect.decimal_comma:
+            found.append(f"{self.path}: numbers are taken to have decimal commas (1,5 is 1.5)")
         if dialect.has_commas:
             found.append(f"{self.where}: one column, so its rows are read whole; --delimiter=, splits them at commas")
         if dialect.titles:

@@ -22,6 +22,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from manyhands.io.tables.base import MAX_LENGTH
@@ -35,10 +36,11 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 UNSPLIT = "\ud800"
 """In place of a delimiter, what no text has: half a character that no decoder leaves."""
 MAX_TITLES = 20
-_SEPARATOR_LINE = re.compile(r'(?:"sep=([^"])"|sep=([^"]))\r?\n?', re.IGNORECASE)
+_SEPARATOR_LINE = re.compile(r'(?:"sep=([^"\r\n])"|sep=([^"\r\n]))\r?\n?', re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[$€£]?\d[\d.,' \u00a0]*[%€]?|\d{4}-\d\d-\d\d.*")
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
+_MAYBE_WITH_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+")
 _NO_FIT: tuple[Any, ...] = (False, 0.0, False, True, 1)
 
@@ -178,7 +180,9 @@ def _is_header_below_titles(rows: Sequence[SampleRow], index: int) -> bool:
         return True
     if max(counts) > few or any(not "".join(row.cells[:1]).strip() and len(names) == 2 for row in titles):
         return False  # a header whose first column, such as an index, has no name
-    return _numbers_below(header, body) or all(_fills_up(row, len(header.cells)) for row in titles)
+    return _numbers_below(header, body) or (
+        len(names) > 2 and all(_fills_up(row, len(header.cells)) for row in titles)
+    )  # of two columns, the second may have no name
 
 
 def _may_be_prose(header: SampleRow, body: Sequence[SampleRow]) -> bool:
@@ -219,6 +223,14 @@ def _only_decimal_commas(rows: Sequence[SampleRow]) -> bool:
 
 
 def _has_decimal_commas(rows: Sequence[SampleRow]) -> bool:
-    cells = [cell.strip() for row in rows for cell in row.cells]
-    commas = sum(_DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells)
-    return commas > sum(_DECIMAL_POINT.fullmatch(cell) is not None for cell in cells)
+    """Whether more numbers have one than a point, and most cells of a column are such numbers, some of them with one."""
+    columns = [
+        [cell.strip() for cell in column if cell.strip()]
+        for column in zip_longest(*(row.cells for row in rows), fillvalue="")
+    ]
+    commas = [sum(_DECIMAL_COMMA.fullmatch(cell) is not None for cell in column) for column in columns]
+    points = sum(_DECIMAL_POINT.fullmatch(cell) is not None for column in columns for cell in column)
+    return sum(commas) > points and any(
+        found and sum(_MAYBE_WITH_COMMA.fullmatch(cell) is not None for cell in column) * 2 > len(column)
+        for found, column in zip(commas, columns, strict=True)
+    )

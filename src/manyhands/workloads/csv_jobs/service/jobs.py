@@ -36,7 +36,7 @@ from manyhands.core.text import expand_home
 from manyhands.engine.contract import BEHIND_INPUT, PlannedItem
 from manyhands.engine.journal.lock import is_owned
 from manyhands.engine.journal.store import Store
-from manyhands.io.tables.formats import check_name, format_in_name, format_named
+from manyhands.io.tables.formats import check_name, format_in_name, format_named, suffix_of
 from manyhands.io.tables.standard_input import STANDARD_STREAM, kept_input
 from manyhands.models.headers import as_secrets
 from manyhands.runs.folders import open_reader
@@ -284,9 +284,13 @@ class JobService:
 
     def export_to(self, stream: BinaryIO, job: str, *, format: str | None = None, **options: Any) -> Exported:
         """As ``export``, to a stream, which gets nothing before everything could be written."""
-        chosen = format or self._recorded(self._find(job)).export_format
+        recorded = self._recorded(self._find(job))
+        chosen = format or recorded.export_format
+        own = suffix_of(Path(recorded.output_csv_path))  # a .tsv has tabs
         with TemporaryDirectory() as folder:
-            path = Path(folder, f"results{format_named(chosen).suffixes[0]}")
+            path = Path(
+                folder, f"results{own if chosen == recorded.export_format else format_named(chosen).suffixes[0]}"
+            )
             exported = self.export(job, path, format=chosen, **options)
             with path.open("rb") as written:
                 copyfileobj(written, stream)

@@ -220,6 +220,8 @@ class _Parser:
             return self._deeper(self._list)
         if token.kind in ("sign", _END) or (token.kind == "word" and token.text in _KEYWORDS):
             raise self._wrong("a name or a value is expected")
+        if token.kind == "number" and _as_number(token.text) is None:
+            raise self._wrong("a number has at most 300 digits, and its exponent 3")
         self._advance()
         if token.kind == "braced" or (token.kind == "word" and token.text not in _CONSTANTS):
             self.names[token.text] = None
