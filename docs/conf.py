@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 NAVIGATION = {
     "Start": ["docs/installation", "docs/quickstart", "docs/operating", "docs/models", "docs/providers", "docs/README"],
     "Trajectories": ["docs/trajectories", "docs/tools", "docs/sandboxes", "docs/reference/trajectory-files"],
-    "CSV jobs": ["docs/csv-jobs", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],
+    "CSV jobs": ["docs/csv-jobs", "docs/job-stages", "docs/job-workers", "docs/mcp", "docs/reference/job-tools"],
     "Evaluations": [
         "docs/evaluations",
         "docs/reference/eval-files",

@@ -265,7 +265,7 @@ def _retry_parser() -> argparse.ArgumentParser:
     result = parser(
         "jobs retry",
         "Reset failed rows of a job to pending and continue the job. Their recorded steps are kept. With --rows, completed rows are "
-        "executed anew, too; their earlier results stay in the journal.",
+        "executed anew, too; their earlier results stay in the journal. (manyhands retry selects rows by state, cause or id.)",
     )
     add_job(result)
     result.add_argument("items", metavar="ITEM", nargs="*", help="item ids, or row numbers from 1, of failed rows")

@@ -41,7 +41,8 @@ def _retry_parser() -> argparse.ArgumentParser:
         "retry",
         "Execute items of a run again that have ended: by default those that failed. These go on from their recorded steps; completed and "
         "discarded ones start anew. Earlier results stay in the journal and leave the output files. While a process executes the run, it "
-        "takes the items on at once; otherwise the next resume does.",
+        "takes the items on at once; otherwise the next resume does. Of a CSV job, manyhands jobs retry names rows by their numbers in the "
+        "table, and continues the job.",
     )
     _add_selection(result)
     result.add_argument(
