@@ -57,6 +57,28 @@ def test_decimal_commas_are_said_where_the_delimiter_is_known(tmp_path: Path) ->
     assert open_table(path).notices == (f"{path}: numbers are taken to have decimal commas (1,5 is 1.5)",)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("| a | b |\n|---|:-:|\n| 1 | 2 |\n", 2),
+        (" a | b \n---+---\n 1 | 2\n(1 row)\n", 2),
+        ("\n+---+---+\n| a | b |\n+---+---+\n| 1 | 2 |\n", 2),
+    ],
+)
+def test_a_table_laid_out_for_reading_is_refused(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=f"t.csv, line {line}: a line of dashes"):
+        open_table(path)
+    assert open_table(path, delimiter="|").info.headers
+
+
+def test_dashes_in_cells_are_no_layout(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a|b\n---|x\n-1|+2\n")
+    assert [row.cells for row in open_table(path).rows()] == [["---", "x"], ["-1", "+2"]]
+
+
 @pytest.mark.parametrize("text", ["a;b\n1;2;3\n4;5\n6\n", "a;b\n1;2;3\n4;5;6\n", "a;b;c\n1;2\n3;4\n"])
 def test_ragged_rows_are_split_all_the_same(text: str) -> None:
     assert found(text) == (";", 1)

@@ -46,7 +46,16 @@ from manyhands.io.tables.base import (
     reading,
     titles_notice,
 )
-from manyhands.io.tables.dialects import CUT_OFF, SAMPLE, SEPARATORS, UNSPLIT, csv_reader, csv_rows, find_dialect
+from manyhands.io.tables.dialects import (
+    CUT_OFF,
+    SAMPLE,
+    SEPARATORS,
+    UNSPLIT,
+    csv_reader,
+    csv_rows,
+    find_dialect,
+    line_of_dashes,
+)
 from manyhands.io.tables.text import Damaged, choose_encoding, text_lines, undecoded
 
 MAX_EXTRA = 1000
@@ -55,6 +64,7 @@ _NAMED_DELIMITERS = {"tab": "\t", "\\t": "\t"}
 _SHOWN_LINES = 5
 _TOO_LONG = "field larger than field limit"
 """The beginning of the csv module's own error."""
+_LAID_OUT = "a line of dashes, as in a table laid out for reading: write it as CSV (psql --csv, mysql --batch), or give --delimiter"
 
 
 class CsvFile:
@@ -72,7 +82,10 @@ class CsvFile:
         given = None if delimiter is None else given_delimiter(delimiter)
         with reading(path):
             self.encoding = choose_encoding(path, encoding)
-            self.dialect = find_dialect(self._sample(), given, header_row)
+            sample = self._sample()
+            if given is None and header_row is None and (rule := line_of_dashes(sample)) is not None:
+                raise UserError(at(path, rule, _LAID_OUT))
+            self.dialect = find_dialect(sample, given, header_row)
             self._is_delimiter_given = given is not None
             with closing(self._records()) as records:
                 self._header_line, self.header = self._read_header(records)

@@ -42,6 +42,7 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
 _MAYBE_WITH_COMMA = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+")
+_RULE, _RULE_WITHIN = frozenset("|+-: "), 3
 _NO_FIT: tuple[Any, ...] = (False, 0.0, False, True, 1)
 
 
@@ -94,6 +95,16 @@ def find_dialect(sample: Sequence[str], delimiter: str | None = None, header_lin
         is_whole=is_whole,
         has_commas=is_whole and any(len(row.cells) > 1 for row in below[1:]),
     )
+
+
+def line_of_dashes(sample: Sequence[str]) -> int | None:
+    """The line, from 1, of a rule below or above the header, as tables have that are laid out for reading: Markdown's, or what psql and
+    mysql print."""
+    begun = [(number, text.strip()) for number, text in enumerate(sample, 1) if text.strip()]
+    for number, text in begun[:_RULE_WITHIN]:
+        if "---" in text and {"|", "+"} & set(text) and set(text) <= _RULE:
+            return number
+    return None
 
 
 def find_delimiter(sample: Sequence[str], *, titled: bool = True) -> str:
