@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.contract import CallReport
+from manyhands.engine.contract import GIVEN_BACK, CallReport
 from manyhands.engine.executors import wire
 from manyhands.engine.executors.worker import Owner
 
@@ -40,7 +40,7 @@ async def test_a_wait_that_is_given_up_is_told_to_the_owner() -> None:
     await asyncio.gather(task, return_exceptions=True)
     assert sent.of(wire.Forget) == [wire.Forget(1)]
     owner.granted(wire.Granted(1, permit=7))
-    assert sent.of(wire.Release) == [wire.Release(7, CallReport())]
+    assert sent.of(wire.Release) == [wire.Release(7, GIVEN_BACK)]
 
 
 async def test_a_permit_that_arrives_in_the_turn_of_the_cancellation_is_given_back() -> None:
@@ -51,7 +51,7 @@ async def test_a_permit_that_arrives_in_the_turn_of_the_cancellation_is_given_ba
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
-    assert sent.of(wire.Release) == [wire.Release(7, CallReport())]
+    assert sent.of(wire.Release) == [wire.Release(7, GIVEN_BACK)]
 
 
 async def test_an_error_of_the_owner_is_raised_where_the_request_was_made() -> None:

@@ -67,7 +67,7 @@ class Limits(Protocol):
         ...
 
 
-@dataclass(slots=True)  # not frozen: see Outcome
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: see Outcome
 class OneOf:
     """Keys of which a call may be made with any: replicas of one endpoint, several API keys, or both. Not to be changed."""
 
@@ -107,6 +107,10 @@ class CallReport:
     """Seconds until a call that failed is made again by whoever made it."""
     unhealthy: bool = False
     """Of a call that failed: the endpoint or the key is to blame, not the request."""
+
+
+GIVEN_BACK = CallReport(failed=True)
+"""For a permit with which no call was made."""
 
 
 class Context(Protocol):

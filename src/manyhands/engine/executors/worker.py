@@ -20,7 +20,7 @@ from manyhands.core.failures import Cause
 from manyhands.core.redaction import describe, protect, protect_environment
 from manyhands.core.usage import Reserve
 from manyhands.engine.attempt import AttemptResult, AttemptSettings, Claim, Failed, Stopped, run_attempt
-from manyhands.engine.contract import CallReport, OneOf, Workload, WorkloadFactory, import_attribute
+from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf, Workload, WorkloadFactory, import_attribute
 from manyhands.engine.executors import wire
 from manyhands.engine.journal.records import StepRow
 from manyhands.engine.old_contract import current
@@ -57,7 +57,7 @@ class Owner:
         future = self._requests.pop(answer.request, None)
         if future is None or future.done():
             if answer.permit:
-                self.release(answer.permit, CallReport())
+                self.release(answer.permit, GIVEN_BACK)
         elif answer.error is not None:
             future.set_exception(answer.error)
         else:
@@ -79,7 +79,7 @@ class Owner:
             if not future.done() or future.cancelled():
                 self._channel.send(wire.Forget(request))
             elif future.exception() is None and future.result().permit:  # it came in the same turn of the loop
-                self.release(future.result().permit, CallReport())
+                self.release(future.result().permit, GIVEN_BACK)
             raise
 
 

@@ -12,14 +12,16 @@ that is to be tried first, so that what follows is what follows of a single endp
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from manyhands.core.clock import Clock
 from manyhands.core.text import shape
-from manyhands.engine.contract import CallReport, OneOf
+from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf
 from manyhands.engine.limits.adaptive import AdaptiveLimiter
 from manyhands.engine.limits.budget import give_up
 
@@ -94,7 +96,9 @@ class Replicas:
         """That a call takes, by address: keys make no difference."""
         self._choices = 0
         self._began: dict[int, float] = {}
-        self._waiters: deque[tuple[asyncio.Future[tuple[str, int]], OneOf]] = deque()
+        self._waited = 0
+        self._waiters: dict[OneOf, deque[tuple[int, asyncio.Future[tuple[str, int]]]]] = {}
+        """By what they want, numbered in the order in which they came. For calls that want the same, the same replica is chosen."""
         self._looking: asyncio.Task[None] | None = None
         self._told: set[tuple[str, str]] = set()
 
@@ -118,14 +122,15 @@ class Replicas:
         if taken is not None:
             return taken
         waiter: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
-        self._waiters.append((waiter, wanted))
+        self._waited += 1
+        self._waiters.setdefault(wanted, deque()).append((self._waited, waiter))
         self._look_later()
         try:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 key, episode = waiter.result()  # it was admitted in the same turn of the loop
-                self.by_key[key].limiter.release(episode, CallReport(failed=True))
+                self.by_key[key].limiter.release(episode, GIVEN_BACK)
                 self.given_back(key)
             raise
 
@@ -141,15 +146,17 @@ class Replicas:
 
     def stop(self) -> None:
         """Give up all waits: they raise Interrupted."""
-        give_up(waiter for waiter, _ in self._waiters)
+        give_up(waiter for queue in self._waiters.values() for _, waiter in queue)
 
     def waiting(self) -> tuple[str | None, int]:
         """How many calls wait because no replica may take one for a while, and the key of the one that may first."""
-        waiting = [wanted for waiter, wanted in self._waiters if not waiter.done()]
+        waiting = [
+            (number, wanted) for wanted, queue in self._waiters.items() for number, waiter in queue if not waiter.done()
+        ]
         if not waiting:
             return None, 0
-        first = min(waiting[0].keys, key=lambda key: self.by_key[key].limiter.held_for)
-        return first, len(waiting)
+        _, wanted = min(waiting, key=itemgetter(0))
+        return min(wanted.keys, key=lambda key: self.by_key[key].limiter.held_for), len(waiting)
 
     def _offered(self, key: str, count: int, now: float) -> _Replica:
         replica = self.by_key.get(key)
@@ -168,7 +175,9 @@ class Replicas:
         last = next((replica for replica in usable if replica.key == wanted.last), None)
         if last is not None and last.limiter.has_capacity:
             return last
-        if last is None and (due := [replica for replica in others if _is_due(replica, now)]):
+        if (last is None or last.limiter.held_for) and (
+            due := [replica for replica in others if _is_due(replica, now)]
+        ):
             return due[0]
         free = [replica for replica in usable if replica.limiter.has_capacity]
         if last is not None and not last.limiter.held_for:
@@ -189,21 +198,33 @@ class Replicas:
 
     def admit(self) -> None:
         """Let calls begin that wait, in their order, as far as there is capacity."""
-        waiting, self._waiters = self._waiters, deque()
-        while waiting and self._may_take():
-            waiter, wanted = waiting.popleft()
-            if waiter.done():
+        first = [(self._waiters[wanted][0][0], wanted) for wanted in list(self._waiters) if self._still(wanted)]
+        heapq.heapify(first)
+        full: set[tuple[str, ...]] = set()
+        while first:
+            _, wanted = heapq.heappop(first)
+            taken = None if wanted.keys in full else self.acquire_now(wanted)
+            if taken is None:  # nor is there anything for others that want the same
+                if not self._may_take(wanted.keys):
+                    full.add(wanted.keys)
                 continue
-            taken = self.acquire_now(wanted)
-            if taken is None:
-                self._waiters.append((waiter, wanted))
-            else:
-                waiter.set_result(taken)
-        self._waiters.extend(waiting)
+            self._waiters[wanted].popleft()[1].set_result(taken)
+            if self._still(wanted):
+                heapq.heappush(first, (self._waiters[wanted][0][0], wanted))
         self._look_later()
 
-    def _may_take(self) -> bool:
-        replicas, now = self.by_key.values(), self._clock.monotonic()
+    def _still(self, wanted: OneOf) -> bool:
+        """Whether a call waits for this. Those that were given up are forgotten as far as they would be next."""
+        queue = self._waiters[wanted]
+        while queue and queue[0][1].done():
+            queue.popleft()
+        if not queue:
+            del self._waiters[wanted]
+        return bool(queue)
+
+    def _may_take(self, keys: Sequence[str]) -> bool:
+        """Whether one of them may take some call."""
+        replicas, now = [self.by_key[key] for key in keys], self._clock.monotonic()
         usable = [replica for replica in replicas if replica.out_since is None or _is_due(replica, now)]
         return any(replica.limiter.has_capacity for replica in usable or replicas)
 
@@ -233,9 +254,9 @@ class Replicas:
         seconds = now - self._began.pop(permit, now)
         if report.unhealthy:
             self._failed(replica, report, seconds, now)
-        elif not (report.failed and report.unknown):  # a call that was given up says nothing
+        elif not report.failed or report.said is not None:
             self._alive(replica, report, seconds)
-        else:
+        else:  # a call that was given up, or never begun, says nothing
             replica.trying = False
         if self._waiters:
             self.admit()

@@ -14,7 +14,7 @@ from manyhands.core.clock import Clock, SystemClock
 from manyhands.core.errors import Interrupted, StorageError
 from manyhands.core.text import one_line, shape
 from manyhands.core.usage import ZERO, Reserve, Usage
-from manyhands.engine.contract import CallReport, OneOf
+from manyhands.engine.contract import GIVEN_BACK, CallReport, OneOf
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.adaptive import FIRST_LIMIT, AdaptiveLimiter
 from manyhands.engine.limits.budget import Budget
@@ -157,7 +157,7 @@ class SharedLimits:
             raise
         if self.pause.active:
             self.budget.settle(held, ZERO)
-            self._limiters[key].release(episode, CallReport(failed=True))
+            self._limiters[key].release(episode, GIVEN_BACK)
             self._replicas.given_back(key)
             return None
         return self._permit(key, episode, held)
