@@ -15,8 +15,17 @@ from manyhands.models.hosts import HOSTS as KNOWN
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.request import Endpoint, request_body, request_headers
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
-from manyhands.testing.scripted_server import ScriptedResponse, ScriptedServer, chat_response
-from tests.support.host_servers import GATEWAYS, HOSTS, KEY, HostRules, fields_of_requests, host_server, reached_at
+from manyhands.testing.scripted_server import RecordedRequest, ScriptedResponse, ScriptedServer, chat_response
+from tests.support.host_servers import (
+    GATEWAYS,
+    HOSTS,
+    KEY,
+    HostRules,
+    fields_of_requests,
+    host_server,
+    openai_error,
+    reached_at,
+)
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -157,12 +166,75 @@ async def test_the_switch_is_not_overruled() -> None:
         await conversed(GATEWAYS["thinking"], send_reasoning="never")
 
 
-async def test_a_refusal_that_names_no_field_teaches_nothing() -> None:
-    refused = ScriptedResponse({"error": {"message": "max_tokens is too large: at most 10 are supported"}}, status=400)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "max_tokens is too large: at most 10 are supported",
+        "max_tokens must not be greater than 8192",
+        "Invalid parameter: max_tokens must be at most 8192",
+        "max_tokens 100000 is not supported by this model, the maximum is 8192",
+        "Invalid parameter: 'max_tokens': 100 < 1024",
+        "Invalid parameter: seed must be less than 2147483648",
+        "this seed is not supported, it must be positive",
+        "tool_choice 'required' is not supported with reasoning",
+        "Image input is not supported by this reasoning model",
+        "Invalid parameter: reasoning models take no pictures",
+        "thinking is enabled, with which tool_choice is not supported",
+    ],
+)
+async def test_a_refusal_that_is_not_about_a_field_teaches_nothing(said: str) -> None:
+    refused = ScriptedResponse({"error": {"message": said}}, status=400)
+    messages: list[Message] = [
+        *TASK,
+        {"role": "assistant", "content": "a", "reasoning": "r", "_reasoning_field": "reasoning"},
+        *TASK,
+    ]
     async with ScriptedServer([refused]) as server:
-        with pytest.raises(ItemError, match="too large"):
-            await converse(OpenAIChatModel(server.base_url, KEY), ChatSettings("m", max_tokens=100), [])
+        model = OpenAIChatModel(server.base_url, KEY)
+        settings = ChatSettings("m", max_tokens=100, seed=1)
+        with pytest.raises(ItemError, match="HTTP 400"):
+            await model.complete(ChatRequest(settings, messages, [TOOL]), SharedLimits(), SystemClock())
+        await model.close()
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unrecognized request argument supplied: reasoning",
+        "reasoning is not supported",
+        "messages[1].reasoning: unknown field",
+        "unknown field reasoning, ignored fields are not allowed",
+        "Invalid field: body -> messages -> 1 -> reasoning",
+    ],
+)
+async def test_a_common_word_is_a_field_where_it_is_named_as_one(said: str) -> None:
+    rules = HostRules(refuse=lambda body: openai_error(said) if "'reasoning':" in str(body["messages"]) else None)
+    _, answers, notices = await conversed(rules)
+    assert len(answers) == 3
+    assert ["takes no reasoning back" in notice for notice in notices] == [True]
+
+
+async def test_what_is_not_proven_by_an_answer_holds_for_no_other_call() -> None:
+    """A server may repeat what it was sent, and a model's words are no business of other conversations."""
+
+    def reply(request: RecordedRequest) -> ScriptedResponse | dict[str, Any]:
+        hostile = "hostile" in str(request.body["messages"])
+        said = 'Invalid field in tool call arguments: {"cmd": "max_tokens", "seed": 1}'
+        return ScriptedResponse({"error": {"message": said}}, status=400) if hostile else chat_response()
+
+    async with ScriptedServer(reply) as server:
+        model, limits = OpenAIChatModel(server.base_url, KEY), SharedLimits(notice=(notices := list[str]()).append)
+        settings = ChatSettings("m", max_tokens=100, seed=1)
+        hostile: list[Message] = [{"role": "user", "content": "hostile"}]
+        for _ in range(2):
+            with pytest.raises(ItemError, match="HTTP 400"):
+                await model.complete(ChatRequest(settings, hostile), limits, SystemClock())
+        await model.complete(ChatRequest(settings, TASK), limits, SystemClock())
+        await model.close()
+    last = server.requests[-1].body
+    assert (last["max_tokens"], last["seed"]) == (100, 1)
+    assert notices == []
 
 
 def test_extra_fields_are_merged_last() -> None:

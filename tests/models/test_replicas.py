@@ -28,6 +28,7 @@ from manyhands.models.factory import key_variable, require_keys, resolve_api_key
 from manyhands.models.openai.client import OpenAIChatModel
 from manyhands.models.openai.embeddings import OpenAIEmbeddings
 from manyhands.models.openai.errors import Retries
+from manyhands.models.pricing import Price, PriceTable
 from manyhands.models.protocol import ChatRequest, ChatSettings, Completion
 from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, ScriptedServer, chat_response
 from tests.support.ports import held_port
@@ -236,6 +237,56 @@ async def test_where_all_are_limited_a_call_waits_for_the_first_that_is_free() -
         await model.close()
 
 
+UNAVAILABLE = ScriptedResponse(b"", 500)
+BAD_KEY = ScriptedResponse({"error": {"message": "bad key"}}, 401)
+LIMITED = ScriptedResponse({"error": {"message": "slow down"}}, 429)
+FOR_A_DAY = ScriptedResponse({"error": {"message": "slow down"}}, 429, {"Retry-After": "86400"})
+
+
+@pytest.mark.parametrize("limited", [LIMITED, FOR_A_DAY], ids=["again and again", "for a day"])
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_rate_limit_is_not_waited_out_for_ever_if_the_other_key_is_refused(
+    limited: ScriptedResponse, first: bool
+) -> None:
+    replies = [limited, BAD_KEY] if first else [BAD_KEY, limited]
+    keyed = {f"Bearer key-{number}-1234": reply for number, reply in enumerate(replies)}
+    async with ScriptedServer(by_key(keyed)) as server:
+        model = OpenAIChatModel(server.base_url, ("key-0-1234", "key-1-1234"), retries=QUICK, max_rate_limit_wait=0.3)
+        with pytest.raises(ItemError) as caught:
+            await asyncio.wait_for(ask(model, ConversationLimits(SharedLimits(first_pause=0.01))), 10)
+        await model.close()
+    assert caught.value.cause is Cause.RATE_LIMIT
+    assert "slow down" in caught.value.message
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_what_may_pass_is_tried_again_where_the_others_are_limited_for_too_long(first: bool) -> None:
+    replies: list[Reply] = [UNAVAILABLE, UNAVAILABLE, chat_response()]
+    async with ScriptedServer([FOR_A_DAY]) as one, ScriptedServer(replies) as two:
+        urls = (one.base_url, two.base_url) if first else (two.base_url, one.base_url)
+        model, limits = OpenAIChatModel(urls, retries=QUICK), SharedLimits()
+        answer = await asyncio.wait_for(ask(model, ConversationLimits(limits)), 10)
+        await model.close()
+    assert answer.extra["address"] == two.base_url
+    assert (len(one.requests), len(two.requests)) == (1, 3)
+
+
+async def test_a_dead_one_that_is_back_is_used_while_the_other_one_is_limited() -> None:
+    async with ScriptedServer([FOR_A_DAY]) as one:
+        with held_port() as port:
+            model = OpenAIChatModel(
+                (one.base_url, f"http://127.0.0.1:{port}/v1"), retries=Retries(delay=0.5, factor=1.0)
+            )
+            calling = asyncio.create_task(ask(model, ConversationLimits(SharedLimits())))
+            latest = time.monotonic() + 10
+            while not one.requests and time.monotonic() < latest:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+        async with ScriptedServer([chat_response()], port=port) as back:
+            assert (await asyncio.wait_for(calling, 10)).extra["address"] == back.base_url
+        await model.close()
+
+
 async def test_a_wait_for_all_of_them_is_reported() -> None:
     limited = ScriptedResponse({"error": {"message": "slow down"}}, 429, {"Retry-After": "60"})
     async with ScriptedServer([limited]) as one, ScriptedServer([limited]) as two:
@@ -297,6 +348,35 @@ async def test_embeddings_have_replicas_too() -> None:
             assert (await embeddings.embed("text", limits, CLOCK))[0] == [1.0]
         assert [len(one.requests), len(two.requests)] == [1, 3]
         await embeddings.close()
+
+
+async def test_addresses_that_differ_in_their_query_are_different_ones() -> None:
+    async with ScriptedServer([chat_response()]) as server:
+        urls = tuple(f"{server.base_url}?backend={name}" for name in "ab")
+        model, limits = OpenAIChatModel(urls), SharedLimits()
+        for _ in range(4):
+            await ask(model, ConversationLimits(limits))
+        await model.close()
+    assert Counter(request.query["backend"] for request in server.requests) == {"a": 2, "b": 2}
+
+
+async def test_an_address_that_is_written_twice_is_one() -> None:
+    async with ScriptedServer([chat_response()]) as one, ScriptedServer([chat_response()]) as two:
+        model, limits = OpenAIChatModel((one.base_url, f"{one.base_url}/", two.base_url)), SharedLimits(wanted=300)
+        await ask(model, limits)
+        await model.close()
+    assert [each["window"] for each in limits.replicas()] == [150, 150]
+
+
+def test_the_reserve_covers_the_request_as_each_replica_takes_it() -> None:
+    thought: Message = {"role": "assistant", "content": "a", "reasoning": "r" * 5000}
+    request = ChatRequest(ChatSettings("claude", max_tokens=10), [*HELLO, thought, *HELLO])
+    urls = ("https://api.openai.com/v1", "http://h:8000/v1", "https://openrouter.ai/api/v1")
+    prices = PriceTable({"claude": Price(1.0, 10.0)})
+    alone = [OpenAIChatModel(url, prices=prices).worst_case(request) for url in urls]
+    together = OpenAIChatModel(urls, prices=prices).worst_case(request)
+    assert together.tokens == max(each.tokens for each in alone) > alone[0].tokens
+    assert together.cost == max(each.cost for each in alone) > alone[0].cost
 
 
 # --- Settings

@@ -278,7 +278,7 @@ class ConversationLimits:
         return self._limits.acquire(key, reserve)
 
     async def acquire_one_of(self, wanted: OneOf, reserve: Reserve) -> tuple[int, str]:
-        last = next((key for key in self._used if key in wanted.keys), None)
+        last = wanted.last or next((key for key in self._used if key in wanted.keys), None)
         permit, key = await self._limits.acquire_one_of(OneOf(wanted.keys, wanted.avoid, last), reserve)
         self._used = (key, *(other for other in self._used if other not in wanted.keys))
         return permit, key

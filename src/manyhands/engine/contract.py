@@ -75,7 +75,8 @@ class OneOf:
     avoid: tuple[str, ...] = ()
     """Those that this very call failed with, which are used only if there is no other."""
     last: str | None = None
-    """The one that the conversation used last, which it keeps while that is healthy. A context's limits fill it in."""
+    """The one to go on with while that is healthy: what the conversation used last, unless the call says otherwise. A context's limits fill
+    it in."""
 
 
 @dataclass(slots=True)  # not frozen: see Outcome
@@ -96,7 +97,7 @@ class CallReport:
     unknown: bool = False
     """The call was made, and what it used is not known, or only ``usage`` of it: its whole reserve counts as used."""
     remark: str | None = None
-    """A line for the person, reported once however many calls have it."""
+    """For the person: a line, or several, each reported once however many calls have it."""
     said: str | None = None
     """Of a call that failed: why, in one line."""
     refused: bool = False

@@ -202,9 +202,10 @@ class SharedLimits:
         held = self._permits.pop(permit, None)
         if held is None:
             raise ValueError(f"permit {permit} is not held")
-        if report.remark is not None and report.remark not in self._remarked:
-            self._remarked.add(report.remark)
-            self._notice(report.remark)
+        for remark in (report.remark or "").splitlines():
+            if remark not in self._remarked:
+                self._remarked.add(remark)
+                self._notice(remark)
         key, episode, reserve = held
         self.budget.settle(reserve, report.usage, unknown=report.unknown)
         if self._mark is not None:

@@ -1,8 +1,9 @@
 """What an endpoint's refusals teach about it, so that the next request is one that it takes.
 
 A refusal (HTTP 400 or 422) that names a field of the request costs nothing, and the request is made again without it where that leaves the
-task as it is: reasoning that is sent back, the name of the answer's bound, and the seed, which no endpoint promises to heed. Each is learnt
-once, and told. A refused setting that changes answers, such as a temperature, stays an error.
+task as it is: reasoning that is sent back, the name of the answer's bound, and the seed, which no endpoint promises to heed. It is told,
+and holds for other calls, once a request that was made so is answered: a refusal may repeat words of the request, which are anybody's. A
+refused setting that changes answers, such as a temperature, stays an error.
 """
 
 from __future__ import annotations
@@ -33,10 +34,18 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 """How servers say that they don't take a field."""
+_OF_VALUE = re.compile(
+    r"\b(greater|larger|higher|less|smaller|lower|more than|at (most|least)|max(imum)?|min(imum)?|above|below|exceed\w*|range|between|"
+    r"negative|positive|too (large|big|high|small|low))\b|[<>]=? ?\d",
+    re.IGNORECASE,
+)
+"""How they say that they take a field, but not with this value: to send it otherwise, or not at all, would hide that."""
 _WANTED = re.compile(r"(must|should|needs? to) be (passed|sent|included|provided)|missing|is required", re.IGNORECASE)
 """How they say that they want one that is not there."""
 _SETTINGS = ("temperature", "top_p", "stop", "tool_choice", "reasoning_effort")
 """Settings that have the names of the fields that they set."""
+_PLAIN = ("reasoning", "thinking")
+"""Fields whose names are common words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,18 @@ def _names(text: str, field: str) -> bool:
     return re.search(rf"\b{re.escape(field)}\b", text) is not None
 
 
+def _names_plain(text: str, field: str) -> bool:
+    """The like for a field whose name is a common word: as part of a sentence, as in "not supported with reasoning", it is none."""
+    before = r"(^|[^\w\s-]\s*|\b(field|argument|parameter|property|key|input)s?\s+)"
+    behind = r"(?![\w-]|\s+(?!(is|was|not|must|should)\b)\w)"
+    return re.search(f"{before}{re.escape(field)}{behind}", text) is not None
+
+
+def _takes_no(text: str, field: str) -> bool:
+    """Whether a refusal says that a field is not taken, whatever its value."""
+    return _names(text, field) and _REFUSED.search(text) is not None and _OF_VALUE.search(text) is None
+
+
 _Lessons = Iterator[tuple[Adaptation, str]]
 
 
@@ -94,7 +115,7 @@ def _reasoning_refused(text: str, request: ChatRequest, adaptation: Adaptation, 
     if adaptation.pads or request.settings.send_reasoning is not None or not _REFUSED.search(text):
         return
     for field in reasoning_fields(request, adaptation, endpoint):
-        if not _names(text, field):
+        if not (_names_plain if field in _PLAIN else _names)(text, field):
             continue
         if field == DETAILS_FIELD:
             yield replace(adaptation, details=False), f"takes no {field} back; it is left out from now on"
@@ -104,16 +125,16 @@ def _reasoning_refused(text: str, request: ChatRequest, adaptation: Adaptation, 
 
 
 def _limit_refused(text: str, request: ChatRequest, adaptation: Adaptation, endpoint: Endpoint) -> _Lessons:
-    if request.settings.max_tokens is None or adaptation.limit_field is not None or not _REFUSED.search(text):
+    if request.settings.max_tokens is None or adaptation.limit_field is not None:
         return
     sent = limit_field(adaptation, endpoint)
-    if _names(text, sent):
+    if _takes_no(text, sent):
         other = next(name for name in LIMIT_FIELDS if name != sent)
         yield replace(adaptation, limit_field=other), f"takes no {sent}; the bound is sent as {other} from now on"
 
 
 def _seed_refused(text: str, request: ChatRequest, adaptation: Adaptation, endpoint: Endpoint) -> _Lessons:
-    if request.settings.seed is not None and not adaptation.seedless and _names(text, "seed") and _REFUSED.search(text):
+    if request.settings.seed is not None and not adaptation.seedless and _takes_no(text, "seed"):
         what = "takes no seed; none is sent from now on, so that only draws of this program are repeated by --seed"
         yield replace(adaptation, seedless=True), what
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from manyhands.core.text import one_line
 from manyhands.core.usage import ZERO, Reserve, Usage
 from manyhands.engine.contract import CallReport, Limits
 from manyhands.models.addresses import Addresses
-from manyhands.models.openai.adapting import lesson_of, setting_refused
+from manyhands.models.openai.adapting import Lesson, lesson_of, setting_refused
 from manyhands.models.openai.errors import (
     Problem,
     Retries,
@@ -75,27 +75,46 @@ class _Try:
     """Of a problem: whether the call goes to another replica at once."""
 
 
-@dataclass(slots=True)
-class _Failed:
-    """What one call has failed with so far."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wired:
+    """A request as endpoints take it."""
 
-    tries: int = 0
-    """Those that count."""
-    replicas: dict[str, tuple[EndpointReplica, Problem]] = field(default_factory=dict)
-    """By their limiters' keys, those that failed since the last pause, where there are several."""
-    limited: set[str] = field(default_factory=set)
-    """The limiters' keys of those that were rate-limited, where there are several."""
-    lessons: dict[str, int] = field(default_factory=dict)
-    """How often a refusal taught something about an address."""
+    body: bytes
+    endpoint: Endpoint
+    """One of them."""
+    adaptation: Adaptation
+    """How it was made."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wired:
-    """A request as an endpoint takes it."""
+class _Limited:
+    """A rate limit that a call met."""
 
-    body: bytes
-    adaptation: Adaptation
-    """How it was made."""
+    replica: EndpointReplica
+    problem: Problem
+    until: float
+    """When the wait is over that it asked for (monotonic)."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call until it is answered, and what it has met with so far."""
+
+    request: ChatRequest
+    wired: list[_Wired] = field(default_factory=list)
+    """The request in the ways in which it was made."""
+    lessons: dict[str, list[Lesson]] = field(default_factory=dict)
+    """What refusals taught, by the endpoint's URL."""
+    learns_at: str | None = None
+    """The limiter's key of the replica that taught it something, as long as that is not proven."""
+    tries: int = 0
+    """Those that count."""
+    failed: dict[str, tuple[EndpointReplica, Problem]] = field(default_factory=dict)
+    """By their limiters' keys, the replicas that failed since the last pause, where there are several."""
+    limited: dict[str, _Limited] = field(default_factory=dict)
+    """By their limiters' keys, the replicas whose rate limits are waited out."""
+    limited_since: float = 0.0
+    """When the first one was met (monotonic)."""
 
 
 class OpenAIChatModel:
@@ -105,7 +124,7 @@ class OpenAIChatModel:
     ``retries``: how failed calls are tried again. ``simulated``: whether the answers are known to come from the simulated
     model. ``max_tokens``: is sent with calls that name none, so that a budget can rely on it. ``headers``: sent with every request; their
     values are secrets. Connections are pooled; the pool is opened by the first call, in its loop. What refusals teach about the endpoint
-    (see ``adapting``) holds for all later calls.
+    (see ``adapting``) holds for all later calls once a request that heeds it was answered.
     """
 
     def __init__(
@@ -136,6 +155,7 @@ class OpenAIChatModel:
         self._retries = retries or Retries()
         self._max_rate_limit_wait = max_rate_limit_wait
         self._adaptations: dict[str, Adaptation] = {}
+        """By the endpoint's URL."""
         self._simulated = simulated
         self._max_tokens = max_tokens
 
@@ -145,148 +165,152 @@ class OpenAIChatModel:
 
     def worst_case(self, request: ChatRequest) -> Reserve:
         """What a call may use at most, as far as is known before it."""
-        request = self._bounded(request)
-        return self._reserve(request, self._wired(request, self.endpoint).body)
+        call = _Call(self._bounded(request))
+        return self._reserve(call.request, self._ways(call))
 
     async def complete(self, request: ChatRequest, limits: Limits, clock: Clock) -> Completion:
         """Ask, waiting out rate limits and trying again what passes by itself. Raises ItemError."""
-        request = self._bounded(request)
-        sent = self._wired(request, self.endpoint)
-        reserve = self._reserve(request, sent.body)
+        call = _Call(self._bounded(request))
+        ways: list[_Wired] = []
+        reserve = Reserve()
         began = clock.monotonic()
-        rate_limited_since: float | None = None
-        tries = 0
-        failed, paid = _Failed(), ZERO
+        tries, paid = 0, ZERO
         while True:
-            if sent.adaptation is not self._adapted(self.endpoint):  # as this call or another one has learnt meanwhile
-                sent = self._wired(request, self.endpoint)
-                reserve = self._reserve(request, sent.body)
-            tried = await self._limited_try(request, sent, reserve, limits, clock, failed)
+            if ways != (ways := self._ways(call)):  # as this call or another one has learnt meanwhile
+                reserve = self._reserve(call.request, ways)
+            tried = await self._limited_try(call, reserve, limits, clock)
             tries += 1
             if tried.completion is not None:
                 # The completion was made for this call alone, so that nobody else sees what is added.
                 tried.completion.extra.update(latency=round(clock.monotonic() - began, 4), tries=tries)
-                if failed.lessons:
-                    tried.completion.extra["refused_first"] = sum(failed.lessons.values())
+                if call.lessons:
+                    tried.completion.extra["refused_first"] = sum(map(len, call.lessons.values()))
                 return (
                     replace(tried.completion, usage=tried.completion.usage + paid) if paid.calls else tried.completion
                 )
             paid = paid + tried.report.usage
-            problem = tried.problem
-            assert problem is not None  # a try comes to one or the other
-            if tried.learnt:
-                continue
-            if self._retries.waits_out(problem):
-                now = clock.monotonic()
-                rate_limited_since = now if rate_limited_since is None else rate_limited_since
-                if not self._replicas.has_others(failed.limited):
-                    self._check_rate_limit_wait(tried, problem, now - rate_limited_since)
-                continue
-            failed.tries += tried.counts
-            problem = self._retries.judged(problem)
-            if tried.report.again_in is None:
-                raise self._error(tried, self._explained(problem, request), failed.tries)
-            if not tried.elsewhere:
-                await clock.sleep(tried.report.again_in)
-                failed.replicas.clear()
+            if not tried.learnt:
+                await self._before_next(call, tried, clock)
+
+    async def _before_next(self, call: _Call, tried: _Try, clock: Clock) -> None:
+        """What comes between a try that failed and the next one. Raises ItemError if there is none."""
+        problem, now = tried.problem, clock.monotonic()
+        assert problem is not None  # a try comes to one or the other
+        assert tried.at is not None  # and a problem has a place
+        if self._retries.waits_out(problem):
+            call.limited_since = call.limited_since if call.limited else now
+            call.limited[tried.at.limit_key] = _Limited(tried.at, problem, now + (problem.retry_after or 0.0))
+            if any(self._retries.judged(failure).passing for _, failure in call.failed.values()):
+                call.failed.clear()  # these may be back before the limit is over
+            self._check_rate_limit_wait(call, now)
+            return
+        call.tries += tried.counts
+        problem = self._retries.judged(problem)
+        if tried.report.again_in is None:
+            raise self._error(tried.at, self._explained(problem, call.request), call.tries)
+        if not tried.elsewhere:
+            await clock.sleep(tried.report.again_in)
+            call.failed.clear()
+        elif not problem.passing:
+            self._check_rate_limit_wait(call, now)
 
     async def close(self) -> None:
         """Close the connections. The next call would open new ones."""
         await self._replicas.close()
 
-    async def _limited_try(
-        self, request: ChatRequest, sent: _Wired, reserve: Reserve, limits: Limits, clock: Clock, failed: _Failed
-    ) -> _Try:
-        """``sent``: the request as the first replica takes it; ``failed``: what the call failed with before; what it fails with now is
-        added, but for the try."""
-        replica = self._replicas.only
-        if replica is not None:
-            permit = await limits.acquire(replica.limit_key, reserve)
-        else:
-            permit, replica = await self._replicas.acquire(limits, reserve, failed.replicas)
+    async def _limited_try(self, call: _Call, reserve: Reserve, limits: Limits, clock: Clock) -> _Try:
+        """A try, which adds to the call what it fails with."""
+        permit, replica = await self._replicas.acquire(limits, reserve, call.failed, call.learns_at)
         report = _CANCELLED
         try:
-            if self._replicas.only is None:
-                sent = self._wired_for(replica, request, sent)
-            tried = await self._try(replica, request, sent.body, clock)
-            if tried.problem is not None:
-                tried = self._learnt(replica, tried, tried.problem, request, sent, failed)
-            if tried.problem is not None and not tried.learnt:
-                tried = self._described(replica, tried, tried.problem, failed, sent.body)
-            elif tried.completion is not None and self._replicas.only is None:
-                tried.completion.extra["address"] = replica.endpoint.shown
+            wired = self._wired(call, replica.endpoint)
+            tried = await self._try(replica, call.request, wired.body, clock)
+            problem = tried.problem
+            if problem is None:
+                tried = self._answered(call, replica, tried)
+            elif self._learns(call, wired, replica, problem):
+                tried = replace(tried, learnt=True, report=replace(tried.report, said=_said(replica, problem)))
+            else:
+                tried = self._described(call, replica, tried, problem, wired.body)
             report = tried.report
-            # What was learnt is remarked but this once.
-            if self._replicas.only is None and not tried.learnt and (remark := self._replicas.remark()) is not None:
-                report = replace(report, remark=remark)
             return tried
         finally:
             limits.release(permit, report)
 
-    def _wired(self, request: ChatRequest, endpoint: Endpoint) -> _Wired:
-        adaptation = self._adapted(endpoint)
-        return _Wired(dumps(request_body(request, endpoint, adaptation)), adaptation)
+    def _ways(self, call: _Call) -> list[_Wired]:
+        """The request in all ways in which it may be sent next."""
+        return list(dict.fromkeys(self._wired(call, endpoint) for endpoint in self._replicas.endpoints))
 
-    def _wired_for(self, replica: EndpointReplica, request: ChatRequest, sent: _Wired) -> _Wired:
-        """The request as a replica takes it. ``sent``: as the first does."""
+    def _wired(self, call: _Call, endpoint: Endpoint) -> _Wired:
+        """The request as an endpoint takes it, made once for all that take the same."""
+        taught = call.lessons.get(endpoint.url)
+        adaptation = taught[-1].adaptation if taught else self._adaptations.get(endpoint.url, AS_KNOWN)
+        for wired in call.wired:
+            if wired.adaptation == adaptation and wired.endpoint.alike(endpoint):
+                return wired
+        made = _Wired(dumps(request_body(call.request, endpoint, adaptation)), endpoint, adaptation)
+        call.wired.append(made)
+        return made
+
+    def _learns(self, call: _Call, wired: _Wired, replica: EndpointReplica, problem: Problem) -> bool:
+        """Whether a refusal teaches the call something, so that it is no failure of the endpoint. ``wired``: what was refused."""
         endpoint = replica.endpoint
-        alike = replica is self._replicas.first or endpoint.alike(self.endpoint)
-        return sent if alike and self._adapted(endpoint) == sent.adaptation else self._wired(request, endpoint)
+        taught = call.lessons.setdefault(endpoint.url, [])
+        lesson = lesson_of(problem, call.request, wired.adaptation, endpoint) if len(taught) < _MAX_LESSONS else None
+        if lesson is not None:
+            taught.append(lesson)
+        call.learns_at = None if lesson is None else replica.limit_key
+        return lesson is not None
 
-    def _adapted(self, endpoint: Endpoint) -> Adaptation:
-        """What was learnt about an endpoint so far."""
-        return self._adaptations.get(endpoint.shown, AS_KNOWN)
+    def _answered(self, call: _Call, replica: EndpointReplica, tried: _Try) -> _Try:
+        """The try that came to an answer, with what to remark. What the call has learnt about the endpoint is proven, and kept."""
+        taught = call.lessons.get(replica.endpoint.url)
+        remarks = [one_line(lesson.remark, MAX_SAID) for lesson in taught or ()]
+        if taught:
+            self._adaptations[replica.endpoint.url] = taught[-1].adaptation
+        if self._replicas.only is None:
+            assert tried.completion is not None
+            tried.completion.extra["address"] = replica.endpoint.shown
+        remarks += filter(None, (tried.report.remark, self._replicas.remark()))
+        return replace(tried, report=replace(tried.report, remark="\n".join(remarks))) if remarks else tried
 
-    def _learnt(
-        self,
-        replica: EndpointReplica,
-        tried: _Try,
-        problem: Problem,
-        request: ChatRequest,
-        sent: _Wired,
-        failed: _Failed,
-    ) -> _Try:
-        """The try with whether it teaches something, which is then no failure of the endpoint. ``sent``: the request as it was made."""
-        endpoint = replica.endpoint
-        lessons = failed.lessons.get(endpoint.shown, 0)
-        lesson = lesson_of(problem, request, sent.adaptation, endpoint) if lessons < _MAX_LESSONS else None
-        if lesson is None:
-            return tried
-        failed.lessons[endpoint.shown] = lessons + 1
-        if self._adapted(endpoint) == sent.adaptation:
-            self._adaptations[endpoint.shown] = lesson.adaptation
-        return replace(tried, learnt=True, report=replace(tried.report, remark=one_line(lesson.remark, MAX_SAID)))
-
-    def _described(self, replica: EndpointReplica, tried: _Try, problem: Problem, failed: _Failed, body: bytes) -> _Try:
+    def _described(self, call: _Call, replica: EndpointReplica, tried: _Try, problem: Problem, body: bytes) -> _Try:
         """The try with what the problem says, where to, and when, the call is made again."""
-        said = one_line(KNOWN.text(f"{replica.endpoint.shown}: {problem.message}"), MAX_SAID)
         report = replace(
-            tried.report, said=said, by_content=problem.status in _OF_CONTENT, unhealthy=_is_unhealthy(problem)
+            tried.report,
+            said=_said(replica, problem),
+            by_content=problem.status in _OF_CONTENT,
+            unhealthy=_is_unhealthy(problem),
+            remark=self._replicas.remark(),
         )
-        elsewhere = self._replicas.only is None and self._goes_elsewhere(replica, problem, report, failed)
+        elsewhere = self._replicas.only is None and self._goes_elsewhere(call, replica, problem, report)
         again_in, counts = (0.0, not _is_free(report)) if elsewhere else (None, True)
         if not elsewhere and not self._retries.waits_out(problem):
-            replica, problem = _most_hopeful(replica, problem, failed)
+            replica, problem = _most_hopeful(replica, problem, call)
             judged = self._retries.judged(problem)
-            if judged.passing and failed.tries + 1 < self._retries.tries:
-                again_in = self._pause(judged, failed.tries + 1, body)
+            if judged.passing and call.tries + 1 < self._retries.tries:
+                again_in = self._pause(judged, call.tries + 1, body)
         refused = problem.refused and not elsewhere
         report = replace(report, refused=refused, again_in=again_in)
         return _Try(report, problem=problem, at=replica, counts=counts, elsewhere=elsewhere)
 
-    def _goes_elsewhere(self, replica: EndpointReplica, problem: Problem, report: CallReport, failed: _Failed) -> bool:
+    def _goes_elsewhere(self, call: _Call, replica: EndpointReplica, problem: Problem, report: CallReport) -> bool:
         """Whether a call that failed goes to another replica at once."""
-        if problem.rate_limited:
-            failed.limited.add(replica.limit_key)
         if self._retries.waits_out(problem) or not (problem.rate_limited or report.unhealthy):
             return False
-        again = replica.limit_key in failed.replicas
-        failed.replicas[replica.limit_key] = replica, problem
-        if again or not self._replicas.has_others(failed.replicas):
+        again = replica.limit_key in call.failed
+        call.failed[replica.limit_key] = replica, problem
+        if again or not self._replicas.has_others(call.failed):
             return False
-        if _is_free(report):
-            return True
-        return self._retries.judged(problem).passing and failed.tries + 1 < self._retries.tries
+        passing = self._retries.judged(problem).passing
+        if passing and not self._replicas.has_others({*call.failed, *self._limited_too_long(call)}):
+            return False
+        return _is_free(report) or (passing and call.tries + 1 < self._retries.tries)
+
+    def _limited_too_long(self, call: _Call) -> Iterator[str]:
+        """The limiters' keys of the replicas whose rate limits are not waited out."""
+        latest = call.limited_since + self._max_rate_limit_wait
+        return (key for key, limited in call.limited.items() if limited.until > latest)
 
     async def _try(self, replica: EndpointReplica, request: ChatRequest, body: bytes, clock: Clock) -> _Try:
         try:
@@ -340,12 +364,13 @@ class OpenAIChatModel:
             return request
         return replace(request, settings=replace(request.settings, max_tokens=self._max_tokens))
 
-    def _reserve(self, request: ChatRequest, body: bytes) -> Reserve:
+    def _reserve(self, request: ChatRequest, ways: Sequence[_Wired]) -> Reserve:
+        """What it may use at most, whichever way it is sent."""
         settings = request.settings
-        input_bound = input_tokens(request, body)
+        input_bound = max(input_tokens(request, wired.body) for wired in ways)
         answered = settings.max_tokens or BOUNDED_ANSWER
         price = self._prices.price(settings.model) or (FREE if self._simulated else None)
-        cache_writes = writes_cache(settings, self.endpoint)
+        cache_writes = any(writes_cache(settings, wired.endpoint) for wired in ways)
         model = f"{settings.model} at {self._replicas.shown}"
         if price is None:
             return Reserve(input_bound + answered, 0.0, model, answered, priced=False)
@@ -357,13 +382,20 @@ class OpenAIChatModel:
         delay = self._retries.pause(failures, hashlib.blake2b(body, digest_size=8).hexdigest())
         return max(delay, min(problem.retry_after or 0.0, MAX_RETRY_AFTER))
 
-    def _check_rate_limit_wait(self, tried: _Try, problem: Problem, waited: float) -> None:
-        requested_wait = problem.retry_after or 0.0
-        if waited + requested_wait <= self._max_rate_limit_wait:
+    def _check_rate_limit_wait(self, call: _Call, now: float) -> None:
+        """Raises ItemError if a call waits too long for rate limits, or would have to, where nothing else is left for it."""
+        if not call.limited:
             return
-        text = f"{_shown(tried)}: rate-limited for {waited:.0f} s"
-        if requested_wait:
-            text += f" and asked to wait {requested_wait:.0f} s more"
+        waited = now - call.limited_since
+        first = min(call.limited.values(), key=lambda limited: limited.until)
+        elsewhere = self._replicas.has_others({*call.limited, *call.failed})
+        asked = 0.0 if elsewhere else max(0.0, first.until - now)
+        if waited + asked <= self._max_rate_limit_wait:
+            return
+        text = f"{first.replica.endpoint.shown}: rate-limited for {waited:.0f} s"
+        if asked:
+            text += f" and asked to wait {asked:.0f} s more"
+        problem = first.problem
         raise ItemError(Cause.RATE_LIMIT, KNOWN.text(f"{text}: {problem.message}"), retry_after=problem.retry_after)
 
     def _explained(self, problem: Problem, request: ChatRequest) -> Problem:
@@ -378,15 +410,14 @@ class OpenAIChatModel:
         hint = f"under the budget, max_tokens is {bound:,}; --max_tokens sets another, on resume with --override=max_tokens"
         return replace(problem, message=f"{problem.message} ({hint})")
 
-    def _error(self, tried: _Try, problem: Problem, failures: int) -> ItemError:
+    def _error(self, replica: EndpointReplica, problem: Problem, failures: int) -> ItemError:
         tries = f" ({failures} tries)" if failures > 1 else ""
-        message = f"{_shown(tried)}: {problem.message}{tries}"
+        message = f"{replica.endpoint.shown}: {problem.message}{tries}"
         return ItemError(problem.cause, KNOWN.text(message), retry_after=problem.retry_after)
 
 
-def _shown(tried: _Try) -> str:
-    assert tried.at is not None  # a problem has a place
-    return tried.at.endpoint.shown
+def _said(replica: EndpointReplica, problem: Problem) -> str:
+    return one_line(KNOWN.text(f"{replica.endpoint.shown}: {problem.message}"), MAX_SAID)
 
 
 def _is_free(report: CallReport) -> bool:
@@ -400,9 +431,9 @@ def _is_unhealthy(problem: Problem) -> bool:
     return not problem.rate_limited and (problem.passing or (problem.refused and not by_content))
 
 
-def _most_hopeful(replica: EndpointReplica, problem: Problem, failed: _Failed) -> tuple[EndpointReplica, Problem]:
+def _most_hopeful(replica: EndpointReplica, problem: Problem, call: _Call) -> tuple[EndpointReplica, Problem]:
     """Of what replicas failed with, what may pass by itself, if anything does."""
-    found = (replica, problem), *failed.replicas.values()
+    found = (replica, problem), *call.failed.values()
     return next((each for each in found if each[1].passing), found[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from manyhands.core.errors import UserError
 from manyhands.core.usage import Reserve
-from manyhands.engine.contract import CallReport, Limits, OneOf
+from manyhands.engine.contract import GIVEN_BACK, Limits, OneOf
 from manyhands.models.addresses import LOOK_SECONDS, Addresses, AddressFile, addresses_of, paired
 from manyhands.models.openai.http import EndpointConnections
 from manyhands.models.openai.request import Endpoint
@@ -24,12 +24,13 @@ class EndpointReplica:
     endpoint: Endpoint
     connections: EndpointConnections
     limit_key: str
-    """What its limiter is known by: its address, and a digest of its key."""
+    """What its limiter is known by, see ``limit_key``."""
 
 
 def limit_key(endpoint: Endpoint, api_key: str | None, path: str = "") -> str:
-    """The key of the limiter for an address (or a path there) and an API key, of which it holds a digest."""
-    return f"{endpoint.shown}{path}#{hashlib.blake2b((api_key or '').encode(), digest_size=4).hexdigest()}"
+    """The key of the limiter for an address (or a path there) and an API key, of which it holds a digest, also of the address's query."""
+    apart = f"{api_key or ''}\n{endpoint.query}" if endpoint.query else api_key or ""
+    return f"{endpoint.shown}{path}#{hashlib.blake2b(apart.encode(), digest_size=4).hexdigest()}"
 
 
 class EndpointReplicas:
@@ -56,25 +57,25 @@ class EndpointReplicas:
         self._keys_by_address = {address: tuple(key for each, key in pairs if each == address) for address in addresses}
         self._provider_of = provider_of or (lambda address: "")
         self._providers = set(map(self._provider_of, addresses))
-        self._keys_now = tuple(self._replica(address, key) for address, key in pairs)
+        self._keys_now, self.endpoints = self._replicas_of(pairs)
         self.first = self._made[self._keys_now[0]]
         self.only = self.first if self._file is None and len(self._made) == 1 else None
         """The only one there ever is, if there is but one."""
-        self.shown = self._shown(base_url, len(pairs))
+        self.shown = self._shown(base_url, len(self._keys_now))
         """What all of them are called together."""
         self._remark: str | None = None
 
     async def acquire(
-        self, limits: Limits, reserve: Reserve, avoid: Collection[str] = ()
+        self, limits: Limits, reserve: Reserve, avoid: Collection[str] = (), last: str | None = None
     ) -> tuple[int, EndpointReplica]:
-        """The permit for a call, and the replica to make it with. ``avoid``: the limiters' keys of those that it failed with. Raises what
-        ``Limits.acquire`` does."""
+        """The permit for a call, and the replica to make it with. ``avoid``: the limiters' keys of those that it failed with; ``last``: of
+        the one to make it with again, if that can be. Raises what ``Limits.acquire`` does."""
         if self.only is not None:
             return await limits.acquire(self.only.limit_key, reserve), self.only
         if self._file is None:
-            permit, key = await limits.acquire_one_of(OneOf(self._keys_now, tuple(avoid)), reserve)
+            permit, key = await limits.acquire_one_of(OneOf(self._keys_now, tuple(avoid), last), reserve)
         else:
-            permit, key = await self._acquire_of_file(limits, reserve, avoid)
+            permit, key = await self._acquire_of_file(limits, reserve, tuple(avoid), last)
         return permit, self._made[key]
 
     def has_others(self, keys: Collection[str]) -> bool:
@@ -91,11 +92,13 @@ class EndpointReplicas:
         for replica in self._made.values():
             await replica.connections.close()
 
-    async def _acquire_of_file(self, limits: Limits, reserve: Reserve, avoid: Collection[str]) -> tuple[int, str]:
+    async def _acquire_of_file(
+        self, limits: Limits, reserve: Reserve, avoid: tuple[str, ...], last: str | None
+    ) -> tuple[int, str]:
         """Ask again where the file changes while a call waits, as it may then go to another replica."""
         self._look()
         while True:
-            wanted = OneOf(self._keys_now, tuple(avoid))
+            wanted = OneOf(self._keys_now, avoid, last)
             asking = asyncio.ensure_future(limits.acquire_one_of(wanted, reserve))
             try:
                 while not (await asyncio.wait((asking,), timeout=LOOK_SECONDS))[0]:
@@ -105,7 +108,7 @@ class EndpointReplicas:
                     return asking.result()
             except asyncio.CancelledError:
                 if asking.done() and not asking.cancelled() and asking.exception() is None:
-                    limits.release(asking.result()[0], CallReport())
+                    limits.release(asking.result()[0], GIVEN_BACK)
                 raise
             finally:
                 if asking.cancel():
@@ -120,7 +123,7 @@ class EndpointReplicas:
             addresses = self._file.changed()
             if addresses is not None:
                 pairs = [(address, key) for address in addresses for key in self._known_keys(address)]
-                self._keys_now = tuple(dict.fromkeys(self._replica(address, key) for address, key in pairs))
+                self._keys_now, self.endpoints = self._replicas_of(pairs)
         except UserError as error:
             self._remark = f"{error}; the addresses before it are kept"
         return self._keys_now != before
@@ -140,6 +143,11 @@ class EndpointReplicas:
                 f"--base_url: {self._file.path}: {address} is another provider's, and gets no key of this run"
             )
         return next(iter(known.values()))
+
+    def _replicas_of(self, pairs: Sequence[tuple[str, str | None]]) -> tuple[tuple[str, ...], tuple[Endpoint, ...]]:
+        """The limiters' keys of the replicas at addresses with their API keys, and their endpoints, each once."""
+        keys = tuple(dict.fromkeys(self._replica(address, key) for address, key in pairs))
+        return keys, tuple({(found := self._made[key].endpoint).url: found for key in keys}.values())
 
     def _replica(self, address: str, api_key: str | None) -> str:
         """The limiter's key of a replica, which is made if it is new."""

@@ -10,7 +10,7 @@ recordings and files are counted apart, because their bytes are no text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -72,12 +72,17 @@ class Endpoint:
 
     def alike(self, other: Endpoint) -> bool:
         """Whether both take the same requests."""
-        return replace(self, base_url="", shown="") == replace(other, base_url="", shown="")
+        return self is other or self._shape == other._shape
 
     @property
     def url(self) -> str:
         """Where completions are requested."""
         return self.at("chat/completions")
+
+    @property
+    def _shape(self) -> tuple[Any, ...]:
+        """What requests depend on."""
+        return self.host, self.query, self.openrouter, self.nous
 
 
 @dataclass(frozen=True, slots=True)
