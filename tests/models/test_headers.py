@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.core.errors import UserError
+from manyhands.core.clock import SystemClock
+from manyhands.core.errors import ItemError, UserError
+from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.headers import as_secrets, headers_among, read_headers, secrets_in, usable_headers
+from manyhands.models.openai.client import OpenAIChatModel
+from manyhands.models.openai.errors import ONCE
+from manyhands.models.protocol import ChatRequest, ChatSettings
 from manyhands.models.settings import ModelSettings
+from manyhands.testing.scripted_server import RecordedRequest, Reply, ScriptedResponse, ScriptedServer, chat_response
 from tests.support.batches import BatchFolder, ServerThread, run_command
 
 NAMES = st.from_regex(r"X-[A-Za-z0-9-]{1,20}", fullmatch=True)
@@ -62,12 +68,91 @@ def test_only_what_looks_like_a_secret_is_taken_out_of_texts() -> None:
     assert set(secrets_in(headers)) == {"short-key", "Bearer abcdef", "abcdef", "a1" * 12}
 
 
+TAKES_NO = {"error": {"message": "X-Rev 1000 error: max_tokens is not supported", "code": 1000, "type": "invalid"}}
+FAILED = {"error": {"message": "not for my-own-team-1", "code": 400, "type": "invalid"}}
+
+
+async def problem_of(reply: Reply, headers: dict[str, str]) -> str:
+    """What is told of a refusal."""
+    async with ScriptedServer([reply]) as server:
+        model = OpenAIChatModel(server.base_url, headers=headers, retries=ONCE)
+        request = ChatRequest(ChatSettings("m"), [{"role": "user", "content": "hello"}])
+        with pytest.raises(ItemError) as caught:
+            await model.complete(request, SharedLimits(), SystemClock())
+        await model.close()
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ScriptedResponse(FAILED, 400),
+        ScriptedResponse(FAILED),
+        ScriptedResponse({"choices": [{"error": FAILED["error"]}]}),
+        ScriptedResponse(b"not for my-own-team-1", 400),
+        ScriptedResponse(b"<html><title>not for my-own-team-1</title></html>"),
+        ScriptedResponse(b"", 307, {"Location": "https://login/?team=my-own-team-1"}),
+    ],
+    ids=lambda reply: f"{reply.status} {reply.body!r}"[:40],
+)
+async def test_no_refusal_repeats_the_value_of_a_header(reply: ScriptedResponse) -> None:
+    told = await problem_of(reply, {"X-Team": "my-own-team-1"})
+    assert "[redacted]" in told
+    assert "my-own" not in told
+
+
+async def test_a_header_of_common_words_does_not_spoil_what_a_refusal_says() -> None:
+    notices: list[str] = []
+    headers = {"X-Kind": "error", "X-Rev": "1000", "X-Field": "message"}
+
+    def reply(request: RecordedRequest) -> Reply:
+        return (
+            ScriptedResponse(TAKES_NO, 400) if "max_tokens" in request.body else chat_response("an error, 1000 times")
+        )
+
+    async with ScriptedServer(reply) as server:
+        model = OpenAIChatModel(server.base_url, headers=headers)
+        request = ChatRequest(ChatSettings("m", max_tokens=9), [{"role": "user", "content": "hello"}])
+        completion = await model.complete(request, SharedLimits(notice=notices.append), SystemClock())
+        await model.close()
+    assert completion.message["content"] == "an error, 1000 times"
+    assert [each.body.get("max_completion_tokens") for each in server.requests] == [None, 9]
+
+
 @pytest.mark.parametrize("url", ["http://h/v1?api_key=x", "http://h/v1?sig=x", "http://h/v1?subscription-key=x"])
 def test_a_key_in_a_base_url_is_refused(url: str) -> None:
     with pytest.raises(UserError, match="give it with --api_key or --header"):
         ModelSettings.make({"base_url": url}, lambda name: f"--{name}")
     versioned = "http://h/v1?api-version=2024-10-21"
     assert ModelSettings(base_url=versioned).base_url == versioned
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"api_key": "x"}, "api_key"),
+        ({"api-key": {"a": "x"}}, "api-key"),
+        ({"litellm_params": {"apiKey": "sk-x"}}, "litellm_params.apiKey"),
+        ({"access_token": "t"}, "access_token"),
+        ({"fallbacks": [{"model": "m"}, {"token": "t"}]}, "fallbacks.token"),
+        ({"extra_headers": {"Authorization": "Bearer s"}}, "extra_headers.Authorization"),
+    ],
+)
+def test_a_key_in_the_body_is_refused(body: dict[str, object], field: str) -> None:
+    with pytest.raises(UserError, match=f"can't set {field}, which would be recorded"):
+        ModelSettings.make({"extra_body": body}, lambda name: f"--{name}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"min_tokens": 1, "thinking": {"budget_tokens": 9}, "skip_special_tokens": False, "prompt_cache_key": "c"},
+        {"chat_template_kwargs": {"bos_token": "<s>"}},
+        {"guided_json": {"properties": {"password": {"type": "string"}}, "required": ["password"]}},
+    ],
+)
+def test_what_is_no_key_stays_in_the_body(body: dict[str, object]) -> None:
+    assert ModelSettings.make({"extra_body": body}, lambda name: f"--{name}").extra_body == body
 
 
 def test_a_resume_finds_a_header_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

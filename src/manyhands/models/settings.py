@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar
 
@@ -49,7 +50,12 @@ _OWN_OPTIONS = {
     "max_completion_tokens": "max_tokens",
 }
 """Fields with a setting of their own."""
-_SECRET_FIELD = re.compile(r"(api_?key|secret|password|authorization)$", re.IGNORECASE)
+_SECRET_FIELD = re.compile(
+    r"((api|access|private|secret|subscription)[_-]?key|secret|passw(or)?d|authorization|credentials?"
+    r"|(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!stop_)token)$",
+    re.IGNORECASE,
+)
+"""Names of fields that hold secrets; models' own tokens, and bounds in tokens, are none."""
 _MAX_BODY = 64 * 1024
 _MAX_STOP = 64
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
@@ -62,12 +68,26 @@ def _extra_body(value: Any) -> dict[str, Any] | None:
             raise ValueError(f"can't set {name}")
         if name in _OWN_OPTIONS:
             raise ValueError(f"can't set {name}: give --{_OWN_OPTIONS[name]}")
-        if _SECRET_FIELD.search(name):
-            protect([str(found[name])] if found else [])
-            raise ValueError(f"can't set {name}, which would be recorded; give keys with --api_key or --header")
+    if secrets := dict(_secrets_in(found)):
+        protect(secrets.values())
+        raise ValueError(
+            f"can't set {next(iter(secrets))}, which would be recorded; give keys with --api_key or --header"
+        )
     if found is not None and len(json.dumps(found)) > _MAX_BODY:
         raise ValueError(f"must be at most {_MAX_BODY >> 10} KiB long")
     return found or None
+
+
+def _secrets_in(value: Any, within: str = "") -> Iterator[tuple[str, str]]:
+    """The names of an object's fields that hold secrets, at any depth, and their values. An object with such a name describes a field, as a
+    schema does, unless it is a field of the request."""
+    for part in value if isinstance(value, list) else ():
+        yield from _secrets_in(part, within)
+    for name, part in value.items() if isinstance(value, dict) else ():
+        if _SECRET_FIELD.search(name) and not (within and isinstance(part, dict)):
+            yield within + name, str(part)
+        else:
+            yield from _secrets_in(part, f"{within}{name}.")
 
 
 def _stop(value: Any) -> tuple[str, ...] | None:

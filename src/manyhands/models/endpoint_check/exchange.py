@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,7 +93,6 @@ class Prober:
         self.cost: float | None = None
         """US dollars, as far as the server says so."""
         self.latencies: list[float] = []
-        self.with_system = True
         self._extra_body = extra_body
         self._seconds = seconds
         self._clock = clock
@@ -158,7 +156,10 @@ class Prober:
         except TooLarge as error:
             return Reply(self._clock.monotonic() - began, said=str(error), status=200)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Reply(self._clock.monotonic() - began, said=self._trouble(error))
+            return Reply(
+                self._clock.monotonic() - began,
+                said=one_line(self._connections.problem(error, self._seconds), _MAX_SAID),
+            )
         return self._read(answer, self._clock.monotonic() - began, body)
 
     def _read(self, answer: tuple[int, Any, bytes], seconds: float, body: bytes | None) -> Reply:
@@ -196,13 +197,3 @@ class Prober:
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
         return Reply(reply.seconds, "", reply.status, reply.payload, reply.headers, completion)
-
-    def _trouble(self, error: BaseException) -> str:
-        if isinstance(error, aiohttp.ClientConnectorDNSError):
-            return "the host name is not known"
-        if isinstance(error, aiohttp.ClientConnectorError):
-            number = error.os_error.errno
-            return f"can't connect: {os.strerror(number) if number and number > 0 else error.os_error}"
-        if isinstance(error, TimeoutError):
-            return f"no answer within {self._seconds:g} s"
-        return one_line(KNOWN.text(f"the connection broke: {error or type(error).__name__}"), _MAX_SAID)

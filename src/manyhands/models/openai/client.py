@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -313,11 +312,11 @@ class OpenAIChatModel:
         return (key for key, limited in call.limited.items() if limited.until > latest)
 
     async def _try(self, replica: EndpointReplica, request: ChatRequest, body: bytes, clock: Clock) -> _Try:
+        seconds = request.settings.call_timeout
         try:
-            seconds = request.settings.call_timeout
             status, headers, content = await replica.connections.post(replica.endpoint.url, body, seconds)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            problem = Problem(Cause.MODEL_ERROR, _connection_problem(replica, error, request), passing=True)
+            problem = Problem(Cause.MODEL_ERROR, replica.connections.problem(error, seconds), passing=True)
             return _failed(problem, unknown=not isinstance(error, NEVER_SENT))
         except TooLarge as error:
             return _failed(Problem(Cause.MODEL_ERROR, str(error)), unknown=True)
@@ -444,22 +443,6 @@ def _with_address(replica: EndpointReplica, problem: Problem) -> Problem:
     shown = replica.endpoint.shown
     mend = "is --base_url right?" if urlsplit(shown).path.strip("/") else "does --base_url lack a path, as /v1?"
     return replace(problem, message=f"{problem.message} (asked: {shown}/chat/completions; {mend})")
-
-
-def _connection_problem(replica: EndpointReplica, error: BaseException, request: ChatRequest) -> str:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return f"can't connect: no connection within {min(replica.connections.max_connect, request.settings.call_timeout):g} s"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {request.settings.call_timeout:g} s"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "can't connect: the host name is not known"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return f"can't connect: {os.strerror(number) if number else error.os_error}"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "the connection broke in the middle of the answer"
-    text = " ".join(KNOWN.text(str(error)).split())
-    return f"the connection broke: {text or type(error).__name__}"
 
 
 def _failed(problem: Problem, usage: Usage = ZERO, *, unknown: bool = False) -> _Try:

@@ -6,6 +6,7 @@ is read up to a bound.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,10 +14,10 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from manyhands.core.jsonio import dumps
+from manyhands.core.jsonio import Json, dumps
 from manyhands.core.redaction import KNOWN, REDACTED, protect
 from manyhands.models.headers import secrets_in
-from manyhands.models.openai.errors import read_json
+from manyhands.models.openai.errors import classify_payload, read_json
 from manyhands.models.openai.request import Endpoint, request_headers
 
 MAX_RESPONSE = 64 * 1024 * 1024
@@ -71,7 +72,7 @@ class EndpointConnections:
         self._base_url = endpoint.base_url
         self._headers = request_headers(endpoint, api_key or None, headers)
         self._max_response = max_response
-        self._own = [dumps(value)[1:-1] for value in (headers or {}).values() if len(value) >= _MIN_OWN]
+        self._own = [value for value in (headers or {}).values() if len(value) >= _MIN_OWN]
         self._session: aiohttp.ClientSession | None = None
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
@@ -80,15 +81,29 @@ class EndpointConnections:
         TooLarge, and what aiohttp raises."""
         call = self._opened().post(url, data=body, timeout=self._timeout(seconds), allow_redirects=False)
         async with call as response:
-            content = await answer_body(response, self._max_response)
-            return response.status, response.headers, self._recordable(response.status, content)
+            return await self._read(response)
 
     async def get(self, url: str, seconds: float) -> tuple[int, Any, bytes]:
         """The like for a request without a body."""
         call = self._opened().get(url, timeout=self._timeout(seconds), allow_redirects=False)
         async with call as response:
-            content = await answer_body(response, self._max_response)
-            return response.status, response.headers, self._recordable(response.status, content)
+            return await self._read(response)
+
+    def problem(self, error: BaseException, seconds: float) -> str:
+        """What an error that aiohttp raised says to people, in one line. ``seconds``: for the whole call."""
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return f"can't connect: no connection within {min(self.max_connect, seconds):g} s"
+        if isinstance(error, TimeoutError):
+            return f"no answer within {seconds:g} s"
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return "can't connect: the host name is not known"
+        if isinstance(error, aiohttp.ClientConnectorError):
+            number = error.os_error.errno
+            return f"can't connect: {os.strerror(number) if number and number > 0 else error.os_error}"
+        if isinstance(error, aiohttp.ClientPayloadError):
+            return "the connection broke in the middle of the answer"
+        text = " ".join(KNOWN.text(str(error)).split())
+        return f"the connection broke: {text or type(error).__name__}"
 
     async def close(self) -> None:
         """Close the connections. The next call would open new ones."""
@@ -107,13 +122,34 @@ class EndpointConnections:
             )
         return self._session
 
-    def _recordable(self, status: int, content: bytes) -> bytes:
-        """An answer without secrets. A refusal often repeats the request's headers, of which no value is recorded."""
-        content = _without_secrets(content)
-        if status >= 400:
-            for value in self._own:
-                content = content.replace(value, REDACTED.encode())
-        return content
+    async def _read(self, response: aiohttp.ClientResponse) -> tuple[int, Any, bytes]:
+        """An answer without secrets. A refusal often repeats the request's headers, of which no value is recorded; a model's words stay as
+        they are."""
+        status, headers = response.status, response.headers
+        content = _without_secrets(await answer_body(response, self._max_response))
+        if not self._own or (status == 200 and content[:1] == b"{" and b'"error"' not in content):
+            return status, headers, content
+        payload = read_json(content)
+        if payload is None:
+            content = self._without_own(content.decode("utf-8", "replace")).encode()
+        elif status != 200 or classify_payload(payload, 0.0) is not None:
+            content = dumps(self._without_own(payload))
+        if "Location" in headers:
+            changed = headers.copy()
+            changed["Location"] = self._without_own(headers["Location"])
+            return status, changed, content
+        return status, headers, content
+
+    def _without_own(self, value: Json) -> Json:
+        """Without the values of a person's headers in its texts. Numbers and names, by which errors are classified, stay."""
+        if isinstance(value, str):
+            for own in self._own:
+                value = value.replace(own, REDACTED)
+        elif isinstance(value, list):
+            return [self._without_own(part) for part in value]
+        elif isinstance(value, dict):
+            return {name: self._without_own(part) for name, part in value.items()}
+        return value
 
     def _timeout(self, seconds: float) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(seconds)
