@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from manyhands.core.settings import Checked, Flag, OptionalSecrets, OptionalText
 from manyhands.models.addresses import read_address
 from manyhands.models.settings import CallSettings
 from manyhands.runs.exit_codes import ExitCode
-from manyhands.runs.options import LIMITS, MODEL, OUTPUT
+from manyhands.runs.options import LIMITS, MODEL, OUTPUT, is_file_of_values
 
 if TYPE_CHECKING:
     from manyhands.models.endpoint_check.probes import EndpointReport
@@ -28,6 +29,12 @@ _TAKEN = ("base_url", "api_key", "header", "extra_body")
 """Settings of runs that make a difference here."""
 
 
+def _address(value: Any) -> str:
+    if is_file_of_values(value):
+        raise ValueError("must be one address: check those in a file one by one")
+    return read_address(value)
+
+
 class CheckEndpointSettings(CallSettings):
     """The options of ``manyhands check-endpoint``."""
 
@@ -39,7 +46,7 @@ class CheckEndpointSettings(CallSettings):
         secret=True,
         value="KEY",
     )
-    base_url: Annotated[str, Checked(read_address)] = setting(
+    base_url: Annotated[str, Checked(_address)] = setting(
         CallSettings.fields[_URL].default, "Base URL of the endpoint.", group=MODEL, value="URL"
     )
     model: OptionalText = setting(None, "Model to ask.", group=MODEL, value="NAME")
@@ -109,10 +116,15 @@ def _as_model(options: CheckEndpointSettings) -> ModelSettings:
     return options.for_model(f"at the endpoint: {options.model}")
 
 
-def _command(report: EndpointReport) -> str:
-    """What to give to other commands."""
-    words = [f"--base_url={report.url}", *([f"--model={report.model}"] if report.model else []), *report.options]
-    return shlex.join(words)
+def _options(report: EndpointReport, options: CheckEndpointSettings) -> list[str]:
+    """What to give to other commands: what this one was given, and what was found out. Of a header whose value is no variable, the value is
+    left to be filled in."""
+    words = [f"--base_url={report.url}", *([f"--model={report.model}"] if report.model else [])]
+    if options.extra_body:
+        words.append(f"--extra_body={json.dumps(options.extra_body)}")
+    headers = options.header or ()
+    words += [f"--header={each.recorded if each.is_reference else f'{each.name}: …'}" for each in headers]
+    return [*words, *report.options]
 
 
 def _print(report: EndpointReport, used: dict[str, Any], options: CheckEndpointSettings) -> None:
@@ -126,7 +138,7 @@ def _print(report: EndpointReport, used: dict[str, Any], options: CheckEndpointS
         listed = ", ".join(report.models) or "none are listed"
         console.print_line(f"To find out more, give --model: {listed}")
     elif report.usable:
-        console.print_line(f"To use it:  {_command(report)}")
+        console.print_line(f"To use it:  {shlex.join(_options(report, options))}")
     for sentence in report.advice:
         console.print_line(f"  {sentence}")
     cost = "" if used["cost"] is None else f", ${used['cost']:.4f}"
@@ -145,11 +157,7 @@ def _print_json(report: EndpointReport, used: dict[str, Any], options: CheckEndp
         "model": report.model,
         "usable": report.usable,
         "checks": {each.name: {"result": each.result, "detail": each.detail} for each in report.findings},
-        "options": [
-            f"--base_url={report.url}",
-            *([f"--model={report.model}"] if report.model else []),
-            *report.options,
-        ],
+        "options": _options(report, options),
         "advice": report.advice,
         "models": report.models,
         "used": used,

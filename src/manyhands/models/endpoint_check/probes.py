@@ -108,7 +108,7 @@ async def _listing(prober: Prober, report: EndpointReport) -> None:
         report.usable = False
         return
     report.add("reachable", YES, f"{1000 * reply.seconds:.0f} ms")
-    if reply.status in (401, 403):
+    if reply.status in (401, 403) and not prober.model:  # a key may be for answers alone
         report.add("key accepted", NO, reply.said)
         report.usable = False
         return
@@ -117,7 +117,7 @@ async def _listing(prober: Prober, report: EndpointReport) -> None:
     names = [each["id"] for each in entries if isinstance(each, dict) and isinstance(each.get("id"), str)]
     report.models = [one_line(name, 100) for name in names[:_MAX_LISTED]]
     report.add("models listed", YES if names else NO, f"{len(names):,}" if names else reply.said)
-    if not prober.model and len(names) == 1 and len(names[0]) <= _MAX_NAME:
+    if not prober.model and len(names) == 1 and one_line(names[0], _MAX_NAME) == names[0]:
         prober.model = report.model = names[0]
     if prober.model and names and prober.model not in names:
         report.advice.append(f"{prober.model} is not among the models that are listed")
@@ -210,6 +210,8 @@ async def _sent_back(prober: Prober, report: EndpointReport, called: Reply) -> S
         said = next(reply.said for reply in replies if reply.completion is None and not reply.refused)
         return [Finding("takes reasoning back", UNCLEAR, said)]
     taken = [name for name, reply in by_variant.items() if reply.completion is not None and name != NOT_SENT]
+    if not taken and by_variant[NOT_SENT].completion is None:
+        return [Finding("takes reasoning back", UNCLEAR, f"no second turn is taken: {by_variant[NOT_SENT].said}")]
     refused = [name for name, reply in by_variant.items() if reply.completion is None and name != NOT_SENT]
     wanted = by_variant[NOT_SENT].completion is None
     parts = [f"as {', '.join(taken)}" if taken else "", f"refuses {', '.join(refused)}" if refused else ""]
