@@ -679,6 +679,14 @@ def _tools(folder: JobFolder) -> None:
     (folder.path / "prices.py").write_text("def price(thing: str) -> int:\n    'A price.'\n    return 42\n")
     bodies = asked(folder, "--tools=prices.py", responses=first(tool_call("price", thing="nut")))
     assert "42" in tool_results(bodies)[0]
+    again = ("--job_name=again", "--tools=prices.py", "--toolsets=none", "--model=simulated", "--limit=1")
+    folder.write_rows(["one", "two"])
+    assert spawn(folder, *again).code == 0
+    with (folder.path / "prices.py").open("a") as file:
+        file.write("# other\n")
+    ended = folder.jobs("run", "again", "--limit=none")
+    assert ended.code == 0, ended
+    assert "prices.py changed since the job was made" in ended.err
     assert "there is no file" in refused(folder, "--model=simulated", "--tools=none.py")
 
 

@@ -509,6 +509,17 @@ def test_a_model_without_an_endpoint_is_recorded_with_its_own_providers(site: Si
     assert "base_url" not in both.resolve("t").settings
 
 
+def test_sources_of_tools_are_files_beside_the_eval_file_or_modules(site: Site) -> None:
+    sources = ["own.py", "sub/own.py:look", "acme.pyutils:lookup", "acme.py:look"]
+    options = site.settings(f"{{provider: agent, model: simulated, tools: {json.dumps(sources)}}}").options
+    assert options.tools == (
+        f"{site.folder}/own.py",
+        f"{site.folder}/sub/own.py:look",
+        "acme.pyutils:lookup",
+        f"{site.folder}/acme.py:look",
+    )
+
+
 def test_headers_and_other_fields_of_requests(site: Site) -> None:
     own = "headers: {X-Team: mine, Authorization: 'Bearer ${{ T }}'}, stop: '#', tool_choice: auto, extra_body: {top_k: 1}"
     options = site.settings(f"{{provider: model, model: m, base_url: 'http://h', {own}}}", T="0123456789abcdef").options

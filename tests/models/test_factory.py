@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from manyhands.core.errors import UserError
+from manyhands.models.addresses import read_address
 from manyhands.models.factory import (
     DEFAULT_BASE_URL,
     EFFORTS,
-    checked_base_url,
     is_simulated,
     make_model,
     reasoning_settings,
@@ -84,6 +84,8 @@ def test_openrouter_without_a_key_is_one_line_with_the_choices() -> None:
         ({"model": "m", "base_url": "localhost:8000"}, "--base_url"),
         ({"model": "m", "base_url": "ftp://x/"}, "--base_url"),
         ({"model": "m", "base_url": "http://h:99999/"}, "--base_url"),
+        ({"model": "m", "base_url": "http://me:password@h/"}, "--base_url: must not hold a name and password"),
+        ({"model": "m", "base_url": "http://h/v1?key=k"}, "--base_url: must not hold a key"),
         ({"model": "m", "base_url": "http://h/", "api_key": "a\nb"}, "--api_key"),
         ({"model": "m", "base_url": "http://h/", "prices": "/nonexistent.yaml"}, "price table"),
     ],
@@ -97,7 +99,7 @@ def test_prices_are_read(tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("m: {input: 1, output: 2}\n")
     assert make_model(model="m", base_url="http://h/", prices=str(path))
-    assert checked_base_url(" http://h/v1 ") == "http://h/v1"
+    assert read_address(" http://h/v1 ") == "http://h/v1"
 
 
 def test_reasoning_settings() -> None:

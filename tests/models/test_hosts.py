@@ -140,9 +140,10 @@ async def test_the_bound_and_the_seed_are_learnt() -> None:
 async def test_a_setting_that_changes_answers_is_never_left_out() -> None:
     with pytest.raises(ItemError) as caught:
         await conversed(GATEWAYS["openai behind"], temperature=0.0)
-    assert "by the setting temperature: leave it out, on resume with --temperature= --override=temperature" in str(
-        caught.value
-    )
+    assert (
+        "by the setting temperature: leave it out, on resume with --temperature= --override=temperature; "
+        "for a target of an evaluation, in its targets file)"
+    ) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from manyhands.workloads.csv_jobs.service.jobs import JobService
 from manyhands.workloads.csv_jobs.spec import JobSpec
 from manyhands.workloads.memory.agents.choice import choose_agent
 from manyhands.workloads.memory.settings import MemorySpec, keys_of, with_endpoints
+from manyhands.workloads.trajectories.grade_file import GradeFile
 from manyhands.workloads.trajectories.opening import open_batch
 from manyhands.workloads.trajectories.spec import BatchSpec
 
@@ -86,6 +87,24 @@ def test_a_memory_benchmark() -> None:
     }
     given = MemorySpec.make({**values, "judge_model": "claude-sonnet-4-6", "base_url": "http://h/v1"})
     assert with_endpoints(given, agents, environ, lambda text: None) == given
+
+
+@pytest.mark.parametrize(
+    ("judge", "extra_body", "send_reasoning"),
+    [({"model": "j"}, None, None), ({"extra_body": {"a": 1}, "model": "j"}, {"a": 1}, None), ({}, {"k": 1}, "always")],
+)
+def test_a_judge_of_another_model_gets_nothing_of_the_agents(
+    judge: dict[str, object], extra_body: object, send_reasoning: str | None
+) -> None:
+    given = {"extra_body": {"k": 1}, "send_reasoning": "always", "stop": ["#"], "tool_choice": "auto"}
+    options = BatchSpec.unchecked(dataset_file="d", batch_size=1, run_name="r", model="m", **given)
+    found = GradeFile("g.yaml", [], (), 0.5, 1.0, judge).judge_options(options)
+    assert (found.extra_body, found.send_reasoning) == (extra_body, send_reasoning)
+    assert (found.stop, found.tool_choice) == (None, None)
+    if judge == {"model": "j"}:
+        of_memory = MemorySpec.make({"configuration": "c.yaml", "agent_name": ["m"], "judge_model": "j", **given}).judge
+        assert of_memory is not None
+        assert {getattr(of_memory, name) for name in given} == {None}
 
 
 def test_a_name_of_openrouters_is_told_what_there_is_a_key_for() -> None:

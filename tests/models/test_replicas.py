@@ -350,6 +350,18 @@ async def test_embeddings_have_replicas_too() -> None:
         await embeddings.close()
 
 
+async def test_refused_keys_are_none_of_the_tries_of_embeddings() -> None:
+    vector = {"data": [{"embedding": [1.0]}], "usage": {"prompt_tokens": 3}}
+    keys = tuple(f"key-{number}-1234" for number in range(5))
+    refuses = {f"Bearer {key}": BAD_KEY for key in keys[:4]}
+    async with ScriptedServer(
+        lambda request: refuses.get(request.headers["Authorization"], ScriptedResponse(vector))
+    ) as server:
+        embeddings = OpenAIEmbeddings(server.base_url, "small", keys)
+        assert (await embeddings.embed("text", SharedLimits(), CLOCK))[0] == [1.0]
+        await embeddings.close()
+
+
 async def test_addresses_that_differ_in_their_query_are_different_ones() -> None:
     async with ScriptedServer([chat_response()]) as server:
         urls = tuple(f"{server.base_url}?backend={name}" for name in "ab")

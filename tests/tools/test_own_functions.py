@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Literal
 from json import dumps
-from manyhands.tools.protocol import ToolEnvironment
+from manyhands.tools.protocol import ToolEnvironment, ToolResult
 from manyhands.tools.registry import tool
 
 @dataclass
@@ -63,6 +63,18 @@ def leaves(x: int) -> int:
 def large() -> str:
     '''Says much.'''
     return "y" * 1_000_000
+
+async def large_later() -> ToolResult:
+    '''Says much, later.'''
+    return ToolResult("y" * 1_000_000)
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+def mute(x: int) -> int:
+    '''Fails without a word.'''
+    raise Mute
 
 @tool(changes_world=True, name="made")
 def decorated(environment: ToolEnvironment, x: int) -> int:
@@ -108,7 +120,7 @@ async def call(tool: Tool, **arguments: object) -> object:
 def test_typed_functions_with_a_docstring_become_tools_and_others_are_named(tmp_path: Path) -> None:
     path = write(tmp_path, FILE)
     own = load_sources([path])
-    names = ("days", "later", "hangs", "endless", "breaks", "leaves", "large", "made", "within")
+    names = ("days", "later", "hangs", "endless", "breaks", "leaves", "large", "large_later", "mute", "made", "within")
     assert (own.groups, list(own.digests)) == ({"own": names}, [path])
     assert [notice.split(": ")[1].split(" ")[0] for notice in own.notices] == [
         "helper",
@@ -130,6 +142,7 @@ async def test_what_comes_of_calls(tools: dict[str, Tool]) -> None:
     assert found == {"start": "2026-01-05", "weekday": 0, "cities": ["Rome"]}
     assert await call(tools["later"], seconds=0.01) == "waited"
     assert len(str(await call(tools["large"]))) <= 5000
+    assert len(str(await call(tools["large_later"]))) <= 5000
     assert (await call(tools["made"], x=1), await call(tools["within"], x=2)) == (5001, 5002)
     assert len(str(await call(tools["endless"]))) <= 5100
 
@@ -139,6 +152,7 @@ async def test_what_comes_of_calls(tools: dict[str, Tool]) -> None:
     [
         ("breaks", {"x": 7}, "breaks failed: KeyError: 7"),
         ("leaves", {"x": 7}, "leaves failed: RuntimeError: SystemExit: 3"),
+        ("mute", {"x": 7}, "mute failed: Mute: it can't say why"),
         ("hangs", {"x": 7}, "hangs was given up after 0.5 seconds"),
         ("later", {"seconds": 60}, "later was given up after 0.5 seconds"),
         ("days", {"start": "soon"}, "argument 'start' was"),

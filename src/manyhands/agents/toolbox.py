@@ -172,6 +172,16 @@ def with_functions(record: Json, sources: Sequence[str]) -> Json:
     }
 
 
+def changed_functions(record: Json) -> list[str]:
+    """The files of a record's functions that are no more as they were when it was made."""
+    digests = ((record or {}).get("functions") or {}).get("digests")
+    if not digests:
+        return []
+    from manyhands.tools.own_functions import digest_of  # rarely needed
+
+    return [file for file, digest in digests.items() if digest_of(Path(file)) != digest]
+
+
 def _without_functions(record: Json) -> Json:
     if not record or "functions" not in record:
         return record

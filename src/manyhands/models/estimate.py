@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -177,15 +177,7 @@ class Estimate:
 
 def free(estimate: Estimate) -> Estimate:
     """The same of a model that costs nothing."""
-    return Estimate(
-        estimate.items,
-        estimate.calls,
-        estimate.input_tokens,
-        estimate.output_tokens,
-        0.0,
-        estimate.seconds,
-        estimate.basis,
-    )
+    return replace(estimate, dollars=0.0)
 
 
 def measured(data_dir: Path, workload: str, is_alike: Callable[[Mapping[str, Any]], bool]) -> PerItem | None:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from manyhands.core.errors import UserError
-from manyhands.models.addresses import Addresses, addresses_of, paired
+from manyhands.models.addresses import Addresses, addresses_of, paired, read_address
 from manyhands.models.hosts import HOSTS, home_of, host_of
 from manyhands.models.openai.errors import Retries
 from manyhands.models.pricing import PriceTable, load_price_table
@@ -131,9 +131,12 @@ def require_keys(
 ) -> None:
     """Raises UserError for an address that is none, one that lacks a key (see ``require_key``), and keys that don't go with the
     addresses."""
-    addresses = addresses_of(base_url)
     try:
-        pairs = paired([checked_base_url(address) for address in addresses], keys)
+        addresses = [read_address(address) for address in addresses_of(base_url)]
+    except ValueError as error:
+        raise UserError(f"--base_url: {error}") from None
+    try:
+        pairs = paired(addresses, keys)
     except ValueError as error:
         raise UserError(f"--api_key: {error}") from None
     names = tuple(headers)
@@ -179,18 +182,6 @@ def _elsewhere(model: str, environ: Mapping[str, str]) -> str:
     if home is None or not home.base_url or not environ.get(home.key_variable or ""):
         return ""
     return f" (as there is {home.key_variable}: {urlsplit(home.base_url).hostname} may have it as --model {name})"
-
-
-def checked_base_url(base_url: str) -> str:
-    """The base URL, if it is one. Raises UserError."""
-    try:
-        parts = urlsplit(base_url.strip())
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UserError(f"--base_url: {base_url!r} is not a URL such as http://localhost:8000/v1")
-    return base_url.strip()
 
 
 def reasoning_settings(effort: str | None, disabled: bool) -> dict[str, Any] | None:

@@ -124,6 +124,10 @@ def _send_reasoning(value: Any) -> str | None:
 
 ELSEWHERE: dict[str, Any] = {"api_key": None, "header": None, "recorded_headers": None}
 """Settings of an endpoint that are none of another one's business."""
+OF_ONE_MODEL: dict[str, Any] = {"extra_body": None, "send_reasoning": None}
+"""Settings that one model takes and another one may not know."""
+OF_AGENTS: dict[str, Any] = {"stop": None, "tool_choice": None}
+"""Settings of agents' conversations, which judges do not have."""
 
 
 class CallSettings(Settings):

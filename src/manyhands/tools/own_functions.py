@@ -46,19 +46,26 @@ class OwnFunction(FunctionTool):
         values = checked(self.name, self.model, self.parameters, arguments)
         try:
             value = await call(self._called, values, environment.max_output, seconds=environment.timeout)
-            return value if isinstance(value, ToolResult) else result_of(value, environment.max_output)
+            return result_of(value, environment.max_output)
         except ManyhandsError:
             raise
         except Overdue:
             raise ToolError(f"{self.name} was given up after {environment.timeout:g} seconds") from None
         except Exception as error:
-            told = " ".join(KNOWN.text(f"{type(error).__name__}: {error}").split())
+            told = " ".join(KNOWN.text(f"{type(error).__name__}: {_message(error)}").split())
             raise ToolError(shorten(f"{self.name} failed: {told}", _MAX_ERROR)) from error
 
     def _called(self, values: dict[str, Any], max_output: int) -> Any:
         """In a thread: a result may take as long to be read as to be made."""
         value = self.function(**values)
         return value if inspect.isawaitable(value) else result_of(value, max_output)
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - its class may be the person's own
+        return "it can't say why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +81,18 @@ class OwnTools:
     """What is no tool, and why, a line each."""
 
 
-def absolute_source(source: str) -> str:
-    """A source whose file, if it names one, is named from the root."""
+def absolute_source(source: str, folder: Path = Path()) -> str:
+    """A source whose file, if it names one, is named from the root. ``folder``: what relative paths start from."""
     path, function = _parts(source)
-    return str(expand_home(path).absolute()) + function if path.endswith(".py") else source
+    return str((folder / expand_home(path)).absolute()) + function if path.endswith(".py") else source
+
+
+def digest_of(file: Path) -> str | None:
+    """What changes with a file of tools; None if it can't be read."""
+    try:
+        return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return None
 
 
 def load_sources(sources: Iterable[str]) -> OwnTools:
@@ -95,7 +110,7 @@ def load_sources(sources: Iterable[str]) -> OwnTools:
         group, path = _origin(source)
         groups[group] = (*groups.get(group, ()), *(each.name for each in tools))
         if path is not None:
-            digests[str(path)] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+            digests[str(path)] = digest_of(path) or ""
     return OwnTools(tuple(found.values()), groups, digests, tuple(notices))
 
 

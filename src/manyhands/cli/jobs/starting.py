@@ -233,7 +233,7 @@ async def _ran(values: Mapping[str, Any]) -> int:
         if options.dry_run:
             return 0
     log = LogTail.from_now(status.folder / LOG) if options.verbose else None
-    started = await service.run(options.job, changes=changes, retry_failed=options.retry_failed)
+    started = await service.run(options.job, changes=changes, retry_failed=options.retry_failed, notice=notice)
     if not started and service.status(options.job).runner_active:
         notice("the job is already running" + (", with its present settings" if changes else ""))
     elif not started:

@@ -51,6 +51,7 @@ _UNBEGUN_TOLD = (
     "answers of {model} end reasoning with </think> that they do not begin, and it stays in the text: if the server's chat template "
     "opens the block, say so with --implied_think (for a target of an evaluation: implied_think: true)"
 )
+_OF_A_TARGET = "; for a target of an evaluation, in its targets file"
 _CANCELLED = CallReport(failed=True, unknown=True)
 _OF_BOUND = re.compile(r"max_(completion_)?tokens")
 _MAX_LESSONS = 6
@@ -401,12 +402,14 @@ class OpenAIChatModel:
         """The problem; if it is about a setting, or the bound of the answer, which nobody may know of, with what to do about it."""
         if name := setting_refused(problem, request):
             hint = f"requests have it by the setting {name}: leave it out, on resume with --{name}= --override={name}"
+            hint += _OF_A_TARGET
             return replace(problem, message=f"{problem.message} ({hint})")
         bound = request.settings.max_tokens
         about = problem.cause is Cause.CONTEXT_OVERFLOW or _OF_BOUND.search(problem.message)
         if bound is None or bound != self._max_tokens or problem.status is None or not about:
             return problem
         hint = f"under the budget, max_tokens is {bound:,}; --max_tokens sets another, on resume with --override=max_tokens"
+        hint += _OF_A_TARGET
         return replace(problem, message=f"{problem.message} ({hint})")
 
     def _error(self, replica: EndpointReplica, problem: Problem, failures: int) -> ItemError:

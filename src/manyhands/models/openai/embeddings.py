@@ -56,7 +56,8 @@ class OpenAIEmbeddings:
         """The vector of a text. Raises ItemError if the endpoint gives none."""
         reserve = self._reserve(text)
         avoid: set[str] = set()
-        for number in range(1, _TRIES + 1):
+        tries = 1
+        while True:
             permit, replica = await self._replicas.acquire(limits, reserve, avoid)
             report = CallReport(failed=True, unknown=True)
             try:
@@ -68,16 +69,13 @@ class OpenAIEmbeddings:
                 said = KNOWN.text(str(body))[:300]
                 avoid.add(replica.limit_key)
                 elsewhere = self._replicas.has_others(avoid)
-                report = _report(status, f"the embeddings endpoint answered {status}: {said}", number, elsewhere)
+                report = _report(status, f"the embeddings endpoint answered {status}: {said}", tries, elsewhere)
             finally:
                 limits.release(permit, report)
-            if report.again_in is not None:
-                await clock.sleep(report.again_in)
-            elif status not in _PASSING:
-                cause = _CAUSES.get(status, Cause.MODEL_REFUSED)
-                raise ItemError(cause, f"the embeddings endpoint answered {status}: {said}")
-        cause = Cause.RATE_LIMIT if status in _RATE_LIMITS else Cause.MODEL_ERROR
-        raise ItemError(cause, f"the embeddings endpoint answered {status} {_TRIES} times: {said}")
+            if report.again_in is None:
+                raise _failure(status, said, tries)
+            tries += bool(report.again_in or report.unknown)
+            await clock.sleep(report.again_in)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -111,16 +109,24 @@ class OpenAIEmbeddings:
         return vector, self._prices.priced(replace(usage, output_tokens=0), self.model, cost)
 
 
-def _report(status: int, said: str, number: int, elsewhere: bool) -> CallReport:
-    """What the limiter should know of the call that failed as the ``number``-th. ``elsewhere``: whether another replica is left to ask."""
-    if elsewhere and number < _TRIES and (status in _PASSING or status in _CAUSES):
-        again_in: float | None = 0.0
-    else:
-        again_in = 2.0**number if status in _PASSING and number < _TRIES else None
+def _failure(status: int, said: str, tries: int) -> ItemError:
+    if status not in _PASSING:
+        return ItemError(_CAUSES.get(status, Cause.MODEL_REFUSED), f"the embeddings endpoint answered {status}: {said}")
+    cause = Cause.RATE_LIMIT if status in _RATE_LIMITS else Cause.MODEL_ERROR
+    return ItemError(cause, f"the embeddings endpoint answered {status} {tries} times: {said}")
+
+
+def _report(status: int, said: str, tries: int, elsewhere: bool) -> CallReport:
+    """What the limiter should know of the call that failed, at this one of its tries. ``elsewhere``: whether another replica is left to
+    ask, which is none of the tries if the call was certainly not answered."""
+    unknown = status == _BROKEN or (status >= 500 and status not in (_NOT_REACHED, 529))
+    again_in = 2.0**tries if status in _PASSING and tries < _TRIES else None
+    if elsewhere and (status in _PASSING or status in _CAUSES) and (tries < _TRIES or not unknown):
+        again_in = 0.0
     return CallReport(
         failed=True,
         rate_limited=status in _RATE_LIMITS,
-        unknown=status == _BROKEN or (status >= 500 and status not in (_NOT_REACHED, 529)),
+        unknown=unknown,
         said=one_line(said, 1000),
         refused=status not in _PASSING and again_in is None,
         again_in=again_in,

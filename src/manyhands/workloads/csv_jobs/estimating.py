@@ -40,7 +40,7 @@ def _estimate(job: PreparedJob, prompts: Prompts, found: PerItem | None) -> Esti
     options = job.options
     simulated = options.worker_kind == "agent" and is_simulated(options.model, options.base_url)
     assumptions = Assumptions.of(
-        tools=bool(options.toolsets),
+        tools=any((options.toolsets, options.tools, options.mcp_config)),
         max_turns=options.max_turns,
         max_tokens=options.max_tokens,
         seconds=options.simulated_latency if simulated else None,

@@ -25,6 +25,8 @@ _OWN_TOKENS = 50
 _JUDGING_TOKENS = 400
 """Tokens of what a judge is asked besides the test and its answer."""
 _AGENT = "agent"
+_TOOLS = ("toolsets", "tools", "mcp_config")
+"""Settings that give it tools."""
 _MAX_TURNS = 10
 
 
@@ -95,7 +97,7 @@ def _assumptions(target: Target) -> Assumptions:
     settings = target.settings
     turns, tokens = settings.get("max_turns"), settings.get("max_tokens")
     return Assumptions.of(
-        tools=target.kind == _AGENT and bool(settings.get("toolsets")),
+        tools=target.kind == _AGENT and any(settings.get(name) for name in _TOOLS),
         max_turns=turns if isinstance(turns, int) else _MAX_TURNS,
         max_tokens=tokens if isinstance(tokens, int) else None,
     )
@@ -113,12 +115,12 @@ def _times(each: PerItem, turns: float) -> PerItem:
 
 
 def _priced(target: Target, count: int, each: PerItem, at_once: int, prices: PriceTable) -> Estimate:
-    model = target.settings.get("model")
-    named = target.settings.get("prices")
+    settings = target.settings
+    model, base_url, named = settings.get("model"), settings.get("base_url"), settings.get("prices")
     if isinstance(named, str):
         prices = load_price_table(Path(target.folder) / expand_home(named))
     estimate = Estimate.of(count, each, at_once=at_once, model=model if isinstance(model, str) else None, prices=prices)
-    return free(estimate) if isinstance(model, str) and is_simulated(model) else estimate
+    return free(estimate) if isinstance(model, str) and is_simulated(model, base_url) else estimate
 
 
 def _is_known(target: Target) -> bool:

@@ -25,7 +25,7 @@ from manyhands.core.settings import (
 )
 from manyhands.models.addresses import Addresses, OptionalAddresses
 from manyhands.models.headers import as_secrets
-from manyhands.models.settings import CallSettings, ModelSettings
+from manyhands.models.settings import OF_AGENTS, OF_ONE_MODEL, CallSettings, ModelSettings
 from manyhands.runs.options import (
     LIMITS,
     MODEL,
@@ -101,7 +101,7 @@ class BenchmarkSettings(CallSettings, RunOptions, TerminalSettings, ResumeSettin
         """How the judge is called; None if there is none."""
         if self.judge_model is None:
             return None
-        return self.for_model(self.judge_model, self.judge_base_url).changed({"stop": None, "tool_choice": None})
+        return self.for_model(self.judge_model, self.judge_base_url).changed(OF_AGENTS | OF_ONE_MODEL)
 
 
 class DefinitionSettings(FileSettings):

@@ -17,7 +17,7 @@ from manyhands.io.keys import Entry, key, read, respelled
 from manyhands.io.locations import Location
 from manyhands.io.search_paths import SearchPath, additions
 from manyhands.io.yaml_files import read_yaml
-from manyhands.models.settings import ELSEWHERE, ModelSettings
+from manyhands.models.settings import ELSEWHERE, OF_AGENTS, OF_ONE_MODEL, ModelSettings
 from manyhands.runs.options import is_file_of_values
 
 JUDGE = "judge"
@@ -83,8 +83,8 @@ class GradeFile:
         if changes.get("base_url", options.base_url) != options.base_url:
             changes |= ELSEWHERE
         if {"model", "base_url"} & changes.keys():
-            changes.setdefault("extra_body", None)  # what one model takes is unknown to another
-        return options.changed({"stop": None, "tool_choice": None, **changes})
+            changes = OF_ONE_MODEL | changes
+        return options.changed(OF_AGENTS | changes)
 
     def to_json(self) -> dict[str, Any]:
         """As it is recorded with the run."""

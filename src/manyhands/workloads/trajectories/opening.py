@@ -20,7 +20,7 @@ from manyhands.agents.run_settings import (
     warn_of_budget,
     with_endpoint,
 )
-from manyhands.agents.toolbox import RunTools, with_functions
+from manyhands.agents.toolbox import RunTools, changed_functions, with_functions
 from manyhands.core.errors import RunError, UserError
 from manyhands.core.text import are, counted
 from manyhands.io.tables.formats import dataset_notices
@@ -175,13 +175,11 @@ async def _continued(
 def _with_functions_now(prepared: Prepared, recorded: Prepared, notice: Notice) -> Prepared:
     """With the person's own functions as they are now. Raises UserError if they can't be loaded."""
     record = with_functions(prepared.mcp, prepared.options.tools or ())
-    before = recorded.mcp["functions"]["digests"]
-    for file, digest in record["functions"]["digests"].items():
-        if before.get(file) != digest:
-            notice(
-                f"{file} changed since the run was made; prompts whose recorded steps no longer match begin afresh, "
-                "or with --on_divergence=stop end the run"
-            )
+    for file in changed_functions(recorded.mcp):
+        notice(
+            f"{file} changed since the run was made; prompts whose recorded steps no longer match begin afresh, "
+            "or with --on_divergence=stop end the run"
+        )
     names = (tool["name"] for tool in record["tools"])
     return replace(prepared, mcp=record, tools=tuple(sorted({*prepared.tools, *names})))
 

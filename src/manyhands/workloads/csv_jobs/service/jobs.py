@@ -27,6 +27,7 @@ from manyhands.agents.run_settings import (
     warn_of_budget,
     with_endpoint,
 )
+from manyhands.agents.toolbox import changed_functions
 from manyhands.core import VERSION
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import RunError, UserError
@@ -174,21 +175,34 @@ class JobService:
         total = job_status(folder).total_items
         return Spawned(job_id, job.name, folder, started, job.output_csv_path, total)
 
-    async def run(self, job: str, *, changes: Mapping[str, Any] | None = None, retry_failed: bool = False) -> bool:
+    async def run(
+        self,
+        job: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        retry_failed: bool = False,
+        notice: Notice = lambda text: None,
+    ) -> bool:
         """Start or continue a job; False if a process executes it already, or if nothing is left to do. If its runner is stopping, its
         end is waited for, within bounds.
 
-        ``changes``: settings that differ from the recorded ones; the runner rejects those that would make it another job.
+        ``changes``: settings that differ from the recorded ones; the runner rejects those that would make it another job. ``notice`` gets
+        what is otherwise than when the job was made.
         """
         folder = self._find(job)
         await self._stopped(job, folder)
         status = job_status(folder)
-        options, given = self._changed(self._recorded(folder).options, changes)
+        recorded = self._recorded(folder)
+        options, given = self._changed(recorded.options, changes)
         # A job that broke with no row left is one whose results are not written.
         unfinished = not status.completed_at or status.state == FAILED
         left = _left(folder, options.limit) or (retry_failed and status.failed_items) or unfinished
         if status.runner_active or not left:
             return False
+        for file in changed_functions(recorded.mcp):
+            notice(
+                f"{file} changed since the job was made; rows that are executed from now on have its functions as they are now"
+            )
         with_memory, _ = with_memory_limit(options)
         if with_memory.memory_concurrency != options.memory_concurrency:
             given["memory_concurrency"] = with_memory.memory_concurrency

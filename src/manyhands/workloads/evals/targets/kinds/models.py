@@ -123,7 +123,9 @@ def _options(block: TargetBlock, making: Making) -> tuple[AgentTargetOptions, tu
         raise making.location.error("model is required")
     values |= {name: str(making.path(values[name])) for name in _FILES if values.get(name)}
     if sources := values.get("tools"):
-        values["tools"] = [str(making.path(each)) if ".py" in each else each for each in sources]
+        from manyhands.tools.own_functions import absolute_source  # it takes long to import, and is rarely needed
+
+        values["tools"] = [absolute_source(each, making.folder) for each in sources]
     try:
         options = AgentTargetOptions.make(values).resolved()
         addresses = addresses_of(options.base_url)
