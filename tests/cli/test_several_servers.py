@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from tests.support.job_folders import JobFolder, reporting
 from tests.support.memory_benchmarks import write_configuration
 from tests.support.ports import held_port
 
+STARTS_WITHIN = 60.0
 TURNS = 9
 KEYS = ("first-key-0123456789", "second-key-0123456789")
 
@@ -36,21 +37,28 @@ class Fake:
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self._command = [sys.executable, "-m", "manyhands", "simulate", f"--port={self.port}", f"--log_file={self.log}"]
         self._command += words
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert self._process.stdout is not None
+        assert select([self._process.stdout], [], [], STARTS_WITHIN)[0]
         assert b"simulated model at" in self._process.stdout.readline()
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        if self._process is not None:
+            end(self._process)
 
     @property
     def requests(self) -> int:
         return len(self.log.read_text(encoding="utf-8").splitlines()) if self.log.exists() else 0
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 @contextmanager
@@ -62,8 +70,8 @@ def fakes(folder: Path) -> Iterator[list[Fake]]:
             for name, latency in latencies.items()
         ]
         for fake in started:
-            fake.start()
             stack.callback(fake.kill)
+            fake.start()
         yield started
 
 
@@ -72,7 +80,7 @@ ITEMS, IN_FLIGHT = 70, 6
 
 def test_three_servers_of_which_one_is_slow_and_one_dies(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, [f"[simulate: tools={TURNS}] prompt {number}" for number in range(ITEMS)])
-    with fakes(tmp_path) as (fast, slow, dying):
+    with fakes(tmp_path) as (fast, slow, dying), ExitStack() as stack:
         words = ["batch", "--dataset_file=d.jsonl", "--batch_size=10", "--run_name=r", "--distribution=terminal_only"]
         words += [f"--base_url={fake.url}" for fake in (fast, slow, dying)]
         words += ["--sandbox=local", "--num_workers=2", f"--concurrency={IN_FLIGHT // 2}", "--model=simulated"]
@@ -83,6 +91,7 @@ def test_three_servers_of_which_one_is_slow_and_one_dies(tmp_path: Path) -> None
             stderr=subprocess.STDOUT,
             text=True,
         )
+        stack.callback(end, run)
         wait_for(lambda: dying.requests >= 8)
         dying.kill()
         at_death = dying.requests
@@ -259,10 +268,13 @@ def test_a_memory_benchmark_over_two_servers(tmp_path: Path) -> None:
 def test_a_judge_of_trajectories_at_servers_in_a_file_beside_its_own(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path, ["one"])
     (tmp_path / "grading").mkdir()
-    with ServerThread() as server, ServerThread([chat_response('{"score": 1}')]) as judge:
+    verdict = chat_response(json.dumps({"checks": {"rubric-1": {"satisfied": True, "reasoning": "It is."}}}))
+    with ServerThread() as server, ServerThread([verdict]) as judge:
         (tmp_path / "grading" / "servers.txt").write_text(f"{judge.base_url}\n")
         (tmp_path / "grading" / "checks.yaml").write_text(
             "judge: {base_url: '@servers.txt', model: j}\nassert: [{type: rubrics, rubrics: [It is done.]}]\n"
         )
         ran = folder.batch(f"--base_url={server.base_url}", "--grade=grading/checks.yaml")
-        assert judge.requests, ran
+        assert ran.code == 0, ran
+        assert len(judge.requests) == 1
+    assert [line["metadata"]["score"] for line in folder.lines()] == [1.0]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -50,18 +51,23 @@ def _served(folder: Path, program: str, port: int, behind: int) -> Iterator[str]
     }
     simulate = [sys.executable, "-m", "manyhands", "simulate", f"--port={behind}"]
     command = [program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-    with (folder / "log").open("wb") as log:
-        model = subprocess.Popen(simulate, env=environment, stdout=log, stderr=log)
+    with ExitStack() as stack:
+        log = stack.enter_context((folder / "log").open("wb"))
+        stack.callback(_end, subprocess.Popen(simulate, env=environment, stdout=log, stderr=log))
         del environment["PYTHONPATH"]  # the proxy has an environment of its own
-        server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
-        try:
-            base_url = f"http://127.0.0.1:{port}/v1"
-            _wait_for(f"{base_url}/models", folder / "log")
-            yield base_url
-        finally:
-            for process in (server, model):
-                process.terminate()
-                process.wait(20)
+        stack.callback(_end, subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log))
+        base_url = f"http://127.0.0.1:{port}/v1"
+        _wait_for(f"{base_url}/models", folder / "log")
+        yield base_url
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_for(url: str, log: Path) -> None:
