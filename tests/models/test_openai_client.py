@@ -315,6 +315,12 @@ async def test_the_statuses_that_are_named_are_tried_again_and_no_others(
         assert (error.cause, len(server.requests)) == (cause, requests)
 
 
+async def test_what_is_no_lesson_is_not_counted_as_one() -> None:
+    async with ScriptedServer([ScriptedResponse(b"", 500), chat_response()]) as server:
+        completion = await ask(server)
+    assert (completion.extra["tries"], "refused_first" in completion.extra) == (2, False)
+
+
 async def test_an_answer_after_a_status_that_is_named() -> None:
     async with ScriptedServer([ScriptedResponse({}, 418), chat_response("yes")]) as server:
         retries = Retries(tries=2, delay=0.005, statuses=frozenset((418,)))

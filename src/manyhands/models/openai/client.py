@@ -183,8 +183,8 @@ class OpenAIChatModel:
             if tried.completion is not None:
                 # The completion was made for this call alone, so that nobody else sees what is added.
                 tried.completion.extra.update(latency=round(clock.monotonic() - began, 4), tries=tries)
-                if call.lessons:
-                    tried.completion.extra["refused_first"] = sum(map(len, call.lessons.values()))
+                if refused := sum(map(len, call.lessons.values())):
+                    tried.completion.extra["refused_first"] = refused
                 return (
                     replace(tried.completion, usage=tried.completion.usage + paid) if paid.calls else tried.completion
                 )
@@ -200,8 +200,8 @@ class OpenAIChatModel:
         if self._retries.waits_out(problem):
             call.limited_since = call.limited_since if call.limited else now
             call.limited[tried.at.limit_key] = _Limited(tried.at, problem, now + (problem.retry_after or 0.0))
-            if any(self._retries.judged(failure).passing for _, failure in call.failed.values()):
-                call.failed.clear()  # these may be back before the limit is over
+            lasting = {key: each for key, each in call.failed.items() if not self._retries.judged(each[1]).passing}
+            call.failed = lasting  # the others may be back before the limit is over
             self._check_rate_limit_wait(call, now)
             return
         call.tries += tried.counts
