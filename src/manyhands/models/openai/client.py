@@ -156,6 +156,8 @@ class OpenAIChatModel:
         self._max_rate_limit_wait = max_rate_limit_wait
         self._adaptations: dict[str, Adaptation] = {}
         """By the endpoint's URL."""
+        self._kinds: tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]] | None = None
+        """All endpoints, and those that are left if each stands for all that take the same."""
         self._simulated = simulated
         self._max_tokens = max_tokens
 
@@ -239,14 +241,25 @@ class OpenAIChatModel:
 
     def _ways(self, call: _Call) -> list[_Wired]:
         """The request in all ways in which it may be sent next."""
-        return list(dict.fromkeys(self._wired(call, endpoint) for endpoint in self._replicas.endpoints))
+        endpoints = self._replicas.endpoints if call.lessons else self._different()
+        return list(dict.fromkeys(self._wired(call, endpoint) for endpoint in endpoints))
+
+    def _different(self) -> tuple[Endpoint, ...]:
+        """One endpoint of each kind, by what it takes: of a thousand there is often but one."""
+        endpoints = self._replicas.endpoints
+        if self._kinds is None or self._kinds[0] is not endpoints:
+            found: dict[Any, Endpoint] = {}
+            for endpoint in endpoints:
+                found.setdefault((endpoint.shape, self._adaptations.get(endpoint.url)), endpoint)
+            self._kinds = endpoints, tuple(found.values())
+        return self._kinds[1]
 
     def _wired(self, call: _Call, endpoint: Endpoint) -> _Wired:
         """The request as an endpoint takes it, made once for all that take the same."""
         taught = call.lessons.get(endpoint.url)
         adaptation = taught[-1].adaptation if taught else self._adaptations.get(endpoint.url, AS_KNOWN)
         for wired in call.wired:
-            if wired.adaptation == adaptation and wired.endpoint.alike(endpoint):
+            if wired.adaptation == adaptation and wired.endpoint.shape == endpoint.shape:
                 return wired
         made = _Wired(dumps(request_body(call.request, endpoint, adaptation)), endpoint, adaptation)
         call.wired.append(made)
@@ -268,6 +281,7 @@ class OpenAIChatModel:
         remarks = [one_line(lesson.remark, MAX_SAID) for lesson in taught or ()]
         if taught:
             self._adaptations[replica.endpoint.url] = taught[-1].adaptation
+            self._kinds = None
         if self._replicas.only is None:
             assert tried.completion is not None
             tried.completion.extra["address"] = replica.endpoint.shown

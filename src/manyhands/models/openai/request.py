@@ -70,18 +70,14 @@ class Endpoint:
         """The URL of one of its interfaces, as ``chat/completions``."""
         return f"{self.base_url}/{path}{'?' if self.query else ''}{self.query}"
 
-    def alike(self, other: Endpoint) -> bool:
-        """Whether both take the same requests."""
-        return self is other or self._shape == other._shape
-
     @property
     def url(self) -> str:
         """Where completions are requested."""
         return self.at("chat/completions")
 
     @property
-    def _shape(self) -> tuple[Any, ...]:
-        """What requests depend on."""
+    def shape(self) -> tuple[Any, ...]:
+        """What requests depend on: endpoints of which it is the same take the same ones."""
         return self.host, self.query, self.openrouter, self.nous
 
 
