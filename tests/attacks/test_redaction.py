@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.core.redaction import REDACTED, Redactor, is_secret, without_user_info
+from manyhands.core.redaction import REDACTED, Redactor, is_secret, secrets_of, without_user_info
 from manyhands.core.settings import shown as settings_shown
 from manyhands.core.text import shorten
 from manyhands.engine.journal.records import unpack
@@ -503,6 +503,10 @@ def test_a_key_in_cells_and_errors_of_a_job(tmp_path: Path) -> None:
     for shown in (["status", "j", "--json"], ["show", "j"], ["show", "j", "1"], ["show", "j", "2", "--json"]):
         assert found_in(perform(tmp_path, "jobs", *shown)[1].encode(), " ".join(shown)) == []
     assert leaks(tmp_path) == []
+
+
+def test_each_of_several_keys_in_one_variable_is_a_secret() -> None:
+    assert {"planted-one", "planted-two"} <= {*secrets_of({"OPENAI_API_KEYS": "planted-one , planted-two"})}
 
 
 def test_keys_of_the_environment_are_those_with_such_names(tmp_path: Path, hostile: Any) -> None:

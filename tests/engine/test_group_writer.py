@@ -15,10 +15,12 @@ from manyhands.core.clock import SystemClock
 from manyhands.core.errors import StorageError
 from manyhands.core.failures import Cause
 from manyhands.core.outcomes import ItemState, Outcome
+from manyhands.core.redaction import protect
 from manyhands.core.usage import Usage
 from manyhands.engine.contract import PlannedItem
 from manyhands.engine.journal.records import StepRow, pack
 from manyhands.engine.journal.store import Store
+from tests.support.clocks import ManualClock
 from tests.support.engine_runs import perform_steps_run, start_steps_run
 
 
@@ -162,3 +164,42 @@ def test_a_folder_that_can_not_be_made_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         perform_steps_run(tmp_path / "file" / "run", {"items": 1})
     assert "\n" not in str(caught.value)
+
+
+async def test_a_session_that_is_killed_after_a_pause_has_worked_for_as_long_as_it_was_seen(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = Store(tmp_path, clock, print)
+    store.begin()
+    clock.time += 1
+    store.pause()
+    clock.time += 4
+    store.go_on()
+    await store.writer.committed()
+    assert store.reader.working_seconds() == 1  # no heartbeat came
+    await store.end("finished")
+    store.close()
+
+
+async def test_facts_that_come_while_items_are_executed_hold_no_secret(tmp_path: Path) -> None:
+    protect(["a-secret-that-nobody-may-see"])
+    store = make_store(tmp_path)
+    store.begin()
+    store.note_meta("fact", [{"reason": "no a-secret-that-nobody-may-see"}])
+    await store.end("finished")
+    assert store.reader.meta("fact") == [{"reason": "no [redacted]"}]
+    store.close()
+
+
+def test_what_is_written_together_is_written_as_a_whole(tmp_path: Path) -> None:
+    store = make_store(tmp_path, 2)
+
+    def broken() -> None:
+        with store.together():
+            store.set_meta(fact=1)
+            store.cancel_items([1], "for a test")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
+    assert (store.reader.meta("fact"), store.reader.counts()) == (None, {("pending", ""): 2})
+    store.close()

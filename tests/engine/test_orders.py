@@ -4,72 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from manyhands.core.clock import SystemClock
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve, Usage
 from manyhands.engine.contract import CallReport, Context, Effect
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.runs.execution import Controls, RunResult, execute_run
-from manyhands.runs.making import Opened, create_run
-from tests.support.engine_runs import ProgramWorkload, make_steps_run
-
-EXECUTORS = [{"executor": "local", "workers": 1, "concurrency": 2}, {"executor": "processes", "workers": 2}]
-
-
-class Site:
-    """A run that is executed in this process, and orders to it."""
-
-    def __init__(self, folder: Path, workload: Any) -> None:
-        self.folder = folder
-        self.controls = Controls()
-        self._task: asyncio.Task[RunResult] = asyncio.create_task(
-            execute_run(Opened(folder, workload), controls=self.controls)
-        )
-
-    async def order(self, command: str, **about: Any) -> dict[str, Any]:
-        return await self.controls.steer({"command": command, "given_by": "tester@here", **about})
-
-    async def change(self, **changes: Any) -> list[tuple[str, Any]]:
-        answer = await self.order("set", changes=changes)
-        assert "error" not in answer, answer
-        return [(change["name"], change["now"]) for change in answer["changes"]]
-
-    async def until(self, condition: Callable[[Counter[str]], object], seconds: float = 20.0) -> None:
-        async with asyncio.timeout(seconds):
-            while (progress := self.controls.progress()) is None or not condition(
-                Counter({state: n for (state, _), n in progress.counts.items()})
-            ):
-                assert not self._task.done(), self._task
-                await asyncio.sleep(0.01)
-
-    async def ended(self) -> RunResult:
-        async with asyncio.timeout(60):
-            return await self._task
-
-
-def steps(folder: Path, execution: dict[str, Any], **spec: Any) -> Site:
-    log = folder.parent / "log"
-    log.touch()
-    workload = make_steps_run(folder, {"items": 20, "steps": 3, "log": str(log), "execution": execution, **spec})
-    return Site(folder, workload)
-
-
-def effects(folder: Path) -> list[str]:
-    return (folder.parent / "log").read_text().split()
-
-
-def total(result: RunResult) -> int:
-    found = result.ledger
-    states = (found["completed"], found["discarded"], found["failed"], found["cancelled"], found["pending"])
-    assert sum(states) == found["items"]
-    return found["items"]
+from manyhands.engine.journal.store import Store
+from tests.support.engine_runs import ProgramWorkload
+from tests.support.steered_runs import EXECUTORS, effects, program_run, steps, total
 
 
 @pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
@@ -160,6 +110,68 @@ async def test_items_are_executed_again_in_the_same_session_once(tmp_path: Path)
     assert (len(lines), len(set(lines))) == (400, 400)
 
 
+@pytest.mark.parametrize("execution", EXECUTORS, ids=lambda each: each["executor"])
+async def test_two_equal_orders_in_a_pause_are_one_execution(tmp_path: Path, execution: dict[str, Any]) -> None:
+    site = steps(tmp_path / "run", execution, items=8, steps=1, delay=0.2)
+    await site.until(lambda counts: counts["completed"] >= 2)
+    await site.change(pause=True)
+    await site.until(lambda counts: not counts["running"])
+    answers = [await site.order("retry", numbers=[1], fresh=False) for _ in range(2)]
+    assert [answer["items"] for answer in answers] == [1, 0]
+    await site.change(go_on=True)
+    result = await site.ended()
+    assert (total(result), result.ledger["completed"], result.stopped) == (8, 8, None)
+    assert Counter(effects(site.folder))["item-0/0"] == 2
+    with closing(JournalReader(site.folder)) as reader:
+        assert [order.details["items"] for order in reader.orders(9) if order.command == "retry"] == [0, 1]
+
+
+async def test_the_concurrency_of_a_run_is_not_that_of_the_items_left_when_it_began(tmp_path: Path) -> None:
+    execution = {"executor": "processes", "workers": 4, "concurrency": 3}
+    assert (await steps(tmp_path / "run", execution, items=30, steps=1).ended()).ledger["completed"] == 30
+    with closing(Store(tmp_path / "run", SystemClock(), print)) as store:
+        store.reopen_items([30], "for a test")
+    site = steps(tmp_path / "run", execution, items=30, steps=1, delay=0.7)
+    await site.until(lambda counts: counts["running"] == 1)
+    assert children() == 1
+    assert (await site.order("retry", numbers=list(range(1, 30)), fresh=False))["items"] == 29
+    await site.until(lambda counts: counts["running"] == 12)
+    assert children() == 4
+    assert (await site.ended()).ledger["completed"] == 30
+
+
+async def test_no_more_processes_are_started_than_there_are_items(tmp_path: Path) -> None:
+    execution = {"executor": "processes", "workers": 1, "one_item_a_process": True}
+    site = steps(tmp_path / "run", execution, items=4, steps=1, delay=1.0)
+    await site.until(lambda counts: counts["running"] == 1)
+    await site.change(max_concurrency=60)
+    await site.until(lambda counts: counts["running"] >= 3)
+    assert children() <= 4
+    assert (await site.ended()).ledger["completed"] == 4
+
+
+async def test_a_change_tells_the_concurrency_that_was_given_before(tmp_path: Path) -> None:
+    async def program(context: Context) -> Outcome:
+        await asyncio.sleep(1.0)
+        return Outcome(ItemState.COMPLETED)
+
+    workload = ProgramWorkload(program, concurrency=6)
+    workload.spec = {"options": {"max_concurrency": 2}}
+    site = program_run(tmp_path / "run", workload)
+    await site.until(lambda counts: counts["running"] == 1)
+    answer = await site.order("set", changes={"max_concurrency": 4})
+    assert answer["changes"] == [{"name": "max_concurrency", "before": 2, "now": 4}]
+    await site.ended()
+    with closing(Store(tmp_path / "run", SystemClock(), print)) as store:
+        assert store.reader.orders(1)[0].details["changes"] == answer["changes"]
+
+
+def children() -> int:
+    """How many processes this one has started that have not ended."""
+    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+    return sum(len((task / "children").read_text().split()) for task in tasks)
+
+
 async def test_calls_wait_in_a_pause_though_their_steps_have_begun(tmp_path: Path) -> None:
     made: list[str] = []
     gate = asyncio.Event()
@@ -176,8 +188,7 @@ async def test_calls_wait_in_a_pause_though_their_steps_have_begun(tmp_path: Pat
         return Outcome(ItemState.COMPLETED)
 
     workload = ProgramWorkload(program, [f"i{n}" for n in range(5)])
-    create_run(tmp_path / "run", "program", workload, version="test", notice=lambda text: None)
-    site = Site(tmp_path / "run", workload)
+    site = program_run(tmp_path / "run", workload)
     await site.until(lambda counts: counts["running"] == 5)
     await site.change(pause=True)
     gate.set()
@@ -203,8 +214,7 @@ async def test_a_run_without_a_budget_gets_one_that_holds(tmp_path: Path) -> Non
 
     workload = ProgramWorkload(program, [f"i{n}" for n in range(400)])
     workload.spec = {"options": {"max_total_tokens": None}}
-    create_run(tmp_path / "run", "program", workload, version="test", notice=lambda text: None)
-    site = Site(tmp_path / "run", workload)
+    site = program_run(tmp_path / "run", workload)
     await site.until(lambda counts: counts["completed"] >= 20)
     progress = site.controls.progress()
     assert progress is not None

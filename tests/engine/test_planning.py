@@ -156,6 +156,20 @@ async def test_removed_items_without_an_end_are_cancelled_and_come_back_as_new(t
     assert (row.reason, row.cause, row.message) == (None, None, None)
 
 
+async def test_what_a_person_cancelled_does_not_count_once_it_has_left_the_input(tmp_path: Path) -> None:
+    workload = ProgramWorkload(Recorder(), ["a", "b"])
+    await execute(tmp_path / "run", workload)
+    with closing(Store(tmp_path / "run", SystemClock(), print)) as store:
+        store.reopen_items([2], "for a test")
+        assert store.cancel_items([1, 2], "cancelled by a person") == 1
+    assert (await execute(tmp_path / "run", workload)).exit_code == 1
+    workload.keys = ["a"]
+    result = await execute(tmp_path / "run", workload)
+    assert (result.ledger["by_cause"], result.exit_code) == ({"cancelled": {"removed": 1}}, 0)
+    workload.keys = ["a", "b"]
+    assert (await execute(tmp_path / "run", workload)).ledger["completed"] == 2
+
+
 async def test_an_input_that_is_gone_does_not_stop_a_resume(tmp_path: Path) -> None:
     class Gone(ProgramWorkload):
         def input_identity(self) -> str | None:

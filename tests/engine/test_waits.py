@@ -10,22 +10,7 @@ from manyhands.engine.contract import CallReport
 from manyhands.engine.limits.budget import Budget
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.engine.limits.waits import LINE_SECONDS, Wait, WaitLines, long_waits
-
-
-class ManualClock:
-    """Time that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.time = 1_700_000_000.0
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.Event().wait()
+from tests.support.clocks import ManualClock
 
 
 def told(limits: SharedLimits, clock: ManualClock) -> list[str]:

@@ -51,3 +51,8 @@ def test_of_one_name_any_may_match_and_of_several_each_has_to(tmp_path: Path, wo
     perform_steps_run(tmp_path / "run", {"items": items, "failures": failures, "execution": execution})
     with closing(JournalReader(tmp_path / "run")) as reader:
         assert chosen(reader, Selection.parse(words.split()), has_ended).numbers == numbers
+
+
+def test_the_home_of_a_user_that_is_not_there_is_told_in_one_line() -> None:
+    with pytest.raises(UserError, match="no such file: ~nosuchuser/keys"):
+        Selection.parse(["@~nosuchuser/keys"])

@@ -81,7 +81,9 @@ def _lines_of(text: str) -> list[str]:
 def secrets_of(environ: Mapping[str, str]) -> list[str]:
     """The secrets of an environment: by their names (``…_API_KEY``, ``…_TOKEN``, ``…_PASSWORD`` …), and the passwords in its URLs."""
     found = [value for name, value in environ.items() if _NAMES.search(name) and not _NO_SECRETS.search(name)]
-    found += [key for value in found if "," in value for key in value.split(",")]  # several keys in one variable
+    found += [
+        key for value in found if "," in value for key in map(str.strip, value.split(","))
+    ]  # several keys in one variable
     urls = (value for name, value in environ.items() if "@" in value and _PROXIES.fullmatch(name))
     return [*found, *(password for url in urls for password in passwords_of(url))]
 

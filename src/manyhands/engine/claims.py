@@ -49,7 +49,7 @@ class Claims:
         self._held: set[int] = set()
         self._steered: set[int] = set()
         """Items that a person had cancelled or executed again, which no page gives out: it may have been read before that."""
-        self._withdrawn: set[int] = set()
+        self._cancelled: set[int] = set()
         """Items that were cancelled, as long as that is not on disk."""
 
     def take(self) -> Claimed | None:
@@ -68,20 +68,21 @@ class Claims:
             continue
         return claimed
 
-    def withdraw(self, number: int) -> None:
+    def cancel(self, number: int) -> None:
         """Give out an item no more that waits to be executed."""
         self._steered.add(number)
         self._held.add(number)
-        self._withdrawn.add(number)
+        self._cancelled.add(number)
 
-    def is_withdrawn(self, number: int) -> bool:
-        """Whether an item's withdrawal is not on disk yet."""
-        return number in self._withdrawn
+    def is_cancelled(self, number: int) -> bool:
+        """Whether an item was cancelled, and that is not on disk yet."""
+        return number in self._cancelled
 
     def reopen(self, numbers: Sequence[int]) -> None:
-        """Ended items are to be executed again; the journal has them as pending."""
+        """Ended items are to be executed again; the journal has them as pending, so that a page may have given them out already."""
         self._steered.update(numbers)
-        self.free(numbers)
+        known = self._held.union(self._freed)
+        self.free([number for number in dict.fromkeys(numbers) if number not in known])
 
     def free(self, numbers: Iterable[int]) -> bool:
         """Items that were held are to be looked at again; whether there are any."""
@@ -91,7 +92,7 @@ class Claims:
     def release(self, number: int) -> None:
         """The item's end, or its return to the journal, is on disk."""
         self._held.discard(number)
-        self._withdrawn.discard(number)
+        self._cancelled.discard(number)
 
     def next_due(self) -> float | None:
         """The time of day when the next item becomes due; None if none waits."""
@@ -104,7 +105,7 @@ class Claims:
     def _take_freed(self) -> Claimed | None:
         while self._freed:
             row = self._reader.item(str(self._freed.popleft()))
-            if row is not None and row.state is ItemState.PENDING and row.number not in self._withdrawn:
+            if row is not None and row.state is ItemState.PENDING and row.number not in self._cancelled:
                 return Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
         return None
 
@@ -181,9 +182,9 @@ class RefusedAttempts:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def has(self, number: int) -> bool:
-        """Whether an attempt at that item is kept."""
-        return any(claimed.item.number == number for claimed, _ in self._waiting)
+    def numbers(self) -> set[int]:
+        """The numbers of the items of which an attempt is kept."""
+        return {claimed.item.number for claimed, _ in self._waiting}
 
     def keeps(self, claimed: Claimed, result: AttemptResult) -> bool:
         """Whether an attempt was refused in that way; it is kept then."""

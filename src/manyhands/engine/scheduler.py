@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,13 +88,12 @@ class Scheduler:
         self._workspaces = Workspaces(store, self._execution, self.fail)
         self._claims = Claims(store.reader, clock, workload.must_wait, self._execution.limit)
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._in_flight = 0
+        self._in_flight: set[int] = set()
+        """The numbers of the items that are executed, or whose attempt is just being concluded."""
         self._slots: set[asyncio.Task[None]] = set()
-        self._max_slots = min(executor.capacity, self._execution.max_in_flight or executor.capacity)
+        self._max_slots = self._execution.max_in_flight or self._execution.workers * self._execution.concurrency
         self._pause = limits.pause
         self._paused_since: float | None = None
-        self._executed: set[int] = set()
-        """The numbers of the items in flight."""
         self._cancelled: dict[int, str] = {}
         """Items in flight that end as cancelled, and why, unless they come to their end before."""
         self._abandonments: set[asyncio.TimerHandle] = set()
@@ -102,7 +101,7 @@ class Scheduler:
         """Changes of what is to be executed, until whose end the session goes on."""
         self._over = False
         self._unsettled = 0
-        self._max_unsettled = max(MAX_UNSETTLED, executor.capacity)
+        self._max_unsettled = max(MAX_UNSETTLED, self._max_slots)
         self._awaiting_commit: deque[asyncio.Future[None]] = deque()
         self._woken_by_commit = False
         self._all_settled: asyncio.Future[None] | None = None
@@ -112,7 +111,7 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        return self._in_flight
+        return len(self._in_flight)
 
     async def run(self) -> Ending:
         """Schedule until done or stopped. Never raises for what went wrong with the run: see ``Ending.error``."""
@@ -177,33 +176,32 @@ class Scheduler:
     def resize(self, slots: int) -> None:
         """Have no more than so many items in flight from now on; those that are more come to their end."""
         self._max_slots = slots
-        self._executor.resize(slots)
         self._max_unsettled = max(MAX_UNSETTLED, slots)
         self._fill_slots()
         self._wake_all()
 
-    async def reopen(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> None:
-        """Execute ended items again, see ``Store.reopen_items``. Raises StorageError."""
+    async def reopen(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> list[int]:
+        """Execute ended items again, and say which those are, see ``Store.reopen_items``. Raises StorageError."""
         with self._change():
-            for number in numbers:
-                self._cancelled.pop(number, None)
-            await self._store.reopen(numbers, why, fresh=fresh)
-            self._claims.reopen(numbers)
+            reopened = await self._store.reopen(numbers, why, fresh=fresh)
+            self._claims.reopen(reopened)
             self._fill_slots()
             self._wake_idle()
+            return reopened
 
-    async def cancel(self, numbers: Sequence[int], why: str, *, at_once: bool = False) -> tuple[int, int]:
+    async def cancel(self, numbers: Sequence[int], why: str, *, firm: bool = False) -> tuple[int, int]:
         """End items as cancelled: how many were, and how many more are in flight. What one of these does is stopped after
-        ``CANCEL_SECONDS``, or ``at_once``; if it ends by itself before, that counts. Raises StorageError."""
+        ``CANCEL_SECONDS``, or with ``firm`` now; if it ends by itself before, that counts. Raises StorageError."""
         with self._change():
-            in_flight = [number for number in numbers if number in self._executed or self._refused.has(number)]
+            in_hand = self._in_flight | self._refused.numbers()
+            in_flight = [number for number in numbers if number in in_hand]
             self._cancelled.update(dict.fromkeys(in_flight, why))
+            self._store.request_cancel(in_flight, why)
             self._executor.cancel(in_flight)
-            if at_once:
+            if firm:
                 self._abandon(in_flight)
             else:
-                timer = asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._abandon, in_flight)
-                self._abandonments.add(timer)
+                self._abandon_later(in_flight)
             ended = 0
             for number in numbers:
                 if number not in self._cancelled:
@@ -214,6 +212,14 @@ class Scheduler:
             self._wake_idle()
             return ended, len(in_flight)
 
+    def _abandon_later(self, numbers: Sequence[int]) -> None:
+        def abandon() -> None:
+            self._abandonments.discard(timer)
+            self._abandon(numbers)
+
+        timer = asyncio.get_running_loop().call_later(CANCEL_SECONDS, abandon)
+        self._abandonments.add(timer)
+
     def _abandon(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             if number in self._cancelled:
@@ -221,8 +227,8 @@ class Scheduler:
 
     def _cancel_waiting(self, number: int, why: str) -> bool:
         row = self._store.reader.item(str(number))
-        if row is not None and row.state is ItemState.PENDING and not self._claims.is_withdrawn(number):
-            self._claims.withdraw(number)
+        if row is not None and row.state is ItemState.PENDING and not self._claims.is_cancelled(number):
+            self._claims.cancel(number)
             self._later.pop(number, None)
             claimed = Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
             self._settle(claimed, _cancelled(why))
@@ -243,12 +249,20 @@ class Scheduler:
             change.set_result(None)
 
     def _fill_slots(self) -> None:
-        """Have a slot for each item that may be in flight."""
-        pending = sum(count for (state, _), count in self._store.reader.counts().items() if state == ItemState.PENDING)
-        for _ in range(min(self._max_slots - len(self._slots), pending)):
+        """Have a slot for each item that may be in flight, and no more than there are items."""
+        slots = min(self._max_slots, self._left())
+        self._executor.resize(slots)
+        for _ in range(slots - len(self._slots)):
             slot = asyncio.create_task(self._slot())
             self._slots.add(slot)
             slot.add_done_callback(self._slots.discard)  # where it was cancelled before it began
+
+    def _left(self) -> int:
+        """How many items have not ended, without those beyond the limit."""
+        if self._execution.limit is not None:
+            return self._store.reader.left(self._execution.limit)
+        counts = self._store.reader.counts()
+        return sum(items for (state, _), items in counts.items() if not ItemState(state).final)
 
     def check_limits(self) -> None:
         """Stop if the budget is used up, or an endpoint refuses everything."""
@@ -349,9 +363,10 @@ class Scheduler:
     async def _wait(self) -> bool:
         """Wait until there may be something to claim; False if there never will be."""
         due = self._claims.next_due()
-        if due is None and self._in_flight == 0:
+        if due is None and not self._in_flight:
             if self._refused:  # nothing else is left that could show whether it is the items or the endpoint
-                await self._conclude_first_refused()
+                await self._conclude_refused(*self._refused.first())
+                self._wake_idle()  # other slots stay, as its end may make some work
                 return True
             self._wake_all()
             return False
@@ -386,27 +401,37 @@ class Scheduler:
             pass
 
     async def _schedule(self, claimed: Claimed) -> None:
-        self._in_flight += 1
-        self._executed.add(claimed.item.number)
-        try:
+        async with self._executing(claimed.item.number):
             again = True
             while again:
                 again = await self._attempt_once(claimed)
+        while self.ending.stopped is None and (known := self._refused.known()) is not None:
+            await self._conclude_refused(*known)
+
+    @asynccontextmanager
+    async def _executing(self, number: int) -> AsyncIterator[None]:
+        """While an item is in flight. One that was to be cancelled, and was put back instead just then, is cancelled after it."""
+        self._in_flight.add(number)
+        try:
+            yield
+            if number in self._cancelled and number not in self._refused.numbers():
+                self._cancel_waiting(number, self._cancelled.pop(number))
+                await self._store.writer.committed()  # up to then somebody might wait for the time when it is due
         finally:
-            self._in_flight -= 1
-            self._executed.discard(claimed.item.number)
-            if self._in_flight == 0:
+            self._in_flight.discard(number)
+            if not self._in_flight:
                 self._wake_idle()
 
     async def _attempt_once(self, claimed: Claimed) -> bool:
         """Have an item executed once and put the result on disk; True if a fresh attempt is to follow at once."""
         number = claimed.item.number
+        if number not in self._cancelled:
+            self._store.start(number)
+            if self._execution.claim_first:
+                await self._store.writer.committed()
         if (why := self._cancelled.pop(number, None)) is not None:
             self._settle(claimed, _cancelled(why))
             return False
-        self._store.start(number)
-        if self._execution.claim_first:
-            await self._store.writer.committed()
         claim = Claim(claimed.item, claimed.attempt)
         if claimed.performances > 0:
             recorded = self._store.reader.recorded_outputs(number, claimed.attempt)
@@ -416,10 +441,7 @@ class Scheduler:
         result = await self._executor.execute(claim)
         if self._refused.keeps(claimed, result):
             return False
-        again = await self._conclude(claimed, result)
-        while self.ending.stopped is None and (known := self._refused.known()) is not None:
-            await self._conclude(*known)
-        return again
+        return await self._conclude(claimed, result)
 
     async def _conclude(self, claimed: Claimed, result: AttemptResult) -> bool:
         """Put the result of an attempt on disk; True if a fresh attempt is to follow at once."""
@@ -443,14 +465,9 @@ class Scheduler:
                 return await self._diverged(claimed, detail)
         return False
 
-    async def _conclude_first_refused(self) -> None:
-        """Conclude one refused attempt, when there is no other work; other slots stay, as its end may make some."""
-        self._in_flight += 1
-        try:
-            await self._conclude(*self._refused.first())
-        finally:
-            self._in_flight -= 1
-            self._wake_idle()
+    async def _conclude_refused(self, claimed: Claimed, failed: Failed) -> None:
+        async with self._executing(claimed.item.number):
+            await self._conclude(claimed, failed)
 
     async def _put_back_refused(self) -> None:
         """What was refused up to the end of the session is executed another time, as if it had not been, but after all others."""

@@ -338,8 +338,7 @@ class _Session:
     def _executor(self, execution: Execution, limits: SharedLimits) -> Executor:
         if execution.executor == "local":
             settings = AttemptSettings(self._store, limits, self._clock, execution.seed, self._store.folder)
-            capacity = execution.workers * execution.concurrency
-            return LocalExecutor(self._workload, settings, capacity, execution.item_timeout)
+            return LocalExecutor(self._workload, settings, execution.item_timeout)
         begin = wire.Begin(
             workload_target(self._store.reader.meta("workload")),
             self._workload.spec,
@@ -348,14 +347,14 @@ class _Session:
             execution.seed,
             execution.item_timeout,
         )
-        workers = min(execution.workers, -(-_left_to_do(self._store.reader) // execution.concurrency))
         return ProcessExecutor(
             begin,
             self._run_id,
             self._store,
             limits,
-            workers=workers,
+            workers=execution.workers,
             concurrency=execution.concurrency,
+            items=_left_to_do(self._store.reader),
             one_item_a_process=execution.one_item_a_process,
             forks=self._forks,
         )

@@ -14,14 +14,13 @@ from manyhands.engine.journal.reader import ItemOutline
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.folders import find_run, open_reader
 from manyhands.runs.steering.client import give_order
-from manyhands.runs.steering.owner import CANCEL, RETRY
+from manyhands.runs.steering.owner import CANCEL, DONE, RETRY
 from manyhands.runs.steering.selection import Chosen, Selection, chosen, has_ended, has_not_ended, parsed
 
 _SELECT = (
     "which items (repeatable): state=STATE, cause=CAUSE, key=KEY, item=NUMBER or item=FROM-TO, or @FILE with a key on each line. "
     "Of one name any may match; of several, each has to"
 )
-DONE = {RETRY: "retried", CANCEL: "cancelled"}
 
 
 def retry(argv: list[str]) -> int:
@@ -80,11 +79,11 @@ def _ordered(
         found = chosen(reader, selection, concerns)
     if options.dry_run or not found.numbers:
         what = f"would {command}" if options.dry_run else DONE[command]
-        out().print_line(f"{folder.name}: {_count(found, what, command)}")
+        out().print_line(f"{folder.name}: {_count(found, len(found.numbers), what, command)}")
         return 0
     answer = give_order(folder, command, numbers=list(found.numbers), select=selection.text, **about)
     done, by_owner = run_on_loop(answer)
-    line = _count(found, DONE[command], command)
+    line = _count(found, done["items"], DONE[command], command)
     if in_flight := done.get("in_flight", 0):
         waiting = done["items"] - in_flight
         line = f"cancelled {waiting:,} of {counted(found.of, 'item')}; {in_flight:,} in flight end as cancelled, or complete"
@@ -94,9 +93,10 @@ def _ordered(
     return 0
 
 
-def _count(found: Chosen, what: str, command: str) -> str:
-    text = f"{what} {len(found.numbers):,} of {counted(found.of, 'item')}"
-    if not found.others:
+def _count(found: Chosen, items: int, what: str, command: str) -> str:
+    """``items``: which the order concerns; some of those that were chosen may have ended, or been taken on, in the meantime."""
+    text, others = f"{what} {items:,} of {counted(found.of, 'item')}", found.others + len(found.numbers) - items
+    if not others:
         return text
     why = "not ended" if command == RETRY else "ended already"
-    return f"{text} ({found.others:,} of those selected {'has' if found.others == 1 else 'have'} {why})"
+    return f"{text} ({others:,} of those selected {'has' if others == 1 else 'have'} {why})"

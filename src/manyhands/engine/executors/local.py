@@ -14,11 +14,6 @@ from manyhands.engine.contract import Workload
 class Executor(Protocol):
     """Executes items somewhere. Only the scheduler's own process writes the journal: an executor records steps through it."""
 
-    @property
-    def capacity(self) -> int:
-        """Items it can have in flight."""
-        ...
-
     async def start(self) -> None:
         """Get ready. Raises UserError if the workload can't be used as configured."""
         ...
@@ -48,7 +43,7 @@ class Executor(Protocol):
         ...
 
     def resize(self, capacity: int) -> None:
-        """Raise the capacity to so many items in flight."""
+        """Be able to have so many items in flight."""
         ...
 
     async def close(self) -> None:
@@ -57,22 +52,15 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """``capacity`` items at once on the loop of the engine itself; thousands are fine."""
+    """Items at once on the loop of the engine itself; thousands are fine."""
 
-    def __init__(
-        self, workload: Workload, settings: AttemptSettings, capacity: int, item_timeout: float | None
-    ) -> None:
+    def __init__(self, workload: Workload, settings: AttemptSettings, item_timeout: float | None) -> None:
         self._workload = workload
         self._settings = settings
-        self._capacity = capacity
         self._item_timeout = item_timeout
         self._stack = AsyncExitStack()
         self._tasks: dict[int, asyncio.Task[object] | None] = {}
         self._abandoned: set[int] = set()
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
 
     async def start(self) -> None:
         await self._stack.enter_async_context(self._workload.opened())
@@ -81,7 +69,10 @@ class LocalExecutor:
         number = claim.item.number
         task = self._tasks[number] = asyncio.current_task()
         try:
-            return await run_attempt(self._workload, self._settings, claim, self._item_timeout)
+            result = await run_attempt(self._workload, self._settings, claim, self._item_timeout)
+            if task is not None and number in self._abandoned:  # the workload came to an end all the same
+                task.uncancel()
+            return result
         except asyncio.CancelledError:
             if task is None or number not in self._abandoned or task.uncancel():
                 raise
@@ -112,7 +103,7 @@ class LocalExecutor:
             task.cancel()
 
     def resize(self, capacity: int) -> None:
-        self._capacity = max(self._capacity, capacity)
+        return
 
     async def close(self) -> None:
         await self._stack.aclose()

@@ -65,18 +65,21 @@ class ProcessExecutor:
         *,
         workers: int,
         concurrency: int,
+        items: int | None = None,
         one_item_a_process: bool = False,
         forks: ForkServer | None = None,
         grace: float = GRACE_SECONDS,
     ) -> None:
-        """``one_item_a_process``: more capacity means more processes, not more items in each. ``forks``: what makes the workers; without
-        it they are interpreters of their own, which import everything. ``grace``: seconds that a worker may take to end an item that is
-        past its time limit, before the worker is killed."""
+        """``items``: how many there are at first; no more workers are started than these need (None: all). ``one_item_a_process``: more
+        items in flight mean more processes, not more items in each. ``forks``: what makes the workers; without it they are interpreters
+        of their own, which import everything. ``grace``: seconds that a worker may take to end an item that is past its time limit,
+        before the worker is killed."""
         self._begin = begin
         self._run_id = run_id
         self._journal = journal
         self._limits = limits
-        self._count = workers
+        self._max_workers = workers
+        self._count = workers if items is None else min(workers, -(-items // concurrency))
         self._concurrency = concurrency
         self._one_item_a_process = one_item_a_process
         self._pause = Pause()
@@ -97,10 +100,6 @@ class ProcessExecutor:
         """The ids of workers that were killed. What one was just starting bears its mark an instant later, so it is looked for again."""
         self._log: IO[bytes] | None = None
 
-    @property
-    def capacity(self) -> int:
-        return self._count * self._concurrency
-
     async def start(self) -> None:
         path = Path(self._begin.folder) / "workers.log"
         try:
@@ -108,20 +107,16 @@ class ProcessExecutor:
         except OSError as error:
             raise StorageError(f"{path}: can't be written ({error.strerror})") from error
         for _ in range(self._count):
-            await self._spawn()
-        if self._unusable is not None:
-            raise UserError(self._unusable)
+            if (problem := await self._spawn()) is not None:
+                raise UserError(problem)
 
     async def execute(self, claim: Claim) -> AttemptResult:
         number = claim.item.number
         self._waiting.add(number)
-        worker = await (self._reserved_worker() if claim.alone else self._free_worker())
-        if number in self._waiting:
+        try:
+            worker = await (self._reserved_worker(number) if claim.alone else self._free_worker(number))
+        finally:
             self._waiting.discard(number)
-        elif worker is not None:  # it was cancelled meanwhile
-            worker.reserved = worker.reserved and not claim.alone
-            worker = None
-            self._wake_all()
         if worker is None:
             return Stopped()
         self._ticket += 1
@@ -163,24 +158,31 @@ class ProcessExecutor:
 
     def cancel(self, items: Iterable[int]) -> None:
         wanted = set(items)
-        self._waiting -= wanted
+        self._stop_waiting(wanted)
         for worker in self._workers:
             if found := worker.items.keys() & wanted:
                 worker.channel.send(wire.Cancel(list(found)))
 
     def abandon(self, item: int) -> None:
+        self._stop_waiting({item})
         for worker in self._workers:
             if item in worker.items:
                 worker.channel.send(wire.Abandon(worker.items[item]))
 
-    def resize(self, capacity: int) -> None:
-        if self._one_item_a_process:
-            more, self._count = capacity - self._count, max(self._count, capacity)
-            for _ in range(more):
-                self._background(self._spawn())
-        else:
-            self._concurrency = max(self._concurrency, -(-capacity // self._count))
+    def _stop_waiting(self, items: set[int]) -> None:
+        if self._waiting & items:
+            self._waiting -= items
             self._wake_all()
+
+    def resize(self, capacity: int) -> None:
+        workers = -(-capacity // self._concurrency)
+        if not self._one_item_a_process:
+            workers = min(workers, self._max_workers)
+        if workers > self._count:
+            more, self._count = workers - self._count, workers
+            self._background(self._grow(more))
+        self._concurrency = max(self._concurrency, -(-capacity // self._count))
+        self._wake_all()
 
     async def close(self) -> None:
         if self._closing:
@@ -200,15 +202,22 @@ class ProcessExecutor:
             self._log.close()
             await asyncio.to_thread(mask_secrets, Path(self._log.name))
 
-    async def _spawn(self) -> None:
-        """Start a worker; one that is begun is started to its end, so that it can be ended properly."""
+    async def _grow(self, more: int) -> None:
+        """Start further workers, as many as this machine has room for."""
+        for _ in range(more):
+            if self._closing or self._stopping or await self._spawn() is not None:
+                return
+
+    async def _spawn(self) -> str | None:
+        """Start a worker, or say why that can't be done; one that is begun is started to its end, so that it can be ended properly."""
         task = asyncio.ensure_future(self._start_worker())
         self._spawning.add(task)
         task.add_done_callback(self._spawning.discard)
         try:
             await asyncio.shield(task)
         except OSError as error:
-            self._unusable = f"worker processes can't be started: {error.strerror or error}"
+            return f"worker processes can't be started: {error.strerror or error}"
+        return None
 
     async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
@@ -328,20 +337,20 @@ class ProcessExecutor:
         key = None if isinstance(wanted.key, str) else self._limits.key_of(permit)
         worker.channel.send(wire.Granted(wanted.request, permit, key=key))
 
-    async def _free_worker(self) -> _Worker | None:
-        """A worker with a free slot; None if the run is stopping."""
-        while not self._is_over():
+    async def _free_worker(self, number: int) -> _Worker | None:
+        """A worker with a free slot; None if the item does not wait any more, or the run is stopping."""
+        while number in self._waiting and not self._is_over():
             worker = max(self._workers, key=self._free_slots, default=None)
             if worker is not None and self._free_slots(worker) > 0:
                 return worker
             await self._change()
         return None
 
-    async def _reserved_worker(self) -> _Worker | None:
-        """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset."""
+    async def _reserved_worker(self, number: int) -> _Worker | None:
+        """A worker that executes nothing else, and takes nothing else until its ``reserved`` is reset; None as of ``_free_worker``."""
         reserved: _Worker | None = None
         try:
-            while not self._is_over():
+            while number in self._waiting and not self._is_over():
                 if reserved not in self._workers:
                     reserved = max(self._workers, key=self._free_slots, default=None)
                     if reserved is None or self._free_slots(reserved) <= 0:
@@ -355,6 +364,7 @@ class ProcessExecutor:
         finally:
             if reserved is not None:
                 reserved.reserved = False
+                self._wake_all()
         return None
 
     def _free_slots(self, worker: _Worker) -> int:
@@ -405,7 +415,9 @@ class ProcessExecutor:
                     f"worker processes die before they are ready ({_how(code)}); see {self._begin.folder}/workers.log"
                 )
         if self._unusable is None and not self._stopping:
-            await self._spawn()
+            problem = await self._spawn()
+            if not self._workers:
+                self._unusable = problem
         self._wake_all()
 
     async def _end(self, worker: _Worker) -> None:

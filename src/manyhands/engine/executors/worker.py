@@ -104,6 +104,7 @@ class Worker:
                     case wire.Granted():
                         self._owner.granted(message)
                     case wire.Execute(ticket, claim):
+                        self._settings.cancelled.discard(claim.item.number)  # that came too late for its last execution
                         self._tasks[ticket] = asyncio.create_task(self._execute(ticket, claim))
                     case _:
                         self._steer(message)

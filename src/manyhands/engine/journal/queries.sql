@@ -91,9 +91,10 @@ SELECT number, key, state FROM items WHERE generation < ? AND position < 1000000
 UPDATE items SET position = number + 1000000000000 WHERE generation < ?;
 
 -- name: cancel_removed
--- generation, whether those that were discarded are, too
+-- also those that a person had cancelled: generation, whether those that were discarded are, too
 UPDATE items SET state = 'cancelled', reason = 'removed', cause = NULL, message = 'no longer in the input'
-WHERE generation < ?1 AND (state IN ('pending', 'running', 'failed') OR (?2 AND state = 'discarded'));
+WHERE generation < ?1 AND (state IN ('pending', 'running', 'failed') OR (state = 'cancelled' AND reason IS NULL)
+    OR (?2 AND state = 'discarded'));
 
 -- name: removed_payloads
 -- of all that the latest planning did not name: generation, the number to go on behind, how many
@@ -119,30 +120,43 @@ UPDATE items SET state = 'pending', failures = 0, not_before = 0, attempt = atte
     reason = NULL, cause = NULL, message = NULL, record = NULL, finished_at = NULL
 WHERE state = 'failed' AND (?2 IS NULL OR key IN (SELECT value FROM json_each(?2)));
 
+-- name: reopenable
+-- of items, those that have ended and are still in the input: item numbers (JSON)
+SELECT number FROM items WHERE number IN (SELECT value FROM json_each(?)) AND position < 1000000000000
+    AND state IN ('completed', 'discarded', 'failed', 'cancelled') AND reason IS NOT 'removed';
+
 -- name: keep_outcomes
--- of ended items that are executed again on request: number, time
+-- what ended items had come to that are executed again: number, time
 INSERT INTO earlier_outcomes (item, attempt, state, reason, cause, message, record, finished_at, reopened_at)
 SELECT number, attempt, state, reason, cause, message, record, finished_at, v.column2
 FROM (VALUES :rows) AS v CROSS JOIN items ON items.number = v.column1
 WHERE state IN ('completed', 'discarded', 'failed', 'cancelled') AND reason IS NOT 'removed';
 
 -- name: give_up_reopened
--- the attempts of ended items that are executed again from nothing: number, time, why, whether failed ones start from nothing too,
--- the causes whose failures do so anyway (JSON)
+-- the attempts of items that are executed again from nothing: number, time, why, whether all are or only those that had not failed, and
+-- the causes whose failures are too (JSON)
 INSERT INTO attempts (item, attempt, ended_at, reason)
 SELECT number, attempt, v.column2, v.column3 FROM (VALUES :rows) AS v CROSS JOIN items ON items.number = v.column1
-WHERE performances > 0 AND reason IS NOT 'removed' AND (state IN ('completed', 'discarded')
-    OR (state IN ('failed', 'cancelled') AND (v.column4 OR cause IN (SELECT value FROM json_each(v.column5)))))
+WHERE performances > 0 AND (state IN ('completed', 'discarded') OR v.column4 OR cause IN (SELECT value FROM json_each(v.column5)))
 ON CONFLICT DO NOTHING;
 
 -- name: reopen_items
--- ended items, to be executed again: number, whether failed ones start from nothing too, the causes whose failures do so anyway (JSON)
+-- items that are executed again: number, whether all start from nothing or only those that had not failed, and the causes whose failures
+-- do so too (JSON)
 UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, cause = NULL, message = NULL, record = NULL,
     started_at = NULL, finished_at = NULL, output = NULL, written = 0,
     attempt = attempt + (performances > 0 AND (state IN ('completed', 'discarded') OR v.column2
         OR coalesce(cause IN (SELECT value FROM json_each(v.column3)), 0)))
-FROM (VALUES :rows) AS v WHERE items.number = v.column1
-    AND state IN ('completed', 'discarded', 'failed', 'cancelled') AND reason IS NOT 'removed';
+FROM (VALUES :rows) AS v WHERE items.number = v.column1;
+
+-- name: request_cancel
+-- of items that have not ended, which are to be cancelled unless they come to their end before: number, why
+UPDATE items SET cause = 'cancelled', message = v.column2
+FROM (VALUES :rows) AS v WHERE items.number = v.column1 AND state IN ('pending', 'running');
+
+-- name: cancel_requested
+-- those that nobody executes any more: time
+UPDATE items SET state = 'cancelled', finished_at = ?, not_before = 0 WHERE state IN ('pending', 'running') AND cause = 'cancelled';
 
 -- name: cancel_items
 -- that have not ended: number, time, why
@@ -172,17 +186,6 @@ SELECT number, key, state, reason, cause, position FROM items WHERE position > ?
 -- discarded for that reason, to be judged again: what is recorded of them is replayed
 UPDATE items SET state = 'pending', failures = 0, not_before = 0, reason = NULL, message = NULL, record = NULL, finished_at = NULL
 WHERE state = 'discarded' AND reason = ? AND position < 1000000000000;
-
--- name: give_up_edited
--- the attempts of items whose content was edited: time, reason, item numbers (JSON)
-INSERT INTO attempts (item, attempt, ended_at, reason)
-SELECT number, attempt, ?1, ?2 FROM items WHERE performances > 0 AND number IN (SELECT value FROM json_each(?3)) ON CONFLICT DO NOTHING;
-
--- name: reopen_edited
--- items whose content was edited, whatever they have come to: item numbers (JSON)
-UPDATE items SET state = 'pending', failures = 0, not_before = 0, attempt = attempt + (performances > 0),
-    reason = NULL, cause = NULL, message = NULL, record = NULL, started_at = NULL, finished_at = NULL
-WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: numbers_of_keys
 -- item keys (JSON)
@@ -309,8 +312,8 @@ INSERT INTO sessions (process, host, started_at, heartbeat_at) VALUES (?, ?, ?, 
 UPDATE sessions SET paused_at = v.column2 FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;
 
 -- name: end_pause
--- session, time
-UPDATE sessions SET paused = paused + coalesce(v.column2 - paused_at, 0), paused_at = NULL
+-- session, time: the last sign of life, too, so that no session has paused for longer than it lived
+UPDATE sessions SET paused = paused + coalesce(v.column2 - paused_at, 0), paused_at = NULL, heartbeat_at = v.column2
 FROM (VALUES :rows) AS v WHERE sessions.id = v.column1;
 
 -- name: close_session

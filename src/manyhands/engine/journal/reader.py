@@ -267,6 +267,10 @@ class JournalReader:
         """The output files that hold lines of these items."""
         return [name for (name,) in self._all("outputs_of_items", line(list(item_numbers)))]
 
+    def reopenable(self, item_numbers: Sequence[int]) -> list[int]:
+        """Those of these items that have ended and are still in the input."""
+        return [number for (number,) in self._all("reopenable", line(list(item_numbers)))]
+
     def unwritten_lines(self, output: OutputFile) -> int:
         """How many items have a line in a file that is not known to be on disk."""
         row = self._one("count_unwritten", output.number)

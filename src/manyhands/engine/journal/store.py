@@ -7,7 +7,7 @@ import socket
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from manyhands.core.clock import Clock
 from manyhands.core.errors import ItemError, UserError
-from manyhands.core.failures import FAILURES
+from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.jsonio import Json, dumps, without_surrogates
-from manyhands.core.outcomes import Outcome
+from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import KNOWN
 from manyhands.engine.contract import PlannedItem
 from manyhands.engine.journal.database import connect, expanded, migrate, prepare, queries, storage_errors, transaction
@@ -33,6 +33,8 @@ MAX_MESSAGE = 4000
 NAMED_OUTPUTS = 4096
 """Output files remembered as known to the journal already."""
 _Element = TypeVar("_Element")
+_Rows = tuple[str, list[tuple[Any, ...]]]
+"""The name of a query, and what it writes."""
 CHUNKS_IN_TRANSACTION = 20
 _FRESH_CAUSES = dumps([cause for cause, rule in FAILURES.items() if rule.fresh_attempt]).decode()
 """The failures after which an item starts from nothing, as JSON."""
@@ -69,6 +71,12 @@ class Store:
         self._named_outputs: set[str] = set()
 
     # Before a session begins
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is written within this is written as a whole, or not at all."""
+        with storage_errors(self._path), transaction(self._connection):
+            yield
 
     def set_meta(self, **values: Json) -> None:
         """Record facts about the run."""
@@ -152,11 +160,10 @@ class Store:
                 keys.setdefault(item.afresh, []).append(without_surrogates(item.key))
         for reason, named in keys.items():
             numbers = [row[0] for row in self._run("numbers_of_keys", dumps(named).decode())]
-            if not numbers:
-                continue
-            self._execute("keep_outcomes", [(number, self._clock.now()) for number in numbers])
-            self._run("give_up_edited", self._clock.now(), _text(reason), dumps(numbers).decode())
-            self._run("reopen_edited", dumps(numbers).decode())
+            if self._run("outputs_of_items", dumps(numbers).decode()).fetchone():
+                self._set_meta(REWRITE, True)
+            for query, rows in self._reopening(numbers, reason, fresh=True):
+                self._execute(query, rows)
 
     def _refuse_duplicates(self, keys: list[str], generation: int) -> None:
         seen = self._execute("planned_twice", [(key, generation) for key in keys]).fetchone()
@@ -189,32 +196,36 @@ class Store:
             self._run("give_up_attempts", self._clock.now(), _FRESH_CAUSES, chosen)
             return self._run("release_failed", _FRESH_CAUSES, chosen).rowcount
 
-    def reopen_items(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> None:
+    def reopen_items(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> list[int]:
         """Make ended items claimable again; what they had come to is kept, and their lines leave the output files when these are next
         repaired (only before ``begin``).
 
         Completed and discarded items start from nothing in a new attempt; failed and cancelled ones go on from their recorded steps,
         unless the failure table says otherwise, or with ``fresh``. Items that left the input, or have not ended, stay as they are.
+        Returns the numbers of the others.
         """
+        found = self.reader.reopenable(numbers)
         with storage_errors(self._path), transaction(self._connection):
-            for query, rows in self._reopening(numbers, why, fresh=fresh):
+            for query, rows in (*self._rewriting(found), *self._reopening(found, why, fresh=fresh)):
                 self._execute(query, rows)
+        return found
 
-    def cancel_items(self, numbers: Sequence[int], why: str) -> None:
-        """End items as cancelled that have not ended (only before ``begin``)."""
+    def cancel_items(self, numbers: Sequence[int], why: str) -> int:
+        """End items as cancelled that have not ended; how many there were (only before ``begin``)."""
         now, text = self._clock.now(), _text(why)
         with storage_errors(self._path), transaction(self._connection):
-            for chunk in _chunks(numbers, PLAN_CHUNK):
-                self._execute("cancel_items", [(number, now, text) for number in chunk])
+            chunks = _chunks(numbers, PLAN_CHUNK)
+            return sum(self._execute("cancel_items", [(n, now, text) for n in chunk]).rowcount for chunk in chunks)
 
-    def _reopening(
-        self, numbers: Sequence[int], why: str, *, fresh: bool
-    ) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-        """The queries that reopen items, each with its rows."""
+    def _rewriting(self, numbers: Sequence[int]) -> Iterator[_Rows]:
+        """What has the output files written again that hold lines of these items."""
         rewritten = self.reader.meta(REWRITE) or []
         files = self.reader.outputs_of(numbers)
         if files and rewritten is not True:
             yield "set_meta", [(REWRITE, dumps(sorted({*rewritten, *files})).decode())]
+
+    def _reopening(self, numbers: Sequence[int], why: str, *, fresh: bool) -> Iterator[_Rows]:
+        """The queries that reopen items, each with its rows."""
         now, text = self._clock.now(), _text(why)
         for chunk in _chunks(numbers, PLAN_CHUNK):
             yield "keep_outcomes", [(number, now) for number in chunk]
@@ -229,7 +240,7 @@ class Store:
 
     def release_running(self) -> None:
         """Say of all items that nobody executes them any more (only after ``end``)."""
-        with storage_errors(self._path):
+        with storage_errors(self._path), transaction(self._connection):
             self._release_running()
 
     def add_order(self, given_by: str, command: str, details: Json) -> None:
@@ -281,7 +292,7 @@ class Store:
 
     def note_meta(self, name: str, value: Json) -> None:
         """Record a fact about the run (durable with the next commit)."""
-        self.writer.submit("set_meta", (name, dumps(value).decode()))
+        self.writer.submit("set_meta", (name, dumps(KNOWN.json(value)).decode()))
 
     def record(self, row: StepRow) -> Awaitable[None]:
         """Done when the step is on disk."""
@@ -305,11 +316,18 @@ class Store:
         self.writer.submit("put_back_items", (number, not_before, attempt, failures))
         return self.writer.committed()
 
-    def reopen(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> Awaitable[None]:
+    async def reopen(self, numbers: Sequence[int], why: str, *, fresh: bool = False) -> list[int]:
         """As ``reopen_items``, while items are executed. Not to be called again before it is done."""
-        for query, rows in self._reopening(numbers, why, fresh=fresh):
-            self.writer.submit_all(query, rows)
-        return self.writer.committed()
+        found = self.reader.reopenable(numbers)
+        self.writer.submit_all(*self._rewriting(found), *self._reopening(found, why, fresh=fresh))
+        await self.writer.committed()
+        return found
+
+    def request_cancel(self, numbers: Iterable[int], why: str) -> None:
+        """Items that are executed end as cancelled, also if this process ends first, unless they come to their end before (durable with
+        the next commit)."""
+        text = _text(why)
+        self.writer.submit_all(("request_cancel", [(number, text) for number in numbers]))
 
     def add_failure(self, number: int, attempt: int, failure: ItemError) -> None:
         self.writer.submit("add_failures", (number, attempt, self._clock.now(), failure.cause, _text(failure.message)))
@@ -319,8 +337,9 @@ class Store:
 
     def mark_written(self, numbers: list[int], sizes: dict[str, int]) -> Awaitable[None]:
         """Lines are on disk: their items, and the sizes of their files in bytes."""
-        self.writer.submit_all("mark_written", [(number,) for number in numbers])
-        self.writer.submit_all("set_output_sizes", sizes.items())
+        self.writer.submit_all(
+            ("mark_written", [(number,) for number in numbers]), ("set_output_sizes", [*sizes.items()])
+        )
         return self.writer.committed()
 
     def beat(self) -> None:
@@ -367,6 +386,9 @@ class Store:
         self._execute("set_meta", [(name, dumps(KNOWN.json(value)).decode())])
 
     def _release_running(self) -> None:
+        counts = self._run("count_by_state").fetchall()
+        if any(detail == Cause.CANCELLED and not ItemState(state).final for state, detail, _ in counts):
+            self._run("cancel_requested", self._clock.now())
         self._run("release_running")
 
     def _run(self, query: str, *values: Any) -> sqlite3.Cursor:

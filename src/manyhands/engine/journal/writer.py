@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ ORDER = (
     "end_attempts",
     "add_failures",
     "add_steps",
+    "request_cancel",
     "settle_items",
     "put_back_items",
     "keep_outcomes",
@@ -104,10 +105,12 @@ class GroupWriter:
             if self._asleep or (on_commit is not None and self._dozing):
                 self._condition.notify()
 
-    def submit_all(self, kind: str, rows: Iterable[Row]) -> None:
-        """Queue many rows of one kind, at least one."""
+    def submit_all(self, *kinds: tuple[str, Sequence[Row]]) -> None:
+        """Queue many rows of several kinds, which are written by the same commit."""
         with self._lock:
-            self._rows(kind).extend(rows)
+            for kind, rows in kinds:
+                if rows:
+                    self._rows(kind).extend(rows)
             if self._asleep:
                 self._condition.notify()
 

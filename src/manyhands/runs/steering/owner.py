@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from manyhands.core.errors import ManyhandsError, RunError
 from manyhands.engine.contract import Workload
@@ -17,6 +18,42 @@ from manyhands.runs.steering.changes import BUDGET, Change, RunChanges, order_te
 from manyhands.runs.steering.control import ENDING, Message
 
 SET, RETRY, CANCEL = "set", "retry", "cancel"
+DONE = {RETRY: "retried", CANCEL: "cancelled"}
+_FLAGS = {SET: "", RETRY: "fresh", CANCEL: "firm"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """An order, as it was understood."""
+
+    command: str
+    given_by: str
+    changes: RunChanges | None = None
+    """Of ``set``."""
+    numbers: Sequence[int] = ()
+    """Of items."""
+    thorough: bool = False
+    """``fresh`` of ``retry``, ``firm`` of ``cancel``."""
+    select: str = ""
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> _Order:
+        """Raises RunError for a message that another version may understand, UserError for settings that can't be."""
+        command, given_by = str(message.get("command")), str(message.get("given_by"))
+        if command not in _FLAGS:
+            raise RunError(f"unknown request {command!r}")
+        try:
+            if command == SET:
+                return cls(command, given_by, RunChanges.make(message["changes"], lambda name: f"--{name}"))
+            numbers, flag = [int(number) for number in message["numbers"]], bool(message[_FLAGS[command]])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"this version does not understand the order ({error!r})") from error
+        return cls(command, given_by, None, numbers, flag, str(message.get("select", "")))
+
+    @property
+    def why(self) -> str:
+        """Why its items are cancelled, or executed again."""
+        return f"{DONE[self.command]} by {self.given_by}"
 
 
 class Steering:
@@ -38,43 +75,35 @@ class Steering:
             if self._engine.over:
                 return {"error": ENDING, "later": True}
             try:
-                details = await self._carried_out(message)
+                order = _Order.of(message)
+                details = await self._carried_out(order)
             except ManyhandsError as error:
                 return {"error": str(error), "later": self._engine.over}
-            except (KeyError, TypeError) as error:
-                return {"error": f"this version does not understand the order ({error!r})"}
-            command, given_by = str(message.get("command")), str(message.get("given_by"))
-            if text := order_text(command, details):
-                self._store.note_order(given_by, command, details)
+            if text := order_text(order.command, details):
+                self._store.note_order(order.given_by, order.command, details)
                 await self._store.writer.committed()
-                self._notice(f"{text} (by {given_by})")
+                self._notice(f"{text} (by {order.given_by})")
             return {"ok": True, **details}
 
-    async def _carried_out(self, message: Message) -> dict[str, Any]:
-        match message.get("command"):
-            case "set":
-                return {"changes": self._set(RunChanges.make(message["changes"], lambda name: f"--{name}"))}
-            case "retry":
-                numbers, why = message["numbers"], f"retried by {message.get('given_by')}"
-                await self._engine.reopen(numbers, why, fresh=message["fresh"])
-                self._workload.reopened(self._store.reader, numbers)
-            case "cancel":
-                numbers, why = message["numbers"], f"cancelled by {message.get('given_by')}"
-                ended, in_flight = await self._engine.cancel(numbers, why, at_once=message["firm"])
-                return {"items": ended + in_flight, "in_flight": in_flight, "select": message.get("select", "")}
-            case other:
-                raise RunError(f"unknown request {other!r}")
-        return {"items": len(numbers), "select": message.get("select", "")}
+    async def _carried_out(self, order: _Order) -> dict[str, Any]:
+        if order.changes is not None:
+            return {"changes": self._set(order.changes)}
+        if order.command == RETRY:
+            reopened = await self._engine.reopen(order.numbers, order.why, fresh=order.thorough)
+            self._workload.reopened(self._store.reader, reopened)
+            return {"items": len(reopened), "select": order.select}
+        ended, in_flight = await self._engine.cancel(order.numbers, order.why, firm=order.thorough)
+        return {"items": ended + in_flight, "in_flight": in_flight, "select": order.select}
 
     def _set(self, changes: RunChanges) -> list[Change]:
         values = changes.recorded_changes()
+        spec = self._store.reader.meta("spec")
         if values:  # what it does not heed is refused before anything is changed
-            spec = self._workload.changed_spec(self._store.reader.meta("spec"), values, is_executed=True)
-            self._store.note_meta("spec", spec)
+            self._store.note_meta("spec", self._workload.changed_spec(spec, values, is_executed=True))
         engine, budget = self._engine, self._limits.budget
         made: list[Change] = []
         if (wanted := values.get("max_concurrency")) is not None:
-            before, slots = engine.max_slots, self._workload.resize(wanted)
+            before, slots = _concurrency(self._workload, spec, engine.max_slots), self._workload.resize(wanted)
             engine.resize(slots)
             self._limits.want(wanted)
             made.append({"name": "max_concurrency", "before": before, "now": min(wanted, slots)})
@@ -94,25 +123,33 @@ class Steering:
 
 def carry_out(store: Store, message: Mapping[str, Any]) -> Message:
     """Carry an order out where no process executes the run. Raises RunError, UserError, StorageError."""
-    command, given_by = str(message["command"]), str(message["given_by"])
-    details: dict[str, Any]
-    if command == SET:
-        changes = RunChanges.make(message["changes"], lambda name: f"--{name}")
+    order = _Order.of(message)
+    with store.together():
+        details = _changed(store, order)
+        store.add_order(order.given_by, order.command, details)
+    return {"ok": True, **details}
+
+
+def _changed(store: Store, order: _Order) -> dict[str, Any]:
+    if (changes := order.changes) is not None:
         if changes.pause or changes.go_on:
             what = "pause" if changes.pause else "go on with"
             raise RunError(f"{store.folder}: no process executes the run, so that there is nothing to {what}")
         values, workload = changes.recorded_changes(), load_recorded(store.reader)
-        execution, spec = workload.execution, workload.changed_spec(store.reader.meta("spec"), values)
-        store.set_meta(spec=spec)
+        execution, spec = workload.execution, store.reader.meta("spec")
+        store.set_meta(spec=workload.changed_spec(spec, values))
         present = {name: getattr(execution, name) for name in BUDGET}
-        present["max_concurrency"] = execution.max_in_flight or execution.workers * execution.concurrency
-        details = {"changes": [{"name": name, "before": present[name], "now": now} for name, now in values.items()]}
+        slots = execution.max_in_flight or execution.workers * execution.concurrency
+        present["max_concurrency"] = _concurrency(workload, spec, slots)
+        return {"changes": [{"name": name, "before": present[name], "now": now} for name, now in values.items()]}
+    if order.command == RETRY:
+        items = len(store.reopen_items(order.numbers, order.why, fresh=order.thorough))
     else:
-        numbers = cast(list[int], message["numbers"])
-        if command == RETRY:
-            store.reopen_items(numbers, f"retried by {given_by}", fresh=message["fresh"])
-        else:
-            store.cancel_items(numbers, f"cancelled by {given_by}")
-        details = {"items": len(numbers), "select": message.get("select", "")}
-    store.add_order(given_by, command, details)
-    return {"ok": True, **details}
+        items = store.cancel_items(order.numbers, order.why)
+    return {"items": items, "select": order.select}
+
+
+def _concurrency(workload: Workload, spec: Mapping[str, Any], slots: int) -> int:
+    """The maximum of items at once as a person gave it: the engine may need more ``slots`` for that."""
+    given: int | None = spec.get("options", {}).get(workload.concurrency_setting)
+    return min(given or slots, slots)

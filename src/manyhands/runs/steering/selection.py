@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from manyhands.core.errors import UserError
 from manyhands.core.outcomes import ItemState
-from manyhands.core.text import one_line, suggestion
+from manyhands.core.text import expand_home, one_line, suggestion
+from manyhands.engine.contract import BEHIND_INPUT
 from manyhands.engine.journal.reader import ItemOutline, JournalReader
+from manyhands.runs.ledger import REMOVED
 from manyhands.runs.options import read_text
 
 NAMES = ("state", "cause", "key", "item")
@@ -116,8 +117,8 @@ def chosen(reader: JournalReader, selection: Selection, concerns: Callable[[Item
 
 
 def removed(item: ItemOutline) -> bool:
-    """Whether an item is cancelled because it left the input."""
-    return item.reason == "removed"
+    """Whether an item left the input."""
+    return item.reason == REMOVED or item.position >= BEHIND_INPUT
 
 
 def has_ended(item: ItemOutline) -> bool:
@@ -131,7 +132,7 @@ def has_not_ended(item: ItemOutline) -> bool:
 
 
 def _items(reader: JournalReader) -> int:
-    return sum(items for (_, detail), items in reader.counts().items() if detail != "removed")
+    return sum(reader.counts().values()) - sum(map(reader.left_input, ItemState))
 
 
 def _range(value: str) -> tuple[int, int]:
@@ -142,7 +143,7 @@ def _range(value: str) -> tuple[int, int]:
 
 
 def _keys_in(path: str) -> set[str]:
-    if not Path(path).expanduser().is_file():
+    if not expand_home(path).is_file():
         raise UserError(f"--select: no such file: {one_line(path)}")
     keys = {stripped for line in read_text(path).split("\n") if (stripped := line.strip())}
     if not keys:
