@@ -219,6 +219,25 @@ def test_the_command_at_the_end_is_told_how_the_run_ended(folder: Path) -> None:
     assert "wall time is used up" in found["stopped"]
 
 
+def test_the_command_at_the_end_ends_with_the_process_that_is_killed_meanwhile(folder: Path) -> None:
+    words = slow(
+        folder,
+        simulated_latency=0,
+        max_samples=1,
+        on_end=f"echo $$ > {folder}/new; mv {folder}/new {folder}/pid; sleep 97 & sleep 97",
+    )
+    with Command(*words) as batch:
+        wait_for_file(folder / "pid")
+        process = Path("/proc", (folder / "pid").read_text().strip())
+        time.sleep(0.2)
+        assert process.exists()
+        batch.kill()
+    end = time.monotonic() + 10
+    while process.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_a_job_and_its_rows_are_steered(tmp_path: Path) -> None:
     with JobFolder(tmp_path, ["until go", "until go", "three", "fail", "five"]) as jobs:
 

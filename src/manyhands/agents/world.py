@@ -145,7 +145,7 @@ class World:
         async with self._opening:
             sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
-            await asyncio.shield(sandbox.close())
+            await to_the_end(sandbox.close())
 
     async def _close_unneeded(self) -> None:
         early, self._early = self._early, None
@@ -157,7 +157,7 @@ class World:
         try:
             await self._restore(sandbox)
         except BaseException:
-            await asyncio.shield(sandbox.close())
+            await to_the_end(sandbox.close())
             raise
         return sandbox
 

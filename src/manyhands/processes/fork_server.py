@@ -213,6 +213,7 @@ def _serve_and_exit(channel: socket.socket, parent: int, before: Mapping[int, st
             _serve(channel)
     except BaseException:  # noqa: BLE001 - never back into the code of the process that was forked
         traceback.print_exc()
+        os._exit(1)
     finally:
         os._exit(0)
 

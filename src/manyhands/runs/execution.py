@@ -168,7 +168,7 @@ async def _listening(folder: Path, controls: Controls, notice: Notice) -> AsyncI
     server = ControlServer(folder, controls.steer)
     try:
         await server.open()
-    except (StorageError, OSError) as error:
+    except StorageError as error:
         notice(f"the run can't be steered from another terminal: {error}")
         yield
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,8 @@ from manyhands.core.errors import ItemError
 from manyhands.core.jsonio import dumps
 from manyhands.core.redaction import KNOWN
 from manyhands.core.text import one_line
-from manyhands.processes.children import ExecResult, Process, run_process
+from manyhands.processes.children import ExecResult, Guard, Process, run_process, to_the_end
+from manyhands.processes.strays import SANDBOX_VARIABLE
 from manyhands.runs.execution import RunResult
 from manyhands.runs.progress import Notice
 
@@ -22,18 +24,13 @@ MAX_OUTPUT = 16 << 10
 
 async def run_on_end(command: str | None, result: RunResult, exit_code: int, notice: Notice) -> None:
     """Have the shell run a command, which gets how a session ended as JSON on standard input. Nothing comes of its failure but a notice;
-    what it prints is shown as notices, too. Its environment is that of this process, without secrets."""
+    what it prints is shown as notices, too. Its environment is that of this process, without secrets; it ends if this process is
+    killed."""
     if command is None:
         return
-
-    def start(stdin: int, output: int) -> Process:
-        return Process(
-            ["/bin/sh", "-c", command], _harmless(os.environ), stdin=stdin, output=output, directory=os.getcwd()
-        )
-
     said = dumps(KNOWN.json(report(result, exit_code))) + b"\n"
     try:
-        ended = await run_process(start, timeout=SECONDS, input=said, max_output=MAX_OUTPUT)
+        ended = await _run(command, said)
     except (ItemError, OSError) as error:
         notice(f"--on_end: {error}")
         return
@@ -41,6 +38,20 @@ async def run_on_end(command: str | None, result: RunResult, exit_code: int, not
         notice(f"--on_end: {line}")
     if (problem := _problem(ended)) is not None:
         notice(f"--on_end: {one_line(command)}: {problem}")
+
+
+async def _run(command: str, input: bytes) -> ExecResult:
+    mark = secrets.token_hex(16)
+    environment = {**_harmless(os.environ), SANDBOX_VARIABLE: mark}
+
+    def start(stdin: int, output: int) -> Process:
+        return Process(["/bin/sh", "-c", command], environment, stdin=stdin, output=output, directory=os.getcwd())
+
+    guard = Guard(f"{SANDBOX_VARIABLE}={mark}")
+    try:
+        return await run_process(start, timeout=SECONDS, input=input, max_output=MAX_OUTPUT)
+    finally:
+        await to_the_end(guard.dismiss())
 
 
 def report(result: RunResult, exit_code: int) -> dict[str, Any]:

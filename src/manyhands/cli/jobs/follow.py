@@ -17,10 +17,10 @@ from manyhands.cli.jobs.status import details, exit_code, print_failed, print_le
 from manyhands.cli.plain import add_job, parser, positive, shown_path
 from manyhands.core.errors import ManyhandsError
 from manyhands.core.text import are, counted, have, json_text, one_line
+from manyhands.engine.scheduler import CANCEL_SECONDS
 from manyhands.processes.event_loop import on_stop_signals, run_on_loop
 from manyhands.runs.exit_codes import ExitCode
 from manyhands.workloads.csv_jobs.service.jobs import JobService
-from manyhands.workloads.csv_jobs.service.runner import CANCEL_SECONDS
 from manyhands.workloads.csv_jobs.service.status import FAILED, JobStatus
 
 

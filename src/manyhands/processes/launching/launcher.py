@@ -108,7 +108,7 @@ class _Launcher:
         finally:
             try:
                 _carry(after)
-            except ValueError:
+            except ValueError:  # refused as above; the next launch is told
                 pass
             os.chdir("/")
             for descriptor in descriptors:

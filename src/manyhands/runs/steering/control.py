@@ -52,13 +52,14 @@ class ControlServer:
             self._folder_of_server = Path(tempfile.mkdtemp(prefix=_PREFIX))
             address = self._folder_of_server / _SOCKET
             self._server = await asyncio.start_unix_server(self._serve, str(address), limit=MAX_MESSAGE_BYTES)
-        except OSError as error:
+            where = {"process": os.getpid(), "socket": str(address), "folder": _identity(self._file.parent)}
+            with written_aside(self._file) as handle:
+                handle.write(json.dumps(where) + "\n")
+        except (OSError, StorageError) as error:
+            await self.close(ended=False)
+            if isinstance(error, StorageError):
+                raise
             raise StorageError(f"can't make a socket for the run: {error.strerror or error}") from error
-        with written_aside(self._file) as handle:
-            handle.write(
-                json.dumps({"process": os.getpid(), "socket": str(address), "folder": _identity(self._file.parent)})
-                + "\n"
-            )
 
     def publish(self, message: Message) -> None:
         """Tell everyone who watches, if it is news."""
@@ -75,17 +76,17 @@ class ControlServer:
 
     async def close(self, *, ended: bool) -> None:
         """``ended``: the run needs no watching any more."""
-        if self._server is None or self._folder_of_server is None:
-            return
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         for writer in list(self._watchers):
             if ended:
                 _send(writer, {"ended": True})
             with suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.drain(), 1.0)
             writer.close()
-        self._server, folder = None, self._folder_of_server
-        shutil.rmtree(folder, ignore_errors=True)
+        if self._folder_of_server is not None:
+            shutil.rmtree(self._folder_of_server, ignore_errors=True)
+        self._server = self._folder_of_server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -30,6 +30,7 @@ from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.redaction import protect, protect_environment
 from manyhands.engine.contract import Item
 from manyhands.engine.journal.store import Store
+from manyhands.engine.scheduler import CANCEL_SECONDS
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.processes.fork_server import ForkServer, fork_server
 from manyhands.processes.output import SafeStream
@@ -56,8 +57,6 @@ from manyhands.workloads.csv_jobs.service.status import (
 from manyhands.workloads.csv_jobs.workers.reports import Acceptance
 from manyhands.workloads.csv_jobs.workload import CsvJobsWorkload
 
-CANCEL_SECONDS = 30.0
-"""Seconds that rows in progress get to end after a job was cancelled; then they are stopped."""
 MAX_NOTES = 20
 """Maximum notes for those who follow a job."""
 BY_WORKER = "cancelled by worker request"
