@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -41,10 +43,20 @@ class Nothing:
 
 
 @asynccontextmanager
-async def worker(folder: Path, spec: dict[str, Any], concurrency: int = 1) -> AsyncIterator[ProcessExecutor]:
-    """One worker process."""
+async def worker(
+    folder: Path, spec: dict[str, Any], one_item_a_process: bool = False
+) -> AsyncIterator[ProcessExecutor]:
+    """One worker process, for one item."""
     begin = wire.Begin(workload_target("steps"), spec, {}, str(folder), 0, item_timeout=None)
-    executor = ProcessExecutor(begin, "test", Nothing(), SharedLimits(), workers=1, concurrency=concurrency)
+    executor = ProcessExecutor(
+        begin,
+        "test",
+        Nothing(),
+        SharedLimits(),
+        workers=1,
+        concurrency=1,
+        one_item_a_process=one_item_a_process,
+    )
     try:
         await executor.start()
         yield executor
@@ -191,6 +203,23 @@ async def test_a_cancelled_item_waits_for_no_worker(tmp_path: Path, alone: bool)
         await until_begun(log, 2)
         executor.abandon(3)
         assert isinstance(await third, Stopped)  # it was kept from no worker
+
+
+async def test_where_no_further_worker_can_be_started_those_that_there_are_go_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with worker(tmp_path, {"steps": 1, "log": str(log), "delay": 0.5}, one_item_a_process=True) as executor:
+        assert isinstance(await executor.execute(claim(1)), Ended)
+        bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(int(name) for name in os.listdir("/proc/self/fd"))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, bounds[1]))
+            executor.resize(8)
+            results = await asyncio.gather(*(executor.execute(claim(number)) for number in (2, 3)))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
+        assert [type(result) for result in results] == [Ended, Ended]
+        executor.resize(2)
+        await asyncio.gather(*(executor.execute(claim(number)) for number in (4, 5)))
 
 
 async def test_a_workload_that_will_not_be_stopped_takes_nothing_else_along(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from manyhands.core.clock import SystemClock
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Reserve, Usage
-from manyhands.engine.contract import CallReport, Context, Effect
+from manyhands.engine.contract import CallReport, Context, Effect, RunReader
+from manyhands.engine.executors.processes import WORKER
 from manyhands.engine.journal.reader import JournalReader
 from manyhands.engine.journal.store import Store
 from tests.support.engine_runs import ProgramWorkload
@@ -136,7 +138,7 @@ async def test_the_concurrency_of_a_run_is_not_that_of_the_items_left_when_it_be
     assert children() == 1
     assert (await site.order("retry", numbers=list(range(1, 30)), fresh=False))["items"] == 29
     await site.until(lambda counts: counts["running"] == 12)
-    assert children() == 4
+    await site.until(lambda counts: children() == 4)
     assert (await site.ended()).ledger["completed"] == 30
 
 
@@ -166,10 +168,30 @@ async def test_a_change_tells_the_concurrency_that_was_given_before(tmp_path: Pa
         assert store.reader.orders(1)[0].details["changes"] == answer["changes"]
 
 
+async def test_an_order_that_breaks_is_told_as_that(tmp_path: Path) -> None:
+    class Broken(ProgramWorkload):
+        def reopened(self, reader: RunReader, numbers: Sequence[int]) -> None:
+            raise KeyError("a mistake")
+
+    done: list[str] = []
+
+    async def program(context: Context) -> Outcome:
+        done.append(context.item.key)
+        await asyncio.sleep(0.3 * len(done))
+        return Outcome(ItemState.COMPLETED)
+
+    site = program_run(tmp_path / "run", Broken(program, "ab", concurrency=2))
+    await site.until(lambda counts: counts["completed"] == 1)
+    answer = await site.order("retry", numbers=[1], fresh=False)
+    assert answer["error"].startswith("retry: broke while it was carried out: KeyError: 'a mistake' (in reopened")
+    assert ((await site.ended()).ledger["completed"], sorted(done)) == (2, ["a", "a", "b"])
+
+
 def children() -> int:
-    """How many processes this one has started that have not ended."""
+    """How many worker processes this one has started that have not ended."""
     tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    return sum(len((task / "children").read_text().split()) for task in tasks)
+    started = [process for task in tasks for process in (task / "children").read_text().split()]
+    return sum(WORKER.encode() in Path(f"/proc/{process}/cmdline").read_bytes() for process in started)
 
 
 async def test_calls_wait_in_a_pause_though_their_steps_have_begun(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.usage import Usage
+from manyhands.engine.backlog import MAX_UNSETTLED
 from manyhands.engine.contract import Context, Item
 from manyhands.engine.journal.reader import JournalReader
-from manyhands.engine.scheduler import MAX_UNSETTLED
 from manyhands.processes.event_loop import run_on_loop
 from manyhands.runs.execution import execute_run
 from manyhands.runs.ledger import ledger, summarise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from manyhands.core.failures import FAILURES, Cause
 from manyhands.core.outcomes import ItemState, Outcome
 from manyhands.core.text import one_line
 from manyhands.engine.attempt import AttemptResult, Claim, Diverged, Ended, Failed, NeedsFreshAttempt, Stopped
+from manyhands.engine.backlog import Backlog, Waiters
 from manyhands.engine.claims import LAST, Claims, RefusedAttempts, Retries, delay
 from manyhands.engine.contract import Item, Workload
 from manyhands.engine.discards import DiscardWatch
@@ -32,8 +32,6 @@ REMARKS = 10
 OUTAGE = 10
 """Attempts in a row, over all items, that failed because the model did not answer: then the run stops instead of failing everything."""
 OUTAGE_CAUSES = frozenset({Cause.MODEL_ERROR, Cause.RATE_LIMIT})
-MAX_UNSETTLED = 1000
-"""Ends of items that may wait for their commit before nothing more is claimed, where there are not more slots than that anyway."""
 CANCEL_SECONDS = 30.0
 """Seconds that a cancelled item gets to end the step that it takes; then that is stopped."""
 _CHUNK = 500
@@ -87,7 +85,7 @@ class Scheduler:
         """What items wait for that are executed again later, by their numbers."""
         self._workspaces = Workspaces(store, self._execution, self.fail)
         self._claims = Claims(store.reader, clock, workload.must_wait, self._execution.limit)
-        self._idle: deque[asyncio.Future[None]] = deque()
+        self._idle = Waiters()
         self._in_flight: set[int] = set()
         """The numbers of the items that are executed, or whose attempt is just being concluded."""
         self._slots: set[asyncio.Task[None]] = set()
@@ -100,11 +98,7 @@ class Scheduler:
         self._changing: set[asyncio.Future[None]] = set()
         """Changes of what is to be executed, until whose end the session goes on."""
         self._over = False
-        self._unsettled = 0
-        self._max_unsettled = max(MAX_UNSETTLED, self._max_slots)
-        self._awaiting_commit: deque[asyncio.Future[None]] = deque()
-        self._woken_by_commit = False
-        self._all_settled: asyncio.Future[None] | None = None
+        self._backlog = Backlog(self._max_slots)
         self._timer: asyncio.TimerHandle | None = None
         self._outage = 0
         self.ending = Ending()
@@ -123,9 +117,7 @@ class Scheduler:
             each.cancel()
         await self._put_back_refused()
         self.report_refusals(but=self.ending.stopped)  # which is what the session ends with
-        if self._unsettled:
-            self._all_settled = asyncio.get_running_loop().create_future()
-            await self._all_settled
+        await self._backlog.emptied()
         await self._workspaces.removed()
         if self._timer is not None:
             self._timer.cancel()
@@ -176,7 +168,7 @@ class Scheduler:
     def resize(self, slots: int) -> None:
         """Have no more than so many items in flight from now on; those that are more come to their end."""
         self._max_slots = slots
-        self._max_unsettled = max(MAX_UNSETTLED, slots)
+        self._backlog.resize(slots)
         self._fill_slots()
         self._wake_all()
 
@@ -186,7 +178,7 @@ class Scheduler:
             reopened = await self._store.reopen(numbers, why, fresh=fresh)
             self._claims.reopen(reopened)
             self._fill_slots()
-            self._wake_idle()
+            self._idle.wake_all()
             return reopened
 
     async def cancel(self, numbers: Sequence[int], why: str, *, firm: bool = False) -> tuple[int, int]:
@@ -206,10 +198,10 @@ class Scheduler:
             for number in numbers:
                 if number not in self._cancelled:
                     ended += self._cancel_waiting(number, why)
-                if self._unsettled >= _CHUNK:
+                if len(self._backlog) >= _CHUNK:
                     await self._store.writer.committed()
             await self._store.writer.committed()
-            self._wake_idle()
+            self._idle.wake_all()
             return ended, len(in_flight)
 
     def _abandon_later(self, numbers: Sequence[int]) -> None:
@@ -323,13 +315,13 @@ class Scheduler:
                 if self._pause.active:
                     await self._pause.change()
                     continue
-                if self._unsettled >= self._max_unsettled:
-                    await self._wait_for_commit()
+                if self._backlog.full:
+                    await self._backlog.room()
                     continue
                 claimed = self._claims.take()
                 if claimed is not None:
-                    self._wake_one()  # where one item has become due, others may have
-                    self._wake_after_commit()
+                    self._idle.wake()  # where one item has become due, others may have
+                    self._backlog.wake()
                     await self._schedule(claimed)
                 elif not await self._wait():
                     return
@@ -345,36 +337,19 @@ class Scheduler:
         self.check_limits()
         return self.ending.stopped is None
 
-    async def _wait_for_commit(self) -> None:
-        """Wait for a commit. Items that take no step never wait for one otherwise: a single slot would go through all of them, and
-        neither the journal nor anybody else would get a turn."""
-        future = asyncio.get_running_loop().create_future()
-        self._awaiting_commit.append(future)
-        try:
-            await future
-        finally:
-            self._woken_by_commit = False
-
-    def _wake_after_commit(self) -> None:
-        """Wake one slot that waits for a commit, and no other before that one had its turn: it may well begin all that may be begun."""
-        if self._awaiting_commit and not self._woken_by_commit and self._unsettled < self._max_unsettled:
-            self._woken_by_commit = _wake(self._awaiting_commit)
-
     async def _wait(self) -> bool:
         """Wait until there may be something to claim; False if there never will be."""
         due = self._claims.next_due()
         if due is None and not self._in_flight:
             if self._refused:  # nothing else is left that could show whether it is the items or the endpoint
                 await self._conclude_refused(*self._refused.first())
-                self._wake_idle()  # other slots stay, as its end may make some work
+                self._idle.wake_all()  # other slots stay, as its end may make some work
                 return True
             self._wake_all()
             return False
         if due is not None:
             self._wake_at(due)
-        future = asyncio.get_running_loop().create_future()
-        self._idle.append(future)
-        await future
+        await self._idle.wait()
         return True
 
     def _wake_at(self, due: float) -> None:
@@ -386,19 +361,11 @@ class Scheduler:
     def _woken(self) -> None:
         self._timer = None
         self._claims.look_again()
-        self._wake_one()
-
-    def _wake_one(self) -> None:
-        _wake(self._idle)
-
-    def _wake_idle(self) -> None:
-        while _wake(self._idle):
-            pass
+        self._idle.wake()
 
     def _wake_all(self) -> None:
-        self._wake_idle()
-        while _wake(self._awaiting_commit):
-            pass
+        self._idle.wake_all()
+        self._backlog.wake_all()
 
     async def _schedule(self, claimed: Claimed) -> None:
         async with self._executing(claimed.item.number):
@@ -420,7 +387,7 @@ class Scheduler:
         finally:
             self._in_flight.discard(number)
             if not self._in_flight:
-                self._wake_idle()
+                self._idle.wake_all()
 
     async def _attempt_once(self, claimed: Claimed) -> bool:
         """Have an item executed once and put the result on disk; True if a fresh attempt is to follow at once."""
@@ -497,25 +464,22 @@ class Scheduler:
         except (TypeError, ValueError) as error:
             outcome = Outcome(ItemState.FAILED, cause=Cause.INTERNAL, message=f"its record is not JSON: {error}")
             self._store.settle(number, outcome, lambda failure: self._settled(claimed, outcome, failure))
-        self._unsettled += 1
+        self._backlog.add()
         self._discards.ended(outcome)
         if (reason := self._workload.stop_reason(claimed.item, outcome)) is not None:
             self.stop(reason)
         if self._claims.free(self._workload.freed()):
-            self._wake_one()
+            self._idle.wake()
 
     def _settled(self, claimed: Claimed, outcome: Outcome, failure: StorageError | None) -> None:
         """An item's end is on disk, or can't be written. What goes wrong here stops the run."""
-        self._unsettled -= 1
         try:
             if failure is not None:
                 raise failure
             self._ended(claimed, outcome)
         except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything, and nobody else would hear of it
             self.fail(error)
-        self._wake_after_commit()
-        if self._all_settled is not None and not self._unsettled:
-            self._all_settled.set_result(None)
+        self._backlog.remove()
 
     def _ended(self, claimed: Claimed, outcome: Outcome) -> None:
         """What follows from an item's end."""
@@ -594,13 +558,3 @@ class Scheduler:
 
 def _cancelled(why: str) -> Outcome:
     return Outcome(ItemState.CANCELLED, cause=Cause.CANCELLED, message=why)
-
-
-def _wake(waiting: deque[asyncio.Future[None]]) -> bool:
-    """Wake the first that still waits; False if none does."""
-    while waiting:
-        future = waiting.popleft()
-        if not future.done():
-            future.set_result(None)
-            return True
-    return False

@@ -221,8 +221,12 @@ class ProcessExecutor:
 
     async def _start_worker(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = await self._forked(theirs.fileno()) or await self._interpreter(theirs.fileno())
+        try:
+            with theirs:
+                process = await self._forked(theirs.fileno()) or await self._interpreter(theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
         worker = _Worker(process, await wire.Channel.over(ours))
         worker.channel.send(self._begin)
         self._workers.append(worker)

@@ -139,7 +139,8 @@ class Store:
         ]
         self._refuse_duplicates([row[0] for row in rows], generation)
         if generation > 1:
-            positions = [(key, position, payload) for key, position, _, payload in rows]
+            afresh = [item.afresh is not None for item in chunk]  # its line leaves the output, as if it were moved
+            positions = [(row[0], -1 if new else row[1], row[3]) for row, new in zip(rows, afresh, strict=True)]
             if self._execute("moved_items", positions).fetchone()[0]:
                 self._set_meta(REWRITE, True)
         self._reopen_edited(chunk)
@@ -160,8 +161,6 @@ class Store:
                 keys.setdefault(item.afresh, []).append(without_surrogates(item.key))
         for reason, named in keys.items():
             numbers = [row[0] for row in self._run("numbers_of_keys", dumps(named).decode())]
-            if self._run("outputs_of_items", dumps(numbers).decode()).fetchone():
-                self._set_meta(REWRITE, True)
             for query, rows in self._reopening(numbers, reason, fresh=True):
                 self._execute(query, rows)
 
@@ -386,8 +385,7 @@ class Store:
         self._execute("set_meta", [(name, dumps(KNOWN.json(value)).decode())])
 
     def _release_running(self) -> None:
-        counts = self._run("count_by_state").fetchall()
-        if any(detail == Cause.CANCELLED and not ItemState(state).final for state, detail, _ in counts):
+        if any(detail == Cause.CANCELLED and not ItemState(state).final for state, detail in self.reader.counts()):
             self._run("cancel_requested", self._clock.now())
         self._run("release_running")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyhands.core.errors import ManyhandsError, RunError
+from manyhands.core.redaction import describe
 from manyhands.engine.contract import Workload
 from manyhands.engine.journal.store import Store
 from manyhands.engine.limits.shared import SharedLimits
@@ -76,9 +77,15 @@ class Steering:
                 return {"error": ENDING, "later": True}
             try:
                 order = _Order.of(message)
+            except ManyhandsError as error:
+                return {"error": str(error)}
+            try:
                 details = await self._carried_out(order)
             except ManyhandsError as error:
                 return {"error": str(error), "later": self._engine.over}
+            except Exception as error:  # noqa: BLE001 - whoever gave the order must hear of it, and not give it again
+                self._notice(problem := f"{order.command}: broke while it was carried out: {describe(error)}")
+                return {"error": problem}
             if text := order_text(order.command, details):
                 self._store.note_order(order.given_by, order.command, details)
                 await self._store.writer.committed()
