@@ -158,5 +158,5 @@ def _changed(store: Store, order: _Order) -> dict[str, Any]:
 
 def _concurrency(workload: Workload, spec: Mapping[str, Any], slots: int) -> int:
     """The maximum of items at once as a person gave it: the engine may need more ``slots`` for that."""
-    given: int | None = spec.get("options", {}).get(workload.concurrency_setting)
+    given: int | None = (spec.get("options") or {}).get(workload.concurrency_setting)
     return min(given or slots, slots)
