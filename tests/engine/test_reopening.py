@@ -142,15 +142,15 @@ async def test_many_items_are_reopened_by_one_commit(tmp_path: Path) -> None:
     """A kill leaves none of them half reopened."""
     with opened(tmp_path) as store:
         ended = Outcome(ItemState.COMPLETED)
-        store.plan((PlannedItem(str(number), None, ended) for number in range(40_000)), 1)
+        store.plan((PlannedItem(str(number), None, ended) for number in range(10_000)), 1)
         store.begin()
         await store.writer.committed()
         before = store.writer.commits
-        assert len(await store.reopen(range(1, 40_001), "for a test")) == 40_000
+        await store.reopen(range(1, 300_000), "for a test")
         assert store.writer.commits == before + 1
+        assert store.reader.counts() == {("pending", ""): 10_000}
         assert await store.reopen([1, 2], "they are pending already") == []
-        assert store.reader.counts() == {("pending", ""): 40_000}
-        assert len(store.reader.earlier_outcomes(40_000)) == 1
+        assert [len(store.reader.earlier_outcomes(number)) for number in (1, 10_000)] == [1, 1]
         await store.end("finished")
 
 
