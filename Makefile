@@ -41,7 +41,7 @@ lint:
 
 tests:
 	@VENV=$(VENV) tools/setup dev
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --reruns 1 -r fER
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal --reruns 1 -r fER
 
 slow-test:
 	@VENV=$(VENV) tools/setup dev

@@ -121,7 +121,7 @@ async def bench(folder: Path) -> AsyncIterator[tuple[ToolEnvironment, Path]]:
         await sandbox.close()
 
 
-@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("alike", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_a_large_patch_of_a_large_file(tmp_path: Path, alike: bool) -> None:
     lines = ["same" if alike else f"line {number}" for number in range(400_000)]
     hunks = "".join(f"@@ {lines[at]}\n-{lines[at + 1]}\n+x{at}\n" for at in range(0, 400_000, 400))

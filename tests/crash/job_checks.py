@@ -155,7 +155,10 @@ class JobCheck:
             steps = [step.kind for row in self._rows.values() for step in reader.steps(row.number, row.attempt)]
             report.fresh = sum(row.attempt - 1 for row in self._rows.values())
         if not report.fresh:
-            report.expect(steps.count("model") == len(asked), "the recorded calls are not those that were made")
+            recorded = steps.count("model")
+            report.expect(
+                recorded == len(asked), f"{recorded} calls are recorded, and {len(asked)} different ones were made"
+            )
 
     def _check_leftovers(self) -> None:
         job, report = self._job, self._report

@@ -130,6 +130,8 @@ class JobRound:
         status = self._job.status()
         if status.state == COMPLETED:
             return True
+        if status.state == RUNNING and self._victim == "server":
+            return False
         if status.state not in (INTERRUPTED, PENDING):
             self.report.violations.append(f"it is {status.state}: {status.last_error}")
             return True
@@ -292,7 +294,7 @@ class ServerRound(JobRound):
         return self._is_done()
 
     def _is_done(self) -> bool:
-        return self._job.made and self._job.status().state != RUNNING and super()._is_done()
+        return self._job.made and super()._is_done()
 
     async def _used(self, kills: int) -> None:
         """A client and a server, until the job is done or the server is killed."""

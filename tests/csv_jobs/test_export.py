@@ -370,7 +370,11 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("format", "few", "many", "megabytes"),
-    [("csv", 500, 5_500, 10), ("jsonl", 500, 5_500, 10), ("parquet", 8_000, 17_000, 20)],
+    [
+        ("csv", 500, 5_500, 10),
+        ("jsonl", 500, 5_500, 10),
+        pytest.param("parquet", 8_000, 17_000, 20, marks=pytest.mark.slow),
+    ],
 )
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, format: str, few: int, many: int, megabytes: int) -> None:
     """25 or 45 MB of cells more, for which 1 and at most 3 MB more were measured. Parquet holds a row group, of 32 MB, in any case."""
