@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -218,7 +219,10 @@ NOBODY = "~no-such-user/there"
         ["eval", "suite.yaml", f"--targets={NOBODY}", "--run_name=r"],
         ["batch", f"--dataset_file={NOBODY}", "--batch_size=1", "--run_name=r", "--model=simulated"],
         ["jobs", "spawn", NOBODY, "--instruction=x", "--model=simulated"],
-        ["mcp", f"--roots={NOBODY}"],
+        pytest.param(
+            ["mcp", f"--roots={NOBODY}"],
+            marks=pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra mcp"),
+        ),
     ],
 )
 def test_a_path_in_the_home_of_nobody_is_a_path_where_nothing_is(tmp_path: Path, words: list[str]) -> None:
