@@ -74,10 +74,6 @@ class Claims:
         self._held.add(number)
         self._cancelled.add(number)
 
-    def is_cancelled(self, number: int) -> bool:
-        """Whether an item was cancelled, and that is not on disk yet."""
-        return number in self._cancelled
-
     def reopen(self, numbers: Sequence[int]) -> None:
         """Ended items are to be executed again; the journal has them as pending, so that a page may have given them out already."""
         self._steered.update(numbers)

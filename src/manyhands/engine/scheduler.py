@@ -92,6 +92,8 @@ class Scheduler:
         self._max_slots = self._execution.max_in_flight or self._execution.workers * self._execution.concurrency
         self._pause = limits.pause
         self._paused_since: float | None = None
+        self._settling: set[int] = set()
+        """Items whose end is not on disk yet."""
         self._cancelled: dict[int, str] = {}
         """Items in flight that end as cancelled, and why, unless they come to their end before."""
         self._abandonments: set[asyncio.TimerHandle] = set()
@@ -219,7 +221,7 @@ class Scheduler:
 
     def _cancel_waiting(self, number: int, why: str) -> bool:
         row = self._store.reader.item(str(number))
-        if row is not None and row.state is ItemState.PENDING and not self._claims.is_cancelled(number):
+        if row is not None and row.state is ItemState.PENDING and number not in self._settling:
             self._claims.cancel(number)
             self._later.pop(number, None)
             claimed = Claimed(row.item, row.attempt, row.performances, row.failures, row.position)
@@ -459,6 +461,7 @@ class Scheduler:
         """Enter an item's end. What follows from it happens once that is on disk; the slot goes on meanwhile, and gets no further
         than its next item's first step, which is on disk later than this."""
         number = claimed.item.number
+        self._settling.add(number)
         try:
             self._store.settle(number, outcome, lambda failure: self._settled(claimed, outcome, failure))
         except (TypeError, ValueError) as error:
@@ -479,6 +482,7 @@ class Scheduler:
             self._ended(claimed, outcome)
         except Exception as error:  # noqa: BLE001 - a caller's callback may raise anything, and nobody else would hear of it
             self.fail(error)
+        self._settling.discard(claimed.item.number)
         self._backlog.remove()
 
     def _ended(self, claimed: Claimed, outcome: Outcome) -> None:
