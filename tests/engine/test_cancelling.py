@@ -169,6 +169,27 @@ async def test_a_failed_item_is_cancelled_though_it_is_just_being_put_back(tmp_p
     assert (result.ledger["cancelled"], result.ledger["by_cause"]) == (1, {"cancelled": {"cancelled": 1}})
 
 
+async def test_an_item_that_has_just_ended_is_not_cancelled_though_that_is_not_on_disk(tmp_path: Path) -> None:
+    gates = {"first": asyncio.Event(), "last": asyncio.Event()}
+
+    async def program(context: Context) -> Outcome:
+        if (gate := gates.get(context.item.key)) is not None:
+            await gate.wait()
+        return Outcome(ItemState.COMPLETED)
+
+    site = program_run(tmp_path / "run", ProgramWorkload(program, ("last", "first", "second"), concurrency=2))
+    await site.until(lambda counts: counts["running"] == 2)
+    with slow_disk(site.folder):
+        gates["first"].set()
+        await asyncio.sleep(0.1)  # the second item begins and ends, too
+        order = asyncio.create_task(site.order("cancel", numbers=[3], firm=False))
+        await asyncio.sleep(0.1)
+    assert (await order)["items"] == 0
+    gates["last"].set()
+    result = await site.ended(10)
+    assert (result.ledger["completed"], result.ledger["cancelled"]) == (3, 0)
+
+
 async def test_a_cancellation_that_comes_too_late_for_an_item_does_not_stop_its_next_execution(tmp_path: Path) -> None:
     """It crosses the item's end on the way between the processes."""
     request = {"number": 0, "tag": "", "total": 0, "filler": "item-1"}

@@ -64,7 +64,7 @@ class Backlog:
         """An end is on disk, or can't be written."""
         self._items -= 1
         self.wake()
-        if self._empty is not None and not self._items:
+        if self._empty is not None and not self._empty.done() and not self._items:
             self._empty.set_result(None)
 
     @property
