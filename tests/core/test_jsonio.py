@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -138,6 +139,16 @@ def deepest(document: str) -> int:
 
 
 PARTS = st.sampled_from(["[" * 70, "{" * 90, "]" * 60, "}" * 3, '"', '\\"', "\\", '"[["', '"a",' * 700, "1", "é"])
+
+
+def test_what_is_too_deep_takes_little_memory() -> None:
+    document = b"[" * 8_000_000
+    tracemalloc.start()
+    try:
+        assert too_deep(document)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.lists(PARTS, max_size=12).map("".join))

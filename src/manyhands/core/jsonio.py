@@ -35,8 +35,9 @@ _BREAKS = ("\u2028", "\u2029", "\x85")
 _BREAKS_IN_UTF8 = tuple((mark.encode(), f"\\u{ord(mark):04x}".encode()) for mark in _BREAKS)
 _STRING = rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
 _STRINGS = re.compile(_STRING, re.DOTALL)
-_PIECE = re.compile(rb'(?:[^"]*+%b){0,1000}+[^"]*+' % _STRING, re.DOTALL)
-"""Up to a thousand strings and what is between them, so that a document which is too deep is known for one by its first pieces."""
+_PIECE = re.compile(rb'(?:[^"]{0,1000}+%b){0,1000}+[^"]{0,1000}+' % _STRING, re.DOTALL)
+"""Up to a thousand strings and what is between them, a megabyte at most, so that a document which is too deep is known for one by its first
+pieces."""
 
 Json = Any
 """Any JSON value: None, bool, int, float, str, list or dict with string keys."""
