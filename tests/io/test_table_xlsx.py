@@ -164,6 +164,17 @@ def test_texts_that_cells_refer_to(tmp_path: Path) -> None:
     assert [row.cells[1] for row in table.rows()][3] == "changed text"
 
 
+@pytest.mark.parametrize(
+    "parts", [b"<a/>" * 300_000, b"<si>" + b"<r/>" * 300_000 + b"</si>"], ids=["no text", "one text"]
+)
+def test_a_text_of_too_many_parts_is_refused(tmp_path: Path, parts: bytes) -> None:
+    members = members_of(write(tmp_path, ["n"], [1]))
+    members["[Content_Types].xml"] = members["[Content_Types].xml"].replace(b"</Types>", TEXTS_TYPE)
+    members["xl/sharedStrings.xml"] = TEXTS.partition(b"<si>")[0] + parts + b"</sst>"
+    with pytest.raises(UserError, match="a text of more than 200,000 parts"):
+        open_table(packed(tmp_path, members))
+
+
 def test_what_a_file_says_of_its_size_does_not_count(tmp_path: Path) -> None:
     members = members_of(write(tmp_path, ["a", "b"], [1, 2], [3, 4]))
     name = "xl/worksheets/sheet1.xml"

@@ -54,6 +54,8 @@ _MAX_OTHER = 64 << 20
 """Bytes that a file unpacks to: in all, the texts of cells (held in memory), any part that is neither these nor a sheet."""
 _MAX_DIFFERENT = 2_000_000
 """Different texts of cells."""
+_MAX_PARTS = 200_000
+"""Elements of one text, which are held in memory together. A cell has at most 32,767 characters, each of which may be formatted alone."""
 _MAX_RATIO, _SMALL = 200, 64 << 20
 _FAULTS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
@@ -328,11 +330,16 @@ def _read_texts(path: Path, stream: Any) -> list[str]:
 
     whole, plain, run = (f"{{{SHEET_MAIN_NS}}}{name}" for name in ("si", "t", "r"))
     texts: list[str] = []
+    parts_held = 0
     for _, node in iterparse(stream):
+        parts_held += 1
+        if parts_held > _MAX_PARTS:
+            raise UserError(f"{path}: a text of more than {_MAX_PARTS:,} parts; save the sheet as CSV")
         if node.tag == whole:
             parts = [part.find(plain) if part.tag == run else part for part in node if part.tag in (plain, run)]
             texts.append("".join(part.text or "" for part in parts if part is not None))
             node.clear()
+            parts_held = 0
             if len(texts) > _MAX_DIFFERENT:
                 raise UserError(f"{path}: more than {_MAX_DIFFERENT:,} different texts; save the sheet as CSV")
     return texts
