@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from manyhands.core.clock import SystemClock
 from manyhands.core.errors import ItemError, UserError
+from manyhands.core.redaction import KNOWN
 from manyhands.engine.limits.shared import SharedLimits
 from manyhands.models.headers import as_secrets, headers_among, read_headers, secrets_in, usable_headers
 from manyhands.models.openai.client import OpenAIChatModel
@@ -101,6 +102,12 @@ async def test_no_refusal_repeats_the_value_of_a_header(reply: ScriptedResponse)
     assert "my-own" not in told
 
 
+async def test_a_header_whose_value_is_part_of_another_s_leaves_nothing_of_it() -> None:
+    failed = ScriptedResponse({"error": {"message": "no project acme-bid of acme"}}, 400)
+    told = await problem_of(failed, {"X-Org": "acme", "X-Project": "acme-bid"})
+    assert "no project [redacted] of [redacted]" in told
+
+
 async def test_a_header_of_common_words_does_not_spoil_what_a_refusal_says() -> None:
     notices: list[str] = []
     headers = {"X-Kind": "error", "X-Rev": "1000", "X-Field": "message"}
@@ -141,6 +148,20 @@ def test_a_key_in_a_base_url_is_refused(url: str) -> None:
 def test_a_key_in_the_body_is_refused(body: dict[str, object], field: str) -> None:
     with pytest.raises(UserError, match=f"can't set {field}, which would be recorded"):
         ModelSettings.make({"extra_body": body}, lambda name: f"--{name}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"provider": [{"api_key": "first-key-5f1b"}, {"api_key": "second-key-5f1b"}]},
+        {"api_key": ["first-key-5f1c", "second-key-5f1c"]},
+        {"credentials": {"user": "first-key-5f1d", "password": "second-key-5f1d"}},
+    ],
+)
+def test_all_keys_of_a_body_that_is_refused_are_known_as_secrets(body: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        ModelSettings.make({"extra_body": body}, lambda name: f"--{name}")
+    assert "-key-5f1" not in KNOWN.text(json.dumps(body))
 
 
 @pytest.mark.parametrize(

@@ -68,26 +68,33 @@ def _extra_body(value: Any) -> dict[str, Any] | None:
             raise ValueError(f"can't set {name}")
         if name in _OWN_OPTIONS:
             raise ValueError(f"can't set {name}: give --{_OWN_OPTIONS[name]}")
-    if secrets := dict(_secrets_in(found)):
-        protect(secrets.values())
-        raise ValueError(
-            f"can't set {next(iter(secrets))}, which would be recorded; give keys with --api_key or --header"
-        )
+    if secrets := list(_secrets_in(found)):
+        protect(text for _, value in secrets for text in _texts(value))
+        raise ValueError(f"can't set {secrets[0][0]}, which would be recorded; give keys with --api_key or --header")
     if found is not None and len(json.dumps(found)) > _MAX_BODY:
         raise ValueError(f"must be at most {_MAX_BODY >> 10} KiB long")
     return found or None
 
 
-def _secrets_in(value: Any, within: str = "") -> Iterator[tuple[str, str]]:
+def _secrets_in(value: Any, within: str = "") -> Iterator[tuple[str, Any]]:
     """The names of an object's fields that hold secrets, at any depth, and their values. An object with such a name describes a field, as a
     schema does, unless it is a field of the request."""
     for part in value if isinstance(value, list) else ():
         yield from _secrets_in(part, within)
     for name, part in value.items() if isinstance(value, dict) else ():
         if _SECRET_FIELD.search(name) and not (within and isinstance(part, dict)):
-            yield within + name, str(part)
+            yield within + name, part
         else:
             yield from _secrets_in(part, f"{within}{name}.")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All that a value holds, as texts."""
+    if isinstance(value, (list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+    else:
+        yield str(value)
 
 
 def _stop(value: Any) -> tuple[str, ...] | None:

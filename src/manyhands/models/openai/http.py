@@ -72,7 +72,8 @@ class EndpointConnections:
         self._base_url = endpoint.base_url
         self._headers = request_headers(endpoint, api_key or None, headers)
         self._max_response = max_response
-        self._own = [value for value in (headers or {}).values() if len(value) >= _MIN_OWN]
+        own = (value for value in (headers or {}).values() if len(value) >= _MIN_OWN)
+        self._own = sorted(own, key=len, reverse=True)  # one may be part of another
         self._session: aiohttp.ClientSession | None = None
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
 
